@@ -1,0 +1,144 @@
+"""The front door: sddmm, sampled_addmm, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sddmm.interop import Sampling, read
+from sddmm.operands import as_operands, check_values, oriented, problem_of
+from sddmm.plan import Plan, plan_for
+from sddmm.problem import Problem, make_problem
+
+
+def sddmm(
+    S: Any,
+    a: Any,
+    b: Any,
+    *,
+    alpha: float = 1.0,
+    scale: bool = True,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+) -> Any:
+    """Sampled dense-dense matrix product: alpha * (a @ b) at S's nonzeros, times S's values.
+
+    S: an m x n torch sparse COO or CSR tensor; a scipy.sparse (or cupyx) coo, csr or csc matrix or
+        array; a `SparsePattern`; or the COO tuple (row_indices, col_indices, shape). Indices int32
+        or int64, in any order; duplicates are sampled each.
+    a: (m, k), b: (k, n); or (h, m, k) and (h, k, n) for h heads over one pattern. Any strides.
+        float16, bfloat16, float32 or float64, the same for both and for S's values; torch tensors
+        on S's device, or numpy arrays. b is read as (n, k) rows: the transpose `bt.mT` of a
+        contiguous (n, k) tensor is taken without a copy.
+    scale: multiply by S's values, where S has any.
+    out_dtype: of the result; the operands' if None. Half types accumulate in float32.
+    precision: "ieee", or for float32 the least exact arithmetic to accept: "tf32x3" or "tf32".
+
+    Returns S's kind with S's pattern, order and duplicates; the values, (nnz,), for a pattern or
+    a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
+    a and b are. Differentiable in a, b and S's values. The same call gives the same bits.
+
+    Plans of torch indices are cached until those change in place; with numpy or scipy indices each
+    call prepares anew: make a `plan` for repeated products.
+
+    Raises TypeError or ValueError, naming the argument, for operands that do not fit S or each
+    other, indices out of range, and kinds, dtypes or devices that are not supported.
+    """
+    sampling = read(S)
+    a, b, give_back = as_operands(a, b)
+    values = sampling.values if scale else None
+    made, a, b = _fitted(sampling, a, b, values, out_dtype, precision)
+    result = replace(made, alpha=float(alpha), values=values).sample(a, b)
+    return _give(sampling, result, give_back)
+
+
+def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+    """beta * S + alpha * (a @ b) at S's nonzeros: torch.sparse.sampled_addmm for any S with values.
+
+    Arguments, kinds and errors as in `sddmm`; S's values are added here, not multiplied. With
+    beta = 0 they are not read, so NaN in them does not spread.
+    """
+    sampling = read(S)
+    if sampling.values is None:
+        raise ValueError(
+            "S must have values for sampled_addmm, got a bare pattern; use sddmm, or give values"
+        )
+    a, b, give_back = as_operands(a, b)
+    values = sampling.values if beta != 0 else None
+    made, a, b = _fitted(sampling, a, b, values, None, "ieee")
+    result = replace(made, alpha=float(alpha)).sample(a, b)
+    if values is not None:
+        result = result + beta * values
+    return _give(sampling, result, give_back)
+
+
+def plan(
+    S: Any,
+    *,
+    k: int,
+    dtype: torch.dtype,
+    heads: int | None = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    alpha: float = 1.0,
+    scale: bool = True,
+    backend: str | None = None,
+) -> Plan:
+    """Do S's part of the work once: `plan(S, k=k, dtype=a.dtype).run(a, b)` gives sddmm's values.
+
+    S, out_dtype, precision, alpha, scale: as in `sddmm`; S's values are referenced, not copied.
+    k, dtype, heads: of the operands to come. backend: "cuda", "cpu", "torch_csr" or "reference" to
+    demand one, whose refusal is then a ValueError; by default the first that does not refuse.
+
+    `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` tells what
+    was chosen and why.
+    """
+    sampling = read(S)
+    problem = make_problem(
+        sampling.pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
+    )
+    values = sampling.values if scale else None
+    if values is not None:
+        check_values(values, problem)
+    made = plan_for(sampling.pattern, problem, backend)
+    return replace(made, alpha=float(alpha), values=values, transposed=sampling.transposed)
+
+
+def _fitted(
+    sampling: Sampling,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    out_dtype: torch.dtype | None,
+    precision: str,
+) -> tuple[Plan, Tensor, Tensor]:
+    """The plan for these operands, and the operands as it takes them; all is checked here."""
+    a, b = oriented(a, b, sampling.pattern, sampling.transposed)
+    problem = problem_of(sampling.pattern, a, b, out_dtype, precision)
+    if values is not None:
+        check_values(values, problem)
+    if sampling.foreign:
+        _check_foreign(problem, a, b)
+    return plan_for(sampling.pattern, problem), a, b
+
+
+def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
+    if problem.out_dtype.itemsize == 2 and problem.heads is None:
+        raise TypeError(
+            f"S is a scipy or cupyx matrix, which cannot hold {problem.out_dtype}; "
+            f"pass out_dtype=torch.float32"
+        )
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        raise ValueError(
+            "S is a scipy or cupyx matrix, which cannot carry gradients, and an operand requires "
+            "grad; give S as a torch sparse tensor or a SparsePattern, or call under torch.no_grad"
+        )
+
+
+def _give(sampling: Sampling, values: Tensor, give_back: Callable[[Tensor], Any]) -> Any:
+    """S's kind; with heads the bare values, as one matrix cannot hold them."""
+    return sampling.wrap(give_back(values)) if values.dim() == 1 else give_back(values)

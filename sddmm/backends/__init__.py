@@ -1,0 +1,71 @@
+"""Who can compute an SDDMM. A backend that cannot says why; the first that can serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from sddmm.backends.cpu import CpuBackend
+from sddmm.backends.cuda import CudaBackend
+from sddmm.backends.reference import ReferenceBackend
+from sddmm.backends.torch_csr import TorchCsrBackend
+from sddmm.pattern import SparsePattern
+from sddmm.problem import Problem
+
+Execute = Callable[[Tensor, Tensor, "Tensor | None", float, Tensor], None]
+"""execute(a, b_t, values, alpha, out): out = alpha * (a @ b) at the pattern, times values.
+
+a is ([heads,] m, k); b_t is b's transpose, ([heads,] n, k); values, if any, (nnz,) of a's dtype;
+out ([heads,] nnz), contiguous, of the problem's out_dtype. Any strides of a and b_t.
+"""
+
+
+class Backend(Protocol):
+    """One way to compute. `prepare` does a pattern's work once and returns what runs it."""
+
+    name: str
+
+    def available(self) -> str | None:
+        """None, or why this backend cannot run in this environment."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        """None, or why this backend does not serve `problem`."""
+
+    def prepare(self, pattern: SparsePattern, problem: Problem) -> Execute:
+        """Everything that depends on the pattern alone; the pattern has been checked."""
+
+
+# In the order in which they are asked.
+BACKENDS: tuple[Backend, ...] = (
+    CudaBackend(),
+    CpuBackend(),
+    TorchCsrBackend(),
+    ReferenceBackend(),
+)
+
+
+def reason_against(backend: Backend, problem: Problem) -> str | None:
+    """None if `backend` can serve `problem` here, else why not."""
+    return backend.available() or backend.refuses(problem)
+
+
+def choose(problem: Problem, name: str | None = None) -> tuple[Backend, dict[str, str]]:
+    """The backend that serves `problem`, and the reasons of those asked before it.
+
+    name: ask this backend only; its refusal is a ValueError.
+    """
+    if name is not None and name not in {backend.name for backend in BACKENDS}:
+        names = ", ".join(backend.name for backend in BACKENDS)
+        raise ValueError(f"backend must be one of {names}, got {name!r}")
+    refusals: dict[str, str] = {}
+    for backend in BACKENDS:
+        if name is not None and backend.name != name:
+            continue
+        reason = reason_against(backend, problem)
+        if reason is None:
+            return backend, refusals
+        refusals[backend.name] = reason
+    told = "; ".join(f"{backend}: {reason}" for backend, reason in refusals.items())
+    raise ValueError(f"no backend serves this problem: {told}")

@@ -1,0 +1,86 @@
+"""SDDMM on the CPU: the numba kernel of `cpu_kernel.py` over equal chunks of nonzeros."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sddmm.parallel import for_chunks
+from sddmm.pattern import SparsePattern
+from sddmm.problem import Problem
+
+if TYPE_CHECKING:
+    from sddmm.backends import Execute
+
+# Nonzeros of a chunk: small enough to balance threads, large enough to reuse a tile of B.
+_CHUNK = 4096
+_TILED_CHUNK = 65536
+# Bytes of B that a tile keeps in cache: half of a 2 MB L2.
+_TILE_BYTES = 2**20
+# A tile pays when a row has this many nonzeros in it, on average.
+_TILED_RUN = 4
+
+
+class CpuBackend:
+    name = "cpu"
+
+    def available(self) -> str | None:
+        if find_spec("numba") is None:
+            return "numba is not installed (pip install 'sddmm[cpu]')"
+        return None
+
+    def refuses(self, problem: Problem) -> str | None:
+        if problem.device.type != "cpu":
+            return f"the pattern is on {problem.device}"
+        return None
+
+    def prepare(self, pattern: SparsePattern, problem: Problem) -> Execute:
+        grouping = pattern.by_row
+        cols = grouping.minor.contiguous().numpy()
+        # numba has no half types on the CPU: operands are up-cast, sums are float32.
+        dtype = torch.float64 if problem.dtype == torch.float64 else torch.float32
+        width = tile_width(problem, dtype.itemsize)
+        chunk = _CHUNK if width == 0 else _TILED_CHUNK
+        crow = grouping.compressed.contiguous().numpy()
+        # Imported here: numba is optional, and slow to import.
+        from sddmm.backends.cpu_kernel import sample
+
+        def execute(
+            a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
+        ) -> None:
+            a_rows = _rows(a, dtype)
+            b_rows = _rows(b_t, dtype)
+            direct = grouping.order is None and values is None and out.dtype == dtype
+            sums = out if direct else torch.empty(out.shape, dtype=dtype)
+            targets = sums.view(-1, problem.nnz).numpy()
+            scale = a_rows.dtype.type(alpha)
+            for head, target in enumerate(targets):
+                operands = (crow, cols, a_rows[head], b_rows[head], scale, target, width)
+                for_chunks(lambda lo, hi: sample(*operands, lo, hi), problem.nnz, chunk)  # noqa: B023
+            if grouping.order is not None:
+                sums = torch.empty_like(sums).index_copy_(-1, grouping.order, sums)
+            if values is not None:
+                sums = sums.mul_(values)
+            if not direct:
+                out.copy_(sums)
+
+        return execute
+
+
+def tile_width(problem: Problem, itemsize: int) -> int:
+    """Columns of a tile of B that stays in cache, or 0 where tiles do not pay."""
+    width = max(1, _TILE_BYTES // max(1, problem.k * itemsize))
+    if width * 2 >= problem.n:
+        return 0
+    nonzeros_per_run = problem.nnz / max(1, problem.m) * width / problem.n
+    reuse = min(_TILED_CHUNK, problem.nnz) / problem.n
+    return width if nonzeros_per_run >= _TILED_RUN and reuse >= _TILED_RUN else 0
+
+
+def _rows(operand: Tensor, dtype: torch.dtype) -> Any:
+    """([heads,] rows, k) as a C-contiguous numpy array (heads, rows, k)."""
+    operand = operand.detach().to(dtype).contiguous()
+    return operand.reshape(-1, *operand.shape[-2:]).numpy()

@@ -1,0 +1,118 @@
+"""The containers that S may be, and how a result becomes the same kind again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sddmm.operands import from_numpy, to_numpy, unchanged
+from sddmm.pattern import SparsePattern
+from sddmm.pattern_cache import PATTERNS
+
+KINDS = (
+    "a torch sparse COO or CSR tensor, a scipy.sparse or cupyx coo, csr or csc matrix or array, "
+    "a SparsePattern, or the tuple (row_indices, col_indices, shape)"
+)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What S says: its pattern, its values (or None), and how to wrap new values like S.
+
+    `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
+    `foreign`: S is a scipy or cupyx matrix, which holds no gradients and no half types.
+    """
+
+    pattern: SparsePattern
+    values: Tensor | None
+    wrap: Callable[[Any], Any]
+    transposed: bool = False
+    foreign: bool = False
+
+
+def read(S: Any) -> Sampling:
+    """The sampling that S, of any supported kind, stands for."""
+    if isinstance(S, SparsePattern):
+        return Sampling(PATTERNS.same(S), None, unchanged)
+    if isinstance(S, Tensor):
+        return _from_torch(S)
+    if isinstance(S, tuple) and len(S) == 3:
+        tracked = isinstance(S[0], Tensor) and isinstance(S[1], Tensor)
+        pattern = SparsePattern.from_coo(*S)
+        return Sampling(PATTERNS.same(pattern) if tracked else pattern, None, unchanged)
+    package = type(S).__module__.partition(".")[0]
+    if package in ("scipy", "cupyx") and getattr(S, "format", None) in ("coo", "csr", "csc"):
+        return _from_scipy_like(S)
+    kind = f"a {package} matrix of format {S.format}" if hasattr(S, "format") else repr(type(S))
+    raise TypeError(f"S must be {KINDS}; got {kind}")
+
+
+def _from_torch(S: Tensor) -> Sampling:
+    if S.dim() != 2 or (S.layout in (torch.sparse_coo, torch.sparse_csr) and S.dense_dim()):
+        raise ValueError(f"S must be a 2-D sparse tensor without dense dimensions, got {S.shape}")
+    shape = (S.shape[0], S.shape[1])
+    if S.layout == torch.sparse_coo:
+        if S.requires_grad and not S.is_coalesced():
+            raise ValueError(
+                "S is an uncoalesced COO tensor that requires grad, which torch cannot "
+                "differentiate; coalesce it, or multiply the values in yourself (scale=False)"
+            )
+        # Coalescing would sort and merge: S's own order and duplicates stay.
+        indices = S._indices()
+        values = S.values() if S.is_coalesced() else S._values()
+        pattern = SparsePattern.from_coo(indices[0], indices[1], shape)
+        coalesced = S.is_coalesced()
+
+        def wrap_coo(new: Tensor) -> Tensor:
+            return torch.sparse_coo_tensor(
+                indices, new, shape, is_coalesced=coalesced, check_invariants=False
+            )
+
+        return Sampling(PATTERNS.same(pattern), values, wrap_coo)
+    if S.layout == torch.sparse_csr:
+        crow, cols = S.crow_indices(), S.col_indices()
+
+        def wrap_csr(new: Tensor) -> Tensor:
+            return torch.sparse_csr_tensor(crow, cols, new, shape, check_invariants=False)
+
+        pattern = SparsePattern.from_csr(crow, cols, shape)
+        return Sampling(PATTERNS.same(pattern), S.values(), wrap_csr)
+    raise TypeError(f"S must be {KINDS}; got a torch tensor of layout {S.layout}")
+
+
+def _from_scipy_like(S: Any) -> Sampling:
+    """scipy.sparse and cupyx.scipy.sparse share their names; dlpack shares the memory."""
+    on_gpu = type(S).__module__.startswith("cupyx")
+
+    def tensor(array: Any, name: str) -> Tensor:
+        return torch.utils.dlpack.from_dlpack(array) if on_gpu else from_numpy(array, name)
+
+    def wrap(new: Any) -> Any:
+        if isinstance(new, Tensor):
+            new = _to_cupy(new) if on_gpu else to_numpy(new)
+        # Copies, as in scipy's own arithmetic: their matrices are changed in place at times.
+        if S.format == "coo":
+            result = type(S)((new, (S.row.copy(), S.col.copy())), shape=S.shape)
+            result.has_canonical_format = S.has_canonical_format
+            return result
+        return type(S)((new, S.indices.copy(), S.indptr.copy()), shape=S.shape)
+
+    values = tensor(S.data, "S")
+    if S.format == "coo":
+        rows, cols = (tensor(x, "S's indices") for x in (S.row, S.col))
+        pattern = SparsePattern.from_coo(rows, cols, S.shape)
+    else:
+        shape = S.shape[::-1] if S.format == "csc" else S.shape
+        crow, cols = (tensor(x, "S's indices") for x in (S.indptr, S.indices))
+        pattern = SparsePattern.from_csr(crow, cols, shape)
+    return Sampling(pattern, values, wrap, transposed=S.format == "csc", foreign=True)
+
+
+def _to_cupy(values: Tensor) -> Any:
+    import cupy
+
+    return cupy.from_dlpack(values.detach())

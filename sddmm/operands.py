@@ -1,0 +1,130 @@
+"""The dense operands: taking them in, and checking that they fit each other and S."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sddmm.pattern import SparsePattern
+from sddmm.problem import DTYPES, Problem, dtype_names, make_problem
+
+
+def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
+    """a and b as tensors, and what gives a result back: as numpy if both came as numpy."""
+    both_numpy = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    give_back: Callable[[Tensor], Any] = to_numpy if both_numpy else unchanged
+    return _operand(a, "a"), _operand(b, "b"), give_back
+
+
+def from_numpy(array: Any, name: str) -> Tensor:
+    """Shares the memory where torch can: it takes no negative strides, no read-only arrays."""
+    if any(stride < 0 for stride in array.strides) or not array.flags.writeable:
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
+
+
+def oriented(
+    a: Tensor, b: Tensor, pattern: SparsePattern, transposed: bool
+) -> tuple[Tensor, Tensor]:
+    """The operands of the pattern: if it is that of S's transpose, (A B)^T = B^T A^T."""
+    if not transposed:
+        return a, b
+    check_operands(a, b)
+    check_fit(a, b, (pattern.shape[1], pattern.shape[0]), pattern.device)
+    return b.mT, a.mT
+
+
+def check_operands(a: Tensor, b: Tensor) -> None:
+    """a and b must be dense, of one dtype, and fit each other as ([h,] m, k) and ([h,] k, n)."""
+    for name, operand in (("a", a), ("b", b)):
+        if operand.layout != torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got layout {operand.layout}")
+        if operand.dtype not in DTYPES:
+            raise TypeError(f"{name} must be one of {dtype_names(DTYPES)}, got {operand.dtype}")
+        if operand.dim() not in (2, 3):
+            raise ValueError(
+                f"{name} must have 2 dimensions, or 3 with heads first, got shape {_shape(operand)}"
+            )
+    if a.dtype != b.dtype:
+        raise TypeError(f"a is {a.dtype} and b is {b.dtype}; convert one: their dtypes must agree")
+    if a.dim() != b.dim() or (a.dim() == 3 and a.shape[0] != b.shape[0]):
+        raise ValueError(
+            f"a {_shape(a)} and b {_shape(b)} must both be 2-D, or both 3-D with as many heads"
+        )
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"inner dimensions differ: a {_shape(a)} has k = {a.shape[-1]}, "
+            f"b {_shape(b)} has k = {b.shape[-2]}; a is (m, k), b is (k, n)"
+        )
+
+
+def check_fit(a: Tensor, b: Tensor, shape: tuple[int, int], device: torch.device) -> None:
+    """a @ b must have S's shape, on S's device."""
+    m, n = shape
+    if a.shape[-2] != m or b.shape[-1] != n:
+        raise ValueError(
+            f"S has shape {m}x{n}, so a must have {m} rows and b {n} columns; "
+            f"got a {_shape(a)} and b {_shape(b)}"
+        )
+    for name, operand in (("a", a), ("b", b)):
+        if operand.device != device:
+            raise ValueError(
+                f"{name} is on {operand.device} and S on {device}; "
+                f"move one: they must be on the same device"
+            )
+
+
+def problem_of(
+    pattern: SparsePattern, a: Tensor, b: Tensor, out_dtype: Any = None, precision: Any = "ieee"
+) -> Problem:
+    """The problem of sampling a @ b with `pattern`; operands that do not fit it are refused."""
+    check_operands(a, b)
+    check_fit(a, b, pattern.shape, pattern.device)
+    heads = a.shape[0] if a.dim() == 3 else None
+    return make_problem(
+        pattern, k=a.shape[-1], dtype=a.dtype, heads=heads, out_dtype=out_dtype, precision=precision
+    )
+
+
+def check_values(values: Tensor, problem: Problem) -> None:
+    """S's values must be (nnz,), of the operands' dtype and device."""
+    if values.dtype != problem.dtype:
+        raise TypeError(
+            f"S has values of {values.dtype} and a, b are {problem.dtype}; "
+            f"convert one, or pass scale=False to leave S's values out"
+        )
+    if tuple(values.shape) != (problem.nnz,):
+        raise ValueError(
+            f"S must have one value per nonzero, ({problem.nnz},), got shape {_shape(values)}"
+        )
+    if values.device != problem.device:
+        raise ValueError(f"S has values on {values.device} and indices on {problem.device}")
+
+
+def _operand(operand: Any, name: str) -> Tensor:
+    if isinstance(operand, Tensor):
+        return operand
+    if isinstance(operand, np.ndarray):
+        return from_numpy(operand, name)
+    if hasattr(operand, "__dlpack__"):
+        return torch.utils.dlpack.from_dlpack(operand)
+    raise TypeError(f"{name} must be a torch tensor, a numpy or a cupy array, got {type(operand)}")
+
+
+def to_numpy(values: Tensor) -> Any:
+    return values.detach().numpy()
+
+
+def unchanged(values: Any) -> Any:
+    return values
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(str(size) for size in tensor.shape) or "()"

@@ -1,0 +1,170 @@
+"""Plans: a pattern's work done once, for many products."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sddmm import backends
+from sddmm.operands import as_operands, oriented, problem_of
+from sddmm.pattern import SparsePattern
+from sddmm.problem import Problem
+
+_PLANS_PER_PATTERN = 16
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How one pattern is sampled for one problem; made by `sddmm.plan`, run any number of times.
+
+    `backend` computes it (`forced` if the caller named it), `refusals` says why those asked before
+    it do not, and `prepare_ms` is what making it took. `alpha` and `values` (S's, or None) scale
+    what `run` returns. `transposed`: S is CSC, and `pattern` the CSR form of its transpose.
+    """
+
+    pattern: SparsePattern
+    problem: Problem
+    backend: str
+    forced: str | None
+    refusals: dict[str, str]
+    prepare_ms: float
+    execute: backends.Execute
+    versions: tuple[int, ...]
+    alpha: float = 1.0
+    values: Tensor | None = None
+    transposed: bool = False
+
+    def run(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """alpha * (a @ b) at the pattern, times S's values if the plan holds them.
+
+        a: ([heads,] m, k), b: ([heads,] k, n), of the plan's dtype and device; torch tensors, or
+        numpy arrays for a plan on the CPU. Returns ([heads,] nnz) values in S's order, as numpy if
+        both operands are; `out`, a contiguous tensor of that shape and out_dtype, is filled and
+        returned instead. Differentiable in a, b and the values unless `out` is given.
+        Raises ValueError if the pattern was changed in place since the plan was made.
+        """
+        if self.pattern.versions != self.versions:
+            raise ValueError(
+                "S's indices were changed in place after plan(); make a new plan from them"
+            )
+        a, b, give_back = as_operands(a, b)
+        a, b = oriented(a, b, self.pattern, self.transposed)
+        self._check_fit(a, b)
+        if out is None:
+            return give_back(self.sample(a, b))
+        if self._differentiates(a, b):
+            raise ValueError("out= cannot be differentiated; call run without out")
+        self._check_out(out)
+        if out.numel():
+            self.execute(a, b.mT, self.values, self.alpha, out)
+        return out
+
+    def sample(self, a: Tensor, b: Tensor) -> Tensor:
+        """`run` for operands that are already checked and oriented as the pattern."""
+        if not self._differentiates(a, b):
+            return self.compute(a, b, self.values, self.alpha)
+        values: Tensor = torch.ops.sddmm.sddmm(
+            self.pattern.major_indices,
+            self.pattern.col_indices,
+            a,
+            b,
+            self.values,
+            compressed=self.pattern.is_csr,
+            alpha=self.alpha,
+            out_dtype=self.problem.out_dtype,
+            precision=self.problem.precision,
+            backend=self.forced,
+        )
+        return values
+
+    def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
+        """A new tensor of values, not differentiable; what the torch operator runs."""
+        problem = self.problem
+        out = torch.empty(problem.values_shape, dtype=problem.out_dtype, device=problem.device)
+        if out.numel():
+            self.execute(a, b.mT, values, alpha, out)
+        return out
+
+    def explain(self) -> str:
+        """What was chosen, why the others were not, and what it cost to prepare."""
+        p = self.problem
+        heads = "" if p.heads is None else f"{p.heads} heads of "
+        lines = [
+            f"SDDMM of {heads}({p.m}x{p.k}) @ ({p.k}x{p.n}) at {p.nnz} nonzeros "
+            f"({'CSR' if self.pattern.is_csr else 'COO'}, {_name(p.index_dtype)} indices)",
+            f"  operands {_name(p.dtype)}, values {_name(p.out_dtype)}, "
+            f"precision {p.precision}, on {p.device}",
+            f"  backend  {self.backend}: {p.flops / 1e9:.3g} useful GFLOP a run, "
+            f"prepared in {self.prepare_ms:.3g} ms",
+        ]
+        lines += [f"  not      {name}: {reason}" for name, reason in self.refusals.items()]
+        return "\n".join(lines)
+
+    def _differentiates(self, a: Tensor, b: Tensor) -> bool:
+        operands = (a, b, self.values)
+        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+
+    def _check_fit(self, a: Tensor, b: Tensor) -> None:
+        asked = problem_of(self.pattern, a, b, self.problem.out_dtype, self.problem.precision)
+        for name in ("dtype", "k", "heads"):
+            planned, given = getattr(self.problem, name), getattr(asked, name)
+            if planned != given:
+                raise ValueError(
+                    f"the plan was made for {name}={planned}, a and b have {name}={given}"
+                )
+
+    def _check_out(self, out: Tensor) -> None:
+        problem = self.problem
+        fits = (
+            tuple(out.shape) == problem.values_shape
+            and out.dtype == problem.out_dtype
+            and out.device == problem.device
+            and out.is_contiguous()
+        )
+        if not fits:
+            raise ValueError(
+                f"out must be a contiguous {_name(problem.out_dtype)} tensor of shape "
+                f"{problem.values_shape} on {problem.device}, got {_name(out.dtype)} "
+                f"{tuple(out.shape)} with strides {out.stride()} on {out.device}"
+            )
+
+
+def plan_for(pattern: SparsePattern, problem: Problem, backend: str | None = None) -> Plan:
+    """The plan of this pattern and problem, made at the first call. Thread-safe.
+
+    Each pattern keeps its last few plans, until its indices change in place.
+    """
+    plans: OrderedDict[tuple[Problem, str | None], Plan] = pattern.derive("plans", OrderedDict)
+    key = (problem, backend)
+    with _lock:
+        plan = plans.get(key)
+        if plan is not None:
+            plans.move_to_end(key)
+            return plan
+    plan = _make(pattern, problem, backend)
+    with _lock:
+        plans[key] = plan
+        while len(plans) > _PLANS_PER_PATTERN:
+            plans.popitem(last=False)
+    return plan
+
+
+def _make(pattern: SparsePattern, problem: Problem, name: str | None) -> Plan:
+    versions = pattern.versions
+    begin = time.perf_counter()
+    backend, refusals = backends.choose(problem, name)
+    pattern.check()
+    execute = backend.prepare(pattern, problem)
+    prepare_ms = (time.perf_counter() - begin) * 1e3
+    return Plan(pattern, problem, backend.name, name, refusals, prepare_ms, execute, versions)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

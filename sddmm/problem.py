@@ -1,0 +1,94 @@
+"""What is asked for: sizes, dtypes and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from sddmm.pattern import SparsePattern
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+PRECISIONS = ("ieee", "tf32x3", "tf32")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that the choice of a backend and a kernel may depend on. Hashable.
+
+    An m x n pattern of nnz nonzeros, an inner dimension k, operands of `dtype`, values of
+    `out_dtype`; `heads` is None for 2-D operands. `precision` is the least exact arithmetic that
+    the caller accepts for float32; half types accumulate in float32.
+    """
+
+    m: int
+    n: int
+    k: int
+    nnz: int
+    dtype: torch.dtype
+    out_dtype: torch.dtype
+    precision: str
+    index_dtype: torch.dtype
+    heads: int | None
+    device: torch.device
+
+    @property
+    def values_shape(self) -> tuple[int, ...]:
+        return (self.nnz,) if self.heads is None else (self.heads, self.nnz)
+
+    @property
+    def flops(self) -> int:
+        """Useful floating-point operations: a multiply and an add per k, nonzero and head."""
+        return 2 * self.nnz * self.k * (1 if self.heads is None else self.heads)
+
+    def a_shape(self) -> tuple[int, ...]:
+        return (self.m, self.k) if self.heads is None else (self.heads, self.m, self.k)
+
+    def b_shape(self) -> tuple[int, ...]:
+        return (self.k, self.n) if self.heads is None else (self.heads, self.k, self.n)
+
+
+def make_problem(
+    pattern: SparsePattern,
+    *,
+    k: Any,
+    dtype: Any,
+    heads: Any = None,
+    out_dtype: Any = None,
+    precision: Any = "ieee",
+) -> Problem:
+    """The problem of sampling with `pattern`, every argument checked."""
+    out_dtype = dtype if out_dtype is None else out_dtype
+    for name, value in (("dtype", dtype), ("out_dtype", out_dtype)):
+        if value not in DTYPES:
+            raise TypeError(f"{name} must be one of {dtype_names(DTYPES)}, got {value!r}")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if precision != "ieee" and dtype != torch.float32:
+        raise ValueError(f"precision={precision!r} applies to float32 only, got dtype {dtype}")
+    return Problem(
+        m=pattern.shape[0],
+        n=pattern.shape[1],
+        k=_size(k, "k"),
+        nnz=pattern.nnz,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        precision=precision,
+        index_dtype=pattern.index_dtype,
+        heads=None if heads is None else _size(heads, "heads"),
+        device=pattern.device,
+    )
+
+
+def _size(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer >= 0, got {value!r}")
+    if value < 0:
+        raise ValueError(f"{name} must be an integer >= 0, got {value}")
+    return int(value)
+
+
+def dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

@@ -1,0 +1,145 @@
+"""How right a result must be, and patterns to try it on. Public: for tests and for benchmarks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sddmm.api import plan
+from sddmm.interop import read
+from sddmm.operands import as_operands, oriented
+from sddmm.pattern import SparsePattern
+
+# Relative error that rounding both operands of a product adds; 3xTF32 keeps about 21 bits.
+_OPERAND_ROUNDING = {"ieee": 0.0, "tf32x3": 2.0**-20, "tf32": 2.0**-10}
+
+
+def tolerance(dtype: torch.dtype, k: int, *, precision: str = "ieee") -> float:
+    """Relative error allowed to a dot product of length k, with respect to sum |a_i b_i|.
+
+    The bound gamma_n = n u / (1 - n u) of any order of summation (Higham, Accuracy and Stability of
+    Numerical Algorithms, section 3.1), u the unit roundoff of the accumulator: float64 for
+    float64, else float32; n = k + 2 leaves room for alpha and S's value.
+    """
+    u = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
+    n = k + 2
+    return n * u / (1 - n * u) + _OPERAND_ROUNDING[precision]
+
+
+def reference(S: Any, a: Any, b: Any, *, alpha: float = 1.0, scale: bool = True) -> Tensor:
+    """sddmm's values accumulated in float64 from the definition, as a float64 tensor."""
+    a, b, _ = as_operands(a, b)
+    heads = a.shape[0] if a.dim() == 3 else None
+    truth = plan(
+        S,
+        k=a.shape[-1],
+        dtype=a.dtype,
+        heads=heads,
+        out_dtype=torch.float64,
+        alpha=alpha,
+        scale=scale,
+        backend="reference",
+    )
+    with torch.no_grad():
+        return torch.as_tensor(truth.run(a, b))
+
+
+def error_bound(
+    S: Any,
+    a: Any,
+    b: Any,
+    truth: Tensor,
+    *,
+    out_dtype: torch.dtype,
+    alpha: float = 1.0,
+    scale: bool = True,
+    precision: str = "ieee",
+) -> Tensor:
+    """Largest allowed |value - truth| of every value, float64, shaped like `truth`.
+
+    sum |a_i b_i| is bounded by the norms of the row of a and the column of b (Cauchy-Schwarz),
+    which costs m + n norms instead of another SDDMM; rounding to `out_dtype` is added.
+    """
+    sampling = read(S)
+    a, b, _ = as_operands(a, b)
+    a, b = oriented(a, b, sampling.pattern, sampling.transposed)
+    rows, cols = sampling.pattern.row_ids, sampling.pattern.col_indices
+    row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
+    column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)
+    magnitude = row_norms[..., rows] * column_norms[..., cols] * abs(alpha)
+    if scale and sampling.values is not None:
+        magnitude = magnitude * sampling.values.double().abs()
+    rounding = torch.finfo(out_dtype).eps / 2
+    subnormal = torch.finfo(out_dtype).smallest_normal * rounding * 2
+    gamma = tolerance(a.dtype, a.shape[-1], precision=precision)
+    return gamma * magnitude + rounding * (truth.abs() + gamma * magnitude) + subnormal
+
+
+def assert_close(
+    values: Any,
+    S: Any,
+    a: Any,
+    b: Any,
+    *,
+    alpha: float = 1.0,
+    scale: bool = True,
+    precision: str = "ieee",
+) -> None:
+    """Raise AssertionError unless `values`, ([h,] nnz), are sddmm(S, a, b) within `error_bound`.
+
+    A NaN or infinity is right only where the float64 result has the same.
+    """
+    truth = reference(S, a, b, alpha=alpha, scale=scale)
+    got = torch.as_tensor(values).detach()
+    if got.shape != truth.shape:
+        raise AssertionError(f"values have shape {tuple(got.shape)}, not {tuple(truth.shape)}")
+    bound = error_bound(
+        S, a, b, truth, out_dtype=got.dtype, alpha=alpha, scale=scale, precision=precision
+    )
+    wrong = mismatches(got, truth, bound)
+    if bool(wrong.any()):
+        at = tuple(int(x) for x in wrong.nonzero()[0])
+        raise AssertionError(
+            f"{int(wrong.sum())} of {wrong.numel()} values are wrong, first at {at}: "
+            f"{float(got[at])} is not {float(truth[at])} within {float(bound[at]):.3g}"
+        )
+
+
+def mismatches(values: Tensor, truth: Tensor, bound: Tensor) -> Tensor:
+    """Where `values` is neither within `bound` of `truth` nor `truth` rounded, NaN included."""
+    rounded = truth.to(values.dtype)
+    same = (values == rounded) | (values.isnan() & rounded.isnan())
+    close = truth.isfinite() & ((values.double() - truth).abs() <= bound)
+    return ~(same | close)
+
+
+def random_pattern(
+    m: int,
+    n: int,
+    nnz: int,
+    *,
+    layout: str = "csr",
+    shuffled: bool = False,
+    index_dtype: torch.dtype = torch.int64,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> SparsePattern:
+    """nnz distinct positions of an m x n matrix, uniformly at random; sorted unless `shuffled`.
+
+    layout: "csr" or "coo"; only COO can be shuffled.
+    """
+    if layout not in ("csr", "coo") or (shuffled and layout == "csr"):
+        raise ValueError(f"layout must be 'csr', or 'coo' (shuffled or not), got {layout!r}")
+    if not 0 <= nnz <= m * n:
+        raise ValueError(f"nnz must lie in 0..m*n = {m * n}, got {nnz}")
+    rng = np.random.default_rng(seed)
+    flat = rng.choice(m * n, nnz, replace=False) if nnz else np.empty(0, np.int64)
+    flat = flat if shuffled else np.sort(flat)
+    rows, cols = (
+        torch.from_numpy(x).to(index_dtype).to(device) for x in np.divmod(flat, max(1, n))
+    )
+    pattern = SparsePattern.from_coo(rows, cols, (m, n))
+    return pattern.to_csr() if layout == "csr" else pattern
