@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -44,7 +47,8 @@ def reference(S: Any, a: Any, b: Any, *, alpha: float = 1.0, scale: bool = True)
         backend="reference",
     )
     with torch.no_grad():
-        return torch.as_tensor(truth.run(a, b))
+        values: Tensor = truth.run(a, b)
+    return values
 
 
 def error_bound(
@@ -75,7 +79,8 @@ def error_bound(
     rounding = torch.finfo(out_dtype).eps / 2
     subnormal = torch.finfo(out_dtype).smallest_normal * rounding * 2
     gamma = tolerance(a.dtype, a.shape[-1], precision=precision)
-    return gamma * magnitude + rounding * (truth.abs() + gamma * magnitude) + subnormal
+    slack: Tensor = gamma * magnitude
+    return slack + rounding * (truth.abs() + slack) + subnormal
 
 
 def assert_close(
@@ -114,6 +119,27 @@ def mismatches(values: Tensor, truth: Tensor, bound: Tensor) -> Tensor:
     same = (values == rounded) | (values.isnan() & rounded.isnan())
     close = truth.isfinite() & ((values.double() - truth).abs() <= bound)
     return ~(same | close)
+
+
+@contextlib.contextmanager
+def poisoned_outputs() -> Iterator[None]:
+    """Within the block torch.empty and torch.empty_like give NaN instead of old memory.
+
+    A kernel that leaves an output unwritten is then wrong for certain. Not thread-safe.
+    """
+
+    def poisoned(empty: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def make(*args: Any, **kwargs: Any) -> Tensor:
+            tensor = empty(*args, **kwargs)
+            return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+
+        return make
+
+    with (
+        mock.patch.object(torch, "empty", poisoned(torch.empty)),
+        mock.patch.object(torch, "empty_like", poisoned(torch.empty_like)),
+    ):
+        yield
 
 
 def random_pattern(

@@ -1,0 +1,71 @@
+"""Matrices with regular structure: bands, blocks, meshes."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+
+from datasets.sampling import check_shape, csr_from_flat
+
+
+def banded(
+    rows: int, cols: int, bandwidth: int, *, values: str = "ones", seed: int = 0
+) -> scipy.sparse.csr_array:
+    """All entries with |i - j| <= bandwidth."""
+    check_shape(rows, cols)
+    if bandwidth < 0:
+        raise ValueError(f"bandwidth must be >= 0, got {bandwidth}")
+    row = np.arange(rows, dtype=np.int64)
+    first = np.clip(row - bandwidth, 0, cols)
+    last = np.clip(row + bandwidth + 1, 0, cols)
+    return _from_row_ranges(first, last, cols, values, seed)
+
+
+def block_diagonal(
+    rows: int, cols: int, block: int, *, values: str = "ones", seed: int = 0
+) -> scipy.sparse.csr_array:
+    """Dense block x block squares down the diagonal, cut at the matrix's edge."""
+    check_shape(rows, cols)
+    if block < 1:
+        raise ValueError(f"block must be >= 1, got {block}")
+    first = np.arange(rows, dtype=np.int64) // block * block
+    return _from_row_ranges(
+        np.minimum(first, cols), np.minimum(first + block, cols), cols, values, seed
+    )
+
+
+def fem(
+    nx: int, ny: int, nz: int, *, block: int = 3, values: str = "ones", seed: int = 0
+) -> scipy.sparse.csr_array:
+    """Finite-element stencil: each node of an nx x ny x nz grid couples with its 26 neighbours and
+    itself by a dense block x block square (block unknowns per node; block 1 is the 27-point
+    stencil). The matrix is square with nx * ny * nz * block rows.
+    """
+    for name, size in (("nx", nx), ("ny", ny), ("nz", nz), ("block", block)):
+        if size < 1:
+            raise ValueError(f"{name} must be >= 1, got {size}")
+    line = [
+        scipy.sparse.diags_array(
+            [np.ones(n - abs(offset)) for offset in (-1, 0, 1) if n > abs(offset)],
+            offsets=[offset for offset in (-1, 0, 1) if n > abs(offset)],
+            shape=(n, n),
+        )
+        for n in (nz, ny, nx)
+    ]
+    grid = scipy.sparse.kron(line[0], scipy.sparse.kron(line[1], line[2]))
+    matrix = scipy.sparse.kron(grid, np.ones((block, block)), format="coo")
+    size = nx * ny * nz * block
+    flat = np.sort(matrix.row.astype(np.int64) * size + matrix.col)
+    return csr_from_flat(flat, size, size, values, np.random.default_rng(seed))
+
+
+def _from_row_ranges(
+    first: np.ndarray, last: np.ndarray, cols: int, values: str, seed: int
+) -> scipy.sparse.csr_array:
+    """Row i holds the columns first[i] .. last[i] - 1."""
+    lengths = np.maximum(last - first, 0)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    row = np.repeat(np.arange(first.size, dtype=np.int64), lengths)
+    within = np.arange(starts[-1]) - starts[row]
+    flat = row * cols + first[row] + within
+    return csr_from_flat(flat, first.size, cols, values, np.random.default_rng(seed))

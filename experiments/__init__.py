@@ -1,0 +1,1 @@
+"""The laboratory: `python -m experiments` runs, records and reports measurements of SDDMM."""

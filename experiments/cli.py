@@ -1,0 +1,196 @@
+"""The command line: `python -m experiments COMMAND [key=value ...]`.
+
+A thin layer before Hydra. It takes the command word, reads `+matrix=x` as `matrix=x` (the group is
+in the defaults list, which Hydra would refuse), makes plain sizes like 777x888 matrices without a
+YAML, moves -m to the front, and turns what goes wrong into one line and an exit code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import CompactHydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments import schema
+from experiments.errors import ExperimentError
+
+CONF = Path(__file__).parent.parent / "conf"
+_GROUPS = ("matrix", "study")
+_SIZE = re.compile(r"\b[1-9]\d*x[1-9]\d*\b")
+
+_HELP = """\
+usage: python -m experiments COMMAND [key=value ...]
+
+  run [+matrix=M] [k=K] [sparsity=S] ...   measure every method on a matrix: verify, time, record
+  run +study=NAME                          a sweep: published_5000, published_10000, ...
+  run -m matrix=A,B k=256,512              a sweep of your own
+  report [output=DIR] [records=[FILE,...]] merge records into tables and plots
+  fragments [LAYOUT]                       which lane holds which element of a tensor-core fragment
+
+  M is a size (10000x10000), or a YAML of conf/matrix: {matrices}
+  run --help, run --cfg job and run --info defaults are Hydra's."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command; exits with 0, 1 (what was asked failed) or 2 (an unknown command)."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        matrices = ", ".join(sorted(path.stem for path in (CONF / "matrix").glob("*.yaml")))
+        print(_HELP.format(matrices=matrices))
+        return
+    command, *arguments = argv
+    commands = {"run": _run, "report": _report, "fragments": _fragments}
+    if command not in commands:
+        _stop(f"unknown command {command!r}; choose from: {', '.join(commands)}", code=2)
+    # torch tells once per process that its CSR tensors are in beta; every run would show it.
+    warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+    commands[command](arguments)
+
+
+def _run(arguments: list[str]) -> None:
+    arguments = prepare_arguments(arguments)
+    _hydra("config", _run_job, arguments)
+
+
+def _report(arguments: list[str]) -> None:
+    _hydra("report", _report_job, arguments)
+
+
+def _fragments(arguments: list[str]) -> None:
+    from gemm_core import fragments
+
+    if not arguments:
+        print("layouts:", ", ".join(fragments.LAYOUTS))
+    for name in arguments:
+        try:
+            print(fragments.as_table(fragments.layout(name)))
+        except ValueError as error:
+            _stop(str(error))
+
+
+def prepare_arguments(arguments: list[str]) -> list[str]:
+    """The arguments as Hydra takes them; sizes among them become matrices."""
+    group = re.compile(rf"^\+({'|'.join(_GROUPS)})=")
+    arguments = [group.sub(r"\1=", argument) for argument in arguments]
+    multirun = [argument for argument in arguments if argument in ("-m", "--multirun")]
+    rest = [argument for argument in arguments if argument not in multirun]
+    for size in sorted(_sizes(rest)):
+        schema.register_size(size)
+    return multirun[:1] + rest
+
+
+def _sizes(arguments: list[str]) -> set[str]:
+    """Every size that the arguments name, in themselves or through the study they choose."""
+    folders = [CONF]
+    texts = ["1000x1000"]  # the default of config.yaml
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key == "hydra.searchpath":
+            folders += [Path(path) for path in re.findall(r"file://([^,\]\"']+)", value)]
+        if key in ("matrix", "study"):
+            texts.append(value)
+    for study in re.findall(r"^study=(\w+)$", "\n".join(arguments), re.MULTILINE):
+        for path in (folder / "study" / f"{study}.yaml" for folder in folders):
+            if path.is_file():
+                texts.append(path.read_text(encoding="utf-8"))
+    return set(_SIZE.findall("\n".join(texts)))
+
+
+def _run_job(config: DictConfig) -> None:
+    from experiments.run import run
+
+    chosen = HydraConfig.get()
+    try:
+        name = chosen.runtime.choices["matrix"]
+        if name == "file":
+            name = Path(str(config.matrix.path)).name
+        run(name, typed(config))
+    except (ExperimentError, OmegaConfBaseException) as error:
+        if chosen.mode == RunMode.MULTIRUN:
+            raise  # the other jobs go on, and Hydra says which one it was
+        _stop(_one_line(error))
+
+
+def _report_job(config: DictConfig) -> None:
+    from experiments.report import report
+
+    report(typed(config))
+
+
+def typed(config: DictConfig) -> Any:
+    """The config as its dataclass: unknown keys are refused, ranges checked."""
+    _refuse_unknown_keys(config, "")
+    try:
+        return OmegaConf.to_object(config)
+    except ValueError as error:
+        raise ExperimentError(str(error)) from None
+
+
+def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
+    """Hydra adds `+key=value` to the composed config, known or not."""
+    kind = OmegaConf.get_type(node)
+    known = [f.name for f in fields(kind)] if is_dataclass(kind) else []
+    for key in node:
+        if known and key not in known:
+            raise ExperimentError(_unknown_key(str(key), known, prefix))
+        if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
+            _refuse_unknown_keys(node[key], f"{prefix}{key}.")
+
+
+def _unknown_key(key: str, known: list[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose from: {', '.join(known)}"
+    return f"unknown config key {prefix + key!r}; {hint}"
+
+
+def _hydra(config_name: str, job: Callable[[DictConfig], None], arguments: list[str]) -> None:
+    """hydra.main, with its errors told in one line (HYDRA_FULL_ERROR=1 shows everything)."""
+    schema.register()
+    full = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions come here
+    sys.argv = ["experiments", *arguments]
+    decorate = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
+    try:
+        decorate(job)()
+    except (CompactHydraException, OmegaConfBaseException) as error:
+        if full:
+            raise
+        _stop(_one_line(error))
+    except KeyboardInterrupt:
+        _stop("interrupted", code=130)
+
+
+def _one_line(error: Exception) -> str:
+    """Hydra's messages run over several lines; their sense, and what is valid, in one."""
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        sizes = ", or any size like 777x888" if group == "matrix" else ""
+        return f"unknown {group} {option!r}; choose from: {', '.join(error.options)}{sizes}"
+    absent = re.search(r"Could not override '([^']+)'", text)
+    if absent:
+        return _unknown_key(absent.group(1), [f.name for f in fields(schema.Config)])
+    if error.__cause__ is not None and text.startswith("Error merging override "):
+        override = text.removeprefix("Error merging override ")
+        return f"{override}: {str(error.__cause__).splitlines()[0]}"
+    lines = [line.strip() for line in text.splitlines()]
+    told = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
+    return "; ".join(told)
+
+
+def _stop(message: str, code: int = 1) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,51 @@
+"""The methods that are compared: one file each, found by being here.
+
+A module `NAME.py` of this folder defines two functions:
+
+    refuses(case) -> str | None      why the method does not serve the case, in words
+    prepare(case) -> run             what it does once per pattern, timed apart;
+                                     run() -> (nnz,) tensor of values in the pattern's order
+
+Nothing else needs to be told of a new method.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from torch import Tensor
+
+from experiments.case import Case
+from experiments.errors import ExperimentError
+
+Run = Callable[[], Tensor]
+
+OURS, BASELINE = "ours", "isratnisa"
+
+
+class Method(Protocol):
+    def refuses(self, case: Case) -> str | None: ...
+
+    def prepare(self, case: Case) -> Run: ...
+
+
+def names() -> list[str]:
+    """All methods: ours, the published baseline, then by name."""
+    found = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(found, key=lambda name: (name != OURS, name != BASELINE))
+
+
+def select(chosen: list[str]) -> dict[str, Method]:
+    """The methods of these names, or all; an unknown name is an error that lists them."""
+    known = names()
+    for name in chosen:
+        if name not in known:
+            raise ExperimentError(f"unknown method {name!r}; choose from: {', '.join(known)}")
+    return {
+        name: cast(Method, importlib.import_module(f"{__name__}.{name}"))
+        for name in known
+        if name in (chosen or known)
+    }

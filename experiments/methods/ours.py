@@ -1,0 +1,22 @@
+"""This package: a plan, and its run."""
+
+from __future__ import annotations
+
+import sddmm
+from experiments.case import Case
+from experiments.methods import Run
+from sddmm.pattern_cache import PATTERNS
+
+
+def refuses(case: Case) -> str | None:
+    return None
+
+
+def prepare(case: Case) -> Run:
+    # Nothing derived from the pattern earlier is reused: preparation is measured whole.
+    PATTERNS.clear()
+    pattern = sddmm.SparsePattern.from_csr(
+        case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
+    )
+    plan = sddmm.plan(pattern, k=case.k, dtype=case.a.dtype, out_dtype=case.out_dtype)
+    return lambda: plan.run(case.a, case.b)

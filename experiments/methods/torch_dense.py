@@ -1,0 +1,24 @@
+"""torch.mm and torch.take: the whole product, then its nonzeros. What a user writes unaided."""
+
+from __future__ import annotations
+
+import torch
+
+from experiments.case import Case
+from experiments.environment import available_memory
+from experiments.methods import Run
+
+
+def refuses(case: Case) -> str | None:
+    wanted = case.m * case.n * case.a.dtype.itemsize
+    available = (
+        torch.cuda.mem_get_info()[0] if case.device.startswith("cuda") else available_memory()
+    )
+    if wanted > available // 2:
+        return f"the dense product wants {wanted} bytes, more than half of {available} available"
+    return None
+
+
+def prepare(case: Case) -> Run:
+    flat = case.pattern.row_ids.long() * case.n + case.pattern.col_indices
+    return lambda: torch.mm(case.a, case.b).take(flat).to(case.out_dtype)

@@ -1,0 +1,100 @@
+"""Plots of speed-up over the published baseline. Importing this module needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from experiments.methods import BASELINE, names
+from experiments.record import Record
+from experiments.table import speedups
+
+
+def draw(records: list[Record], output: Path) -> list[Path]:
+    """speedup_over_k and speedup_over_sparsity as PNG and SVG; returns what was written."""
+    axes: dict[str, tuple[str, Callable[[Record], float], Callable[[float], str]]] = {
+        "k": ("K", lambda r: r.k, lambda k: f"{k:g}"),
+        "sparsity": ("sparsity", lambda r: r.sparsity, lambda s: f"{round(s * 100, 4):g}%"),
+    }
+    written = []
+    for name, (label, value_of, format_value) in axes.items():
+        figure = _figure(records, label, value_of, format_value)
+        for kind in ("png", "svg"):
+            path = output / f"speedup_over_{name}.{kind}"
+            figure.savefig(path, dpi=150, bbox_inches="tight", metadata=_undated(kind))
+            written.append(path)
+        plt.close(figure)
+    return written
+
+
+def _figure(
+    records: list[Record],
+    label: str,
+    value_of: Callable[[Record], float],
+    format_value: Callable[[float], str],
+) -> plt.Figure:
+    """A panel per matrix and dtype: each method's geometric mean over the other axis."""
+    speedup = speedups(records)
+    panels = list(dict.fromkeys((r.matrix, r.dtype) for r in records if r.key in speedup))
+    columns = min(3, max(1, len(panels)))
+    rows = -(-max(1, len(panels)) // columns)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(4.6 * columns, 3.4 * rows), squeeze=False, layout="constrained"
+    )
+    for ax in grid.flat[len(panels) :]:
+        ax.set_axis_off()
+    for ax, (matrix, dtype) in zip(grid.flat, panels, strict=False):
+        own = [r for r in records if (r.matrix, r.dtype) == (matrix, dtype) and r.key in speedup]
+        ticks = sorted({value_of(r) for r in own})
+        for index, method in enumerate(names()):
+            _line(
+                ax, [r for r in own if r.method == method], method, index, ticks, value_of, speedup
+            )
+        ax.set_title(f"{matrix}, {dtype}", fontsize=10)
+        ax.set_xticks(range(len(ticks)), [format_value(x) for x in ticks], fontsize=8)
+        ax.set_xlabel(label)
+        ax.set_ylabel(f"speed-up over {BASELINE}")
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}x")
+        ax.yaxis.set_minor_formatter(lambda y, _: f"{y:g}x" if f"{y:.0e}"[0] in "25" else "")
+        ax.grid(alpha=0.3, which="both")
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8)
+    return figure
+
+
+def _line(
+    ax: Axes,
+    own: list[Record],
+    method: str,
+    index: int,
+    ticks: list[float],
+    value_of: Callable[[Record], float],
+    speedup: dict[str, float],
+) -> None:
+    """Geometric mean at each tick, and the span where the other axis varies."""
+    points = []
+    for position, tick in enumerate(ticks):
+        found = [speedup[r.key] for r in own if value_of(r) == tick]
+        if found:
+            points.append((position, np.exp(np.mean(np.log(found))), min(found), max(found)))
+    if not points:
+        return
+    x, mean, low, high = zip(*points, strict=True)
+    color = f"C{index}"
+    ax.plot(x, mean, marker="o", markersize=4, color=color, label=method)
+    ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
+
+
+def _undated(kind: str) -> dict[str, str | None]:
+    """No date in the file: the same records give the same bytes."""
+    return {"Date": None} if kind == "svg" else {}

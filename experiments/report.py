@@ -1,0 +1,89 @@
+"""Merging records into tables (terminal, Markdown, CSV) and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from experiments import table
+from experiments.errors import ExperimentError
+from experiments.record import Record, Store
+from experiments.schema import ReportConfig
+
+
+def report(config: ReportConfig) -> None:
+    """Write report.md, report.csv and the plots to config.output; print the tables."""
+    records = merge(config.records)
+    output = Path(config.output)
+    output.mkdir(parents=True, exist_ok=True)
+    text = as_markdown(records)
+    print(text)
+    written = [
+        _write(output / "report.md", text),
+        _write(output / "report.csv", table.as_csv(records)),
+    ]
+    if config.plots and find_spec("matplotlib") is None:
+        print("no plots: matplotlib is not installed (pip install 'sddmm[plots]')")
+    elif config.plots:
+        from experiments import plots
+
+        written += plots.draw(records, output)
+    print("written:", ", ".join(str(path) for path in written))
+
+
+def merge(paths: Iterable[str]) -> list[Record]:
+    """The newest record of every method on every case and device, cases in order of appearance."""
+    newest: dict[tuple[object, ...], Record] = {}
+    for path in paths:
+        if not Path(path).is_file():
+            raise ExperimentError(
+                f"no records at {path}; measure some with `python -m experiments run`"
+            )
+        for record in Store(path).load().values():
+            newest[(_device(record), *table.case_of(record)[1:], record.method)] = record
+    if not newest:
+        raise ExperimentError(f"no records in {', '.join(paths)}")
+    return sorted(newest.values(), key=_order)
+
+
+def as_markdown(records: list[Record]) -> str:
+    """A section per device: where it was measured, the table, and why rows have no time."""
+    sections = []
+    for device in dict.fromkeys(_device(r) for r in records):
+        own = [r for r in records if _device(r) == device]
+        lines = [f"## {device}", "", *_provenance(own), "", table.as_text(table.rows(own))]
+        notes = table.notes(own)
+        if notes:
+            lines += ["", *(f"* {note}" for note in notes)]
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections) + "\n"
+
+
+def _provenance(records: list[Record]) -> list[str]:
+    """One line for each environment that the records come from."""
+    told = {}
+    for r in records:
+        e = r.environment
+        libraries = ", ".join(f"{name} {v}" for name, v in e.get("libraries", {}).items())
+        dirty = " with uncommitted changes" if e.get("dirty") else ""
+        line = (
+            f"* {e.get('threads')} threads of {e.get('cpu')}; {e.get('os')}, "
+            f"Python {e.get('python')}, {libraries}; commit {str(e.get('commit'))[:12]}{dirty}"
+        )
+        gpu = e.get("gpu")
+        told[line + (f"; GPU {gpu}" if gpu else "")] = None
+    return list(told)
+
+
+def _order(r: Record) -> tuple[object, ...]:
+    return (_device(r), r.m * r.n, r.matrix, r.dtype, r.nnz * -1, r.k, r.seed)
+
+
+def _device(r: Record) -> str:
+    return str(r.environment.get("device", "unknown device"))
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path

@@ -1,0 +1,148 @@
+"""One run: load, draw operands, then prepare, verify and time each method, record, show."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from experiments import methods, table
+from experiments.case import Case, definition, device_of, make_case, source_of
+from experiments.environment import device_name, environment, source_digest
+from experiments.errors import RowsFailed
+from experiments.methods import Method, Run
+from experiments.progress import progress
+from experiments.record import BAD, Record, Store, key_of
+from experiments.schema import Config
+from experiments.timing import TimedOut, deadline, elapsed_ms, interleaved_ms
+from experiments.verify import Truth
+from sddmm.testing import poisoned_outputs
+
+
+def run(name: str, config: Config) -> list[Record]:
+    """Measure the methods on matrix `name`, print the table, return its records.
+
+    A case whose rows are all in the store is shown from there. Otherwise all its methods are
+    measured anew, because only times of one interleaved session compare. Raises RowsFailed if a
+    row is wrong or failed, when the table has been printed.
+    """
+    chosen = methods.select(list(config.methods))
+    store = Store(config.records)
+    keys = {method: _key(name, config, method) for method in chosen}
+    known = {} if config.force else store.load()
+    records = [known[key] for key in keys.values() if key in known]
+    cached = len(records) == len(keys) and len({record.session for record in records}) == 1
+    if not cached:
+        with progress() as say:
+            say(f"{name}: loading")
+            case = make_case(name, config)
+            records = _measure(case, config, chosen, keys, say)
+        for record in records:
+            store.append(record)
+    print(table.as_text(table.rows(records, cached)))
+    for note in table.notes(records):
+        print(f"  {note}")
+    print(flush=True)
+    bad = [record.method for record in records if record.status in BAD]
+    if bad:
+        raise RowsFailed(f"{len(bad)} of {len(records)} rows are not right: {', '.join(bad)}")
+    return records
+
+
+def _key(name: str, config: Config, method: str) -> str:
+    device = device_of(config)
+    return key_of(
+        {
+            "matrix": name,
+            "definition": definition(source_of(config)),
+            "k": config.k,
+            "dtype": config.dtype,
+            "seed": config.seed,
+            "timing": vars(config.timing),
+            "method": method,
+            "device": device_name(device),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "source": source_digest(),
+        }
+    )
+
+
+def _measure(
+    case: Case,
+    config: Config,
+    chosen: dict[str, Method],
+    keys: dict[str, str],
+    say: Callable[[str], None],
+) -> list[Record]:
+    session = uuid.uuid4().hex
+    records = {
+        name: Record(
+            key=keys[name],
+            session=session,
+            matrix=case.matrix,
+            definition=case.definition,
+            m=case.m,
+            n=case.n,
+            nnz=case.nnz,
+            k=case.k,
+            dtype=case.dtype,
+            seed=case.seed,
+            method=name,
+            status="failed",
+            environment=environment(case.device),
+        )
+        for name in chosen
+    }
+    say(f"{case.matrix} k={case.k}: float64 reference")
+    truth = Truth(case)
+    runs: dict[str, Run] = {}
+    for name, method in chosen.items():
+        say(f"{case.matrix} k={case.k}: verifying {name}")
+        run = _prepared_and_right(method, case, config, truth, records[name])
+        if run is not None:
+            runs[name] = run
+    say(f"{case.matrix} k={case.k}: timing {', '.join(runs)}")
+    for name, samples in interleaved_ms(runs, config.timing, case.device).items():
+        records[name].samples_ms = samples
+    return list(records.values())
+
+
+def _prepared_and_right(
+    method: Method, case: Case, config: Config, truth: Truth, record: Record
+) -> Run | None:
+    """What to time, or None; the record then says why. A failure of a method is a row."""
+    reason = method.refuses(case)
+    if reason is not None:
+        record.status, record.reason = "skipped", reason
+        return None
+    try:
+        with deadline(config.timing.timeout_s):
+            run = method.prepare(case)
+            with poisoned_outputs():
+                values = run()
+            # The first time compiled kernels and set libraries up; this one is preparation alone.
+            record.prepare_ms = elapsed_ms(lambda: method.prepare(case), case.device)
+    except TimedOut as error:
+        return _fail(record, "timeout", error)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        return _fail(record, "out_of_memory", error)
+    except Exception as error:
+        out_of_memory = "can't allocate memory" in str(error)
+        return _fail(record, "out_of_memory" if out_of_memory else "failed", error)
+    verdict = truth.judge(values)
+    record.checked, record.wrong, record.error = verdict.checked, verdict.wrong, verdict.error
+    if verdict.wrong:
+        record.status = "wrong"
+        record.reason = f"{verdict.wrong} of {verdict.checked} values are outside the error bound"
+        return None
+    record.status = "ok"
+    return run
+
+
+def _fail(record: Record, status: str, error: BaseException) -> None:
+    lines: list[Any] = str(error).strip().splitlines()
+    record.status = status
+    record.reason = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")

@@ -1,0 +1,92 @@
+"""Timing several methods on the same data, interleaved, so that drifts meet them alike."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from experiments.methods import Run
+from experiments.schema import Timing
+
+# Counted calls of a method in a row, and the time of uncounted ones before them.
+_TURN = 5
+_SETTLE_MS = 60.0
+
+
+class TimedOut(Exception):
+    """A method took longer than timing.timeout_s."""
+
+
+def elapsed_ms(work: Callable[[], object], device: str) -> float:
+    """Wall time of work() in ms, with all its device work done."""
+    _finish(device)
+    begin = time.perf_counter()
+    work()
+    _finish(device)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def interleaved_ms(runs: dict[str, Run], timing: Timing, device: str) -> dict[str, list[float]]:
+    """Samples of each run in ms: round after round, a few of every method that wants more.
+
+    A method is done at max_samples, or after `seconds` of its own time and min_samples. Its turn
+    begins with calls that are not counted, until the idle threads of the method before it, which
+    spin for tens of milliseconds in the common BLAS and OpenMP libraries, have gone to sleep.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+
+    def wants_more(name: str) -> bool:
+        taken = samples[name]
+        if len(taken) < timing.min_samples:
+            return True
+        return len(taken) < timing.max_samples and sum(taken) < timing.seconds * 1e3
+
+    while hungry := [name for name in runs if wants_more(name)]:
+        for name in hungry:
+            _settle(runs[name], device, samples[name])
+            for _ in range(_TURN):
+                if wants_more(name):
+                    samples[name].append(elapsed_ms(runs[name], device))
+    return samples
+
+
+def _settle(run: Run, device: str, samples: list[float]) -> None:
+    """Uncounted calls for _SETTLE_MS; none for a method so slow that it does not matter."""
+    if samples and samples[-1] > 20 * _SETTLE_MS:
+        return
+    spent = 0.0
+    while spent < _SETTLE_MS:
+        spent += elapsed_ms(run, device)
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise TimedOut in the block after `seconds`, as soon as control is in Python again.
+
+    Where signals cannot be had (another thread, another system) the block is not interrupted.
+    """
+    usable = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    if not usable:
+        yield
+        return
+
+    def expire(signum: int, frame: object) -> None:
+        raise TimedOut(f"took longer than timing.timeout_s={seconds:g}")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _finish(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
