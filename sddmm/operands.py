@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,13 @@ def from_numpy(array: Any, name: str) -> Tensor:
         return torch.from_numpy(array)
     except TypeError:
         raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
+
+
+def by_head(a: Tensor, b_t: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The 2-D operands and the values of each head; one head where there are none."""
+    if a.dim() == 2:
+        return iter([(a, b_t, out)])
+    return zip(a, b_t, out, strict=True)
 
 
 def oriented(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sddmm.operands import by_head
 from sddmm.parallel import for_chunks
 from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
@@ -15,9 +16,10 @@ from sddmm.problem import Problem
 if TYPE_CHECKING:
     from sddmm.backends import Execute
 
-# Nonzeros of a chunk: small enough to balance threads, large enough to reuse a tile of B.
-_CHUNK = 4096
-_TILED_CHUNK = 65536
+# Multiply-adds of a chunk: about 100 us, enough to pay for waking a thread.
+_CHUNK_WORK = 2**20
+# Nonzeros of a chunk that is walked in tiles: enough to reuse a tile of B.
+_TILED_CHUNK = 2**16
 # Bytes of B that a tile keeps in cache: half of a 2 MB L2.
 _TILE_BYTES = 2**20
 # A tile pays when a row has this many nonzeros in it, on average.
@@ -43,7 +45,9 @@ class CpuBackend:
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
         dtype = torch.float64 if problem.dtype == torch.float64 else torch.float32
         width = tile_width(problem, dtype.itemsize)
-        chunk = _CHUNK if width == 0 else _TILED_CHUNK
+        chunk = _TILED_CHUNK
+        if width == 0:
+            chunk = min(chunk, max(256, _CHUNK_WORK // max(1, problem.k)))
         crow = grouping.compressed.contiguous().numpy()
         # Imported here: numba is optional, and slow to import.
         from sddmm.backends.cpu_kernel import sample
@@ -51,15 +55,10 @@ class CpuBackend:
         def execute(
             a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
         ) -> None:
-            a_rows = _rows(a, dtype)
-            b_rows = _rows(b_t, dtype)
             direct = grouping.order is None and values is None and out.dtype == dtype
             sums = out if direct else torch.empty(out.shape, dtype=dtype)
-            targets = sums.view(-1, problem.nnz).numpy()
-            scale = a_rows.dtype.type(alpha)
-            for head, target in enumerate(targets):
-                operands = (crow, cols, a_rows[head], b_rows[head], scale, target, width)
-                for_chunks(lambda lo, hi: sample(*operands, lo, hi), problem.nnz, chunk)  # noqa: B023
+            for head in by_head(_rows(a, dtype), _rows(b_t, dtype), sums):
+                _sample(sample, crow, cols, head, alpha, width, chunk)
             if grouping.order is not None:
                 sums = torch.empty_like(sums).index_copy_(-1, grouping.order, sums)
             if values is not None:
@@ -80,7 +79,20 @@ def tile_width(problem: Problem, itemsize: int) -> int:
     return width if nonzeros_per_run >= _TILED_RUN and reuse >= _TILED_RUN else 0
 
 
-def _rows(operand: Tensor, dtype: torch.dtype) -> Any:
-    """([heads,] rows, k) as a C-contiguous numpy array (heads, rows, k)."""
-    operand = operand.detach().to(dtype).contiguous()
-    return operand.reshape(-1, *operand.shape[-2:]).numpy()
+def _sample(
+    kernel: Any,
+    crow: Any,
+    cols: Any,
+    head: tuple[Tensor, Tensor, Tensor],
+    alpha: float,
+    width: int,
+    chunk: int,
+) -> None:
+    a, b, out = (tensor.numpy() for tensor in head)
+    arguments = (crow, cols, a, b, a.dtype.type(alpha), out, width)
+    for_chunks(lambda begin, end: kernel(*arguments, begin, end), cols.size, chunk)
+
+
+def _rows(operand: Tensor, dtype: torch.dtype) -> Tensor:
+    """The operand as the kernel reads it: of this dtype, and contiguous."""
+    return operand.detach().to(dtype).contiguous()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sddmm.operands import by_head
 from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
 
@@ -33,12 +34,11 @@ class ReferenceBackend:
         def execute(
             a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
         ) -> None:
-            a, b_t = a.reshape(-1, *a.shape[-2:]), b_t.reshape(-1, *b_t.shape[-2:])
-            for head, target in enumerate(out.view(-1, problem.nnz)):
+            for head_a, head_b, target in by_head(a, b_t, out):
                 for begin in range(0, problem.nnz, chunk):
                     part = slice(begin, begin + chunk)
-                    left = a[head].index_select(0, rows[part]).double()
-                    right = b_t[head].index_select(0, cols[part]).double()
+                    left = head_a.index_select(0, rows[part]).double()
+                    right = head_b.index_select(0, cols[part]).double()
                     dots = torch.linalg.vecdot(left, right).mul_(alpha)
                     target[part] = dots if values is None else dots * values[part]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sddmm.operands import by_head
 from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
 
@@ -41,10 +42,9 @@ class TorchCsrBackend:
         def execute(
             a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
         ) -> None:
-            a, b_t = a.reshape(-1, *a.shape[-2:]), b_t.reshape(-1, *b_t.shape[-2:])
-            for head, target in enumerate(out.view(-1, problem.nnz)):
+            for head_a, head_b, target in by_head(a, b_t, out):
                 product = torch.sparse.sampled_addmm(
-                    sampled, a[head], b_t[head].mT, beta=0.0, alpha=alpha
+                    sampled, head_a, head_b.mT, beta=0.0, alpha=alpha
                 )
                 target[position] = product.values().to(problem.out_dtype)
             if values is not None:

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from sddmm.pattern_cache import PATTERNS
+from sddmm.testing import poisoned_outputs
+
+ROOT = Path(__file__).parent.parent
+DATA = Path(__file__).parent / "data"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No plan of another test, no matrix of the user's cache, NaN in every new output."""
+    PATTERNS.clear()
+    monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "datasets-cache"))
+    with poisoned_outputs():
+        yield
