@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,12 +48,11 @@ class Plan:
         numpy arrays for a plan on the CPU. Returns ([heads,] nnz) values in S's order, as numpy if
         both operands are; `out`, a contiguous tensor of that shape and out_dtype, is filled and
         returned instead. Differentiable in a, b and the values unless `out` is given.
-        Raises ValueError if the pattern was changed in place since the plan was made.
+        If S was changed in place since, its work is done again first. (Torch counts a change of a
+        sparse tensor's values as one of its indices; plan a SparsePattern to keep them apart.)
         """
         if self.pattern.versions != self.versions:
-            raise ValueError(
-                "S's indices were changed in place after plan(); make a new plan from them"
-            )
+            return self._renewed().run(a, b, out)
         a, b, give_back = as_operands(a, b)
         a, b = oriented(a, b, self.pattern, self.transposed)
         self._check_fit(a, b)
@@ -65,6 +64,11 @@ class Plan:
         if out.numel():
             self.execute(a, b.mT, self.values, self.alpha, out)
         return out
+
+    def _renewed(self) -> Plan:
+        """This plan for the pattern as it is now."""
+        fresh = plan_for(self.pattern, self.problem, self.forced)
+        return replace(fresh, alpha=self.alpha, values=self.values, transposed=self.transposed)
 
     def sample(self, a: Tensor, b: Tensor) -> Tensor:
         """`run` for operands that are already checked and oriented as the pattern."""

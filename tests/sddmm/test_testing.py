@@ -1,0 +1,88 @@
+"""The yardstick itself: it passes what is right and fails what is subtly wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sddmm
+from sddmm.testing import (
+    assert_close,
+    mismatches,
+    poisoned_outputs,
+    random_pattern,
+    reference,
+    tolerance,
+)
+
+S = random_pattern(40, 30, 300)
+A, B = torch.randn(40, 64), torch.randn(64, 30)
+
+
+def test_the_reference_agrees_with_a_float64_product() -> None:
+    expected = (A.double() @ B.double())[S.row_ids, S.col_indices]
+    torch.testing.assert_close(reference(S, A, B, alpha=0.5), 0.5 * expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_missing_last_product_a_swap_and_a_nan_are_each_caught(dtype: torch.dtype) -> None:
+    a, b = A.to(dtype), B.to(dtype)
+    right = sddmm.sddmm(S, a, b)
+    assert_close(right, S, a, b)
+    short = sddmm.sddmm(S, a[:, :-1], b[:-1])
+    swapped = right.clone()
+    swapped[[7, 8]] = right[[8, 7]]
+    unwritten = right.clone()
+    unwritten[-1] = torch.nan
+    for wrong in (short, swapped, unwritten):
+        with pytest.raises(AssertionError, match="values are wrong, first at"):
+            assert_close(wrong, S, a, b)
+    with pytest.raises(AssertionError, match="shape"):
+        assert_close(right[:-1], S, a, b)
+
+
+def test_values_of_a_coarser_precision_pass_at_that_precision_only() -> None:
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        """To the 10 bits of TF32."""
+        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    values = sddmm.sddmm(S, rounded(A), rounded(B))
+    assert_close(values, S, A, B, precision="tf32")
+    with pytest.raises(AssertionError, match="are wrong"):
+        assert_close(values, S, A, B)
+
+
+def test_tolerance_grows_with_k_and_shrinks_with_the_accumulator() -> None:
+    assert tolerance(torch.float16, 64) == tolerance(torch.float32, 64)
+    assert tolerance(torch.float64, 64) < 1e-13 < tolerance(torch.float32, 64) < 5e-6
+    assert tolerance(torch.float32, 64) < tolerance(torch.float32, 65)
+    assert tolerance(torch.float32, 64, precision="tf32") > 5e-4
+
+
+def test_overflow_of_the_result_type_is_right_rounding() -> None:
+    truth = torch.tensor([1e6, 1e6, -1e6, torch.nan], dtype=torch.float64)
+    values = torch.tensor([torch.inf, 60000.0, -torch.inf, torch.nan], dtype=torch.float16)
+    assert mismatches(values, truth, torch.full((4,), 500.0)).tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_poisoned_outputs_make_unwritten_memory_nan() -> None:
+    with poisoned_outputs():
+        assert torch.empty(3).isnan().all()
+        assert torch.empty_like(A).isnan().all()
+        assert torch.empty(3, dtype=torch.int64).shape == (3,)
+
+
+def test_random_patterns_are_what_was_asked_for() -> None:
+    shuffled = random_pattern(20, 10, 200, layout="coo", shuffled=True)
+    assert not (shuffled.row_ids.diff() >= 0).all()
+    flat = shuffled.row_ids * 10 + shuffled.col_indices
+    assert flat.sort().values.tolist() == list(range(200))
+    with pytest.raises(ValueError, match=r"nnz must lie in 0\.\.m\*n = 6"):
+        random_pattern(2, 3, 7)
+    with pytest.raises(ValueError, match="layout must be"):
+        random_pattern(2, 3, 4, layout="csc")
