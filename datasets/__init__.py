@@ -5,12 +5,13 @@ arguments, `seed` included.
 """
 
 from datasets.cache import cached
-from datasets.files import FileError, read
+from datasets.files import SUFFIXES, FileError, read
 from datasets.skewed import power_law, rmat
 from datasets.structured import banded, block_diagonal, fem
 from datasets.uniform import nnz_of, uniform
 
 __all__ = [
+    "SUFFIXES",
     "FileError",
     "banded",
     "block_diagonal",

@@ -29,6 +29,8 @@ def read(path: str | Path) -> scipy.sparse.csr_array:
     reader = next((known for suffix, known in _READERS.items() if name.endswith(suffix)), None)
     if reader is None:
         raise FileError(f"{path}: unknown kind of file; known are {', '.join(_READERS)}")
+    if path.is_dir():
+        raise FileError(f"{path}: is a folder")
     try:
         matrix = reader(path)
     except FileNotFoundError:
@@ -117,3 +119,4 @@ _READERS: dict[str, Callable[[Path], scipy.sparse.csr_array]] = {
     ".smtx": _dlmc,
     ".npz": _npz,
 }
+SUFFIXES = tuple(_READERS)

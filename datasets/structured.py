@@ -52,7 +52,9 @@ def fem(
         )
         for n in (nz, ny, nx)
     ]
-    grid = scipy.sparse.kron(line[0], scipy.sparse.kron(line[1], line[2]))
+    # COO throughout: kron's own choice, blocks, would store the zeros within them.
+    plane = scipy.sparse.kron(line[1], line[2], format="coo")
+    grid = scipy.sparse.kron(line[0], plane, format="coo")
     matrix = scipy.sparse.kron(grid, np.ones((block, block)), format="coo")
     size = nx * ny * nz * block
     flat = np.sort(matrix.row.astype(np.int64) * size + matrix.col)

@@ -1,8 +1,9 @@
 """The command line: `python -m experiments COMMAND [key=value ...]`.
 
 A thin layer before Hydra. It takes the command word, reads `+matrix=x` as `matrix=x` (the group is
-in the defaults list, which Hydra would refuse), makes plain sizes like 777x888 matrices without a
-YAML, moves -m to the front, and turns what goes wrong into one line and an exit code.
+in the defaults list, which Hydra would refuse), makes plain sizes like 777x888 and matrix files
+options of that group without a YAML, moves -m to the front, and turns what goes wrong into one line
+and an exit code.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import datasets
 from experiments import schema
 from experiments.errors import ExperimentError
 
@@ -40,7 +42,8 @@ usage: python -m experiments COMMAND [key=value ...]
   report [output=DIR] [records=[FILE,...]] merge records into tables and plots
   fragments [LAYOUT]                       which lane holds which element of a tensor-core fragment
 
-  M is a size (10000x10000), or a YAML of conf/matrix: {matrices}
+  M is a size (10000x10000), a file (.mtx, .mtx.gz, .smtx, .npz), or a YAML of conf/matrix:
+    {matrices}
   run --help, run --cfg job and run --info defaults are Hydra's."""
 
 
@@ -82,14 +85,29 @@ def _fragments(arguments: list[str]) -> None:
 
 
 def prepare_arguments(arguments: list[str]) -> list[str]:
-    """The arguments as Hydra takes them; sizes among them become matrices."""
+    """The arguments as Hydra takes them; sizes and files among them become matrices."""
     group = re.compile(rf"^\+({'|'.join(_GROUPS)})=")
     arguments = [group.sub(r"\1=", argument) for argument in arguments]
     multirun = [argument for argument in arguments if argument in ("-m", "--multirun")]
     rest = [argument for argument in arguments if argument not in multirun]
-    for size in sorted(_sizes(rest)):
-        schema.register_size(size)
-    return multirun[:1] + rest
+    for size in _sizes(rest):
+        rows, cols = (int(part) for part in size.split("x"))
+        schema.register_matrix(size, "uniform", rows=rows, cols=cols)
+    return multirun[:1] + [_with_files(argument) for argument in rest]
+
+
+def _with_files(argument: str) -> str:
+    """matrix=some/file.mtx as an option of the group, which cannot hold slashes."""
+    key, _, value = argument.partition("=")
+    if key != "matrix" or not value.lower().endswith(datasets.SUFFIXES):
+        return argument
+    names = []
+    for choice in value.split(","):
+        name = choice.replace("/", ".").strip(".")
+        if choice.lower().endswith(datasets.SUFFIXES):
+            schema.register_matrix(name, "file", path=choice)
+        names.append(name)
+    return f"matrix={','.join(names)}"
 
 
 def _sizes(arguments: list[str]) -> set[str]:
@@ -114,10 +132,7 @@ def _run_job(config: DictConfig) -> None:
 
     chosen = HydraConfig.get()
     try:
-        name = chosen.runtime.choices["matrix"]
-        if name == "file":
-            name = Path(str(config.matrix.path)).name
-        run(name, typed(config))
+        run(chosen.runtime.choices["matrix"], typed(config))
     except (ExperimentError, OmegaConfBaseException) as error:
         if chosen.mode == RunMode.MULTIRUN:
             raise  # the other jobs go on, and Hydra says which one it was

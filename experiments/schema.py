@@ -278,11 +278,7 @@ def register() -> None:
         store.store(group="source", name=name, node=source)
 
 
-def register_size(size: str) -> None:
-    """Make `matrix=RxC` an option: a uniform matrix of that size, without a YAML of its own."""
-    rows, cols = (int(part) for part in size.split("x"))
-    ConfigStore.instance().store(
-        group="matrix",
-        name=size,
-        node={"defaults": [{"/source@_here_": "uniform"}, "_self_"], "rows": rows, "cols": cols},
-    )
+def register_matrix(name: str, source: str, **values: Any) -> None:
+    """Make `matrix=name` an option without a YAML of its own."""
+    defaults = [{"/source@_here_": source}, "_self_"]
+    ConfigStore.instance().store(group="matrix", name=name, node={"defaults": defaults, **values})

@@ -1,0 +1,49 @@
+# make run, make test: all set-up, then the job. Set-up is done once, into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+# The CuPy and cuda.core that fit the driver, where there is one.
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9]*\).*/\1/p')
+EXTRAS := cpu,plots,dev
+ifneq ($(filter 12 13,$(CUDA)),)
+EXTRAS := $(EXTRAS),cuda$(CUDA)
+endif
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## show this
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+.PHONY: run
+run: $(READY) ## set up, then the main job: SDDMM on a 10000x10000 matrix against its peers
+	$(PY) -m experiments run +matrix=10000x10000
+
+.PHONY: test
+test: $(READY) ## set up, then all tests that need no GPU
+	$(PY) -m pytest -m "not gpu"
+
+.PHONY: test-gpu
+test-gpu: $(READY) ## the tests that need a CUDA device
+	$(PY) -m pytest -m gpu
+
+.PHONY: lint
+lint: $(READY) ## formatting, lint and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+.PHONY: setup
+setup: $(READY) ## only the set-up
+
+$(READY): pyproject.toml .ci/constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+.PHONY: clean
+clean: ## remove the environment and all caches, not the results
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,134 @@
+"""Each generator makes the matrix it promises, the same one for the same seed."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import datasets
+from datasets.sampling import draw_distinct
+from tests.conftest import ROOT
+
+GENERATORS: dict[str, tuple[Any, dict[str, Any], int]] = {
+    "uniform": (datasets.uniform, {"rows": 60, "cols": 80, "nnz": 700}, 700),
+    "uniform dense": (datasets.uniform, {"rows": 60, "cols": 80, "nnz": 4700}, 4700),
+    "rmat": (datasets.rmat, {"rows": 100, "cols": 70, "nnz": 900}, 900),
+    "power_law": (datasets.power_law, {"rows": 90, "cols": 50, "nnz": 800}, 800),
+    "banded": (datasets.banded, {"rows": 9, "cols": 6, "bandwidth": 1}, 17),
+    "block_diagonal": (datasets.block_diagonal, {"rows": 10, "cols": 7, "block": 4}, 28),
+    "fem": (datasets.fem, {"nx": 3, "ny": 2, "nz": 2, "block": 2}, 7 * 2 * 2 * 2 * 2 * 2),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("values", ["ones", "uniform"])
+def test_exact_nnz_canonical_form_values_and_seeds(name: str, values: str) -> None:
+    generate, arguments, nnz = GENERATORS[name]
+    if name == "fem":
+        nnz = (3 * 3 - 2) * (2 * 2) * (2 * 2) * 4
+    matrix = generate(**arguments, values=values, seed=3)
+    assert isinstance(matrix, scipy.sparse.csr_array)
+    assert (matrix.nnz, matrix.dtype, matrix.indices.dtype) == (nnz, np.float32, np.int32)
+    rebuilt = scipy.sparse.csr_array(
+        (matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape
+    )
+    assert rebuilt.has_canonical_format
+    rebuilt.check_format(full_check=True)
+    low, high = (1, 1) if values == "ones" else (1, 10)
+    assert low <= matrix.data.min() <= matrix.data.max() <= high
+    again = generate(**arguments, values=values, seed=3)
+    np.testing.assert_array_equal(matrix.toarray(), again.toarray())
+    other = generate(**arguments, values="uniform", seed=4)
+    assert (matrix.toarray() != other.toarray()).any()
+
+
+def test_uniform_positions_are_uniform() -> None:
+    """Chi-square of cell counts over many seeds, below and above half density."""
+    for nnz in (6, 18):
+        counts = sum(datasets.uniform(4, 6, nnz, seed=s).toarray() for s in range(600))
+        expected = 600 * nnz / 24
+        chi_square = ((counts - expected) ** 2 / expected).sum() / (1 - nnz / 24)
+        assert chi_square < 60  # 23 degrees of freedom: one in 40,000
+
+
+@pytest.mark.parametrize("nnz", [0, 1, 24, 23, 12])
+def test_uniform_at_the_extremes(nnz: int) -> None:
+    assert datasets.uniform(4, 6, nnz).nnz == nnz
+
+
+@pytest.mark.slow
+def test_125_million_nonzeros_fit_in_memory() -> None:
+    """In a process of its own, whose peak is its own; far below 24 GB."""
+    code = "import datasets; print(datasets.uniform(50_000, 50_000, 125_000_000).nnz)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "125000000"
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    assert peak < 6e9
+
+
+def test_rmat_quadrants_have_their_probabilities() -> None:
+    matrix = datasets.rmat(1024, 1024, 20_000, a=0.4, b=0.3, c=0.2)
+    half = matrix.toarray() != 0
+    share = [half[i : i + 512, j : j + 512].sum() / 20_000 for i in (0, 512) for j in (0, 512)]
+    np.testing.assert_allclose(share, [0.4, 0.3, 0.2, 0.1], atol=0.03)
+
+
+def test_power_law_concentrates_and_has_its_long_row() -> None:
+    matrix = datasets.power_law(2000, 1500, 20_000, longest_row=1200)
+    lengths = np.sort(np.diff(matrix.indptr))[::-1]
+    assert matrix.nnz == 20_000
+    assert lengths[0] >= 1200
+    assert lengths[:200].sum() > 0.3 * 20_000
+    flat = datasets.power_law(2000, 1500, 20_000, exponent=1.0)
+    assert np.diff(flat.indptr).max() < 40
+
+
+def test_banded_and_blocks_are_where_they_should_be() -> None:
+    i, j = np.indices((9, 6))
+    np.testing.assert_array_equal(datasets.banded(9, 6, 2).toarray(), abs(i - j) <= 2)
+    np.testing.assert_array_equal(datasets.banded(3, 6, 9).toarray(), np.ones((3, 6)))
+    i, j = np.indices((10, 7))
+    np.testing.assert_array_equal(datasets.block_diagonal(10, 7, 4).toarray(), i // 4 == j // 4)
+
+
+def test_fem_couples_each_node_with_its_27_neighbours_by_dense_blocks() -> None:
+    dense = datasets.fem(4, 3, 2, block=3).toarray() != 0
+    node = np.arange(24)
+    x, y, z = node % 4, node // 4 % 3, node // 12
+    near = np.maximum.reduce([abs(c[:, None] - c[None, :]) for c in (x, y, z)]) <= 1
+    np.testing.assert_array_equal(dense, np.kron(near, np.ones((3, 3))))
+
+
+@pytest.mark.parametrize(
+    ("generate", "message"),
+    [
+        (lambda: datasets.uniform(2, 3, 7), r"nnz must lie in 0\.\.rows\*cols = 6, got 7"),
+        (lambda: datasets.uniform(0, 3, 0), "rows must be an integer >= 1, got 0"),
+        (lambda: datasets.uniform(2, "3", 0), "cols must be an integer >= 1, got '3'"),
+        (lambda: datasets.uniform(2, 3, 1, values="gauss"), "values must be 'ones' or 'uniform'"),
+        (lambda: datasets.nnz_of(2, 3, 1.2), "sparsity must be a fraction"),
+        (lambda: datasets.rmat(4, 4, 2, a=0.9, b=0.2), "a, b, c must be probabilities"),
+        (lambda: datasets.power_law(4, 4, 2, exponent=0), "exponent must be > 0"),
+        (lambda: datasets.power_law(4, 4, 2, longest_row=3), "longest_row must lie in 0..min"),
+        (lambda: datasets.banded(4, 4, -1), "bandwidth must be >= 0"),
+        (lambda: datasets.block_diagonal(4, 4, 0), "block must be >= 1"),
+        (lambda: datasets.fem(4, 0, 4), "ny must be >= 1"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(generate: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        generate()
+
+
+def test_a_distribution_too_concentrated_for_its_nnz_is_told() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="only 3 of 5 distinct nonzeros could be drawn"):
+        draw_distinct(lambda count: rng.integers(0, 3, count), 5, rng)

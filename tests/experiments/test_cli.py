@@ -1,0 +1,212 @@
+"""The command line, run as a person runs it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from experiments import cli, schema
+from tests.conftest import DATA, ROOT
+
+QUICK = ["timing.max_samples=3", "timing.seconds=0", "methods=[ours]"]
+
+
+@pytest.fixture
+def call(tmp_path: Path):
+    """Run a command in an empty folder, so that its results lie there."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "experiments", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    return run
+
+
+def test_no_command_is_help(call) -> None:
+    help_text = call()
+    assert help_text.startswith("usage: python -m experiments COMMAND")
+    assert "power_law_100k" in help_text
+
+
+def test_an_unknown_command_is_told_with_the_valid_ones(call) -> None:
+    told = call("bogus", code=2)
+    assert told == "error: unknown command 'bogus'; choose from: run, report, fragments\n"
+
+
+def test_a_bare_run_uses_a_small_matrix_and_all_methods(call, tmp_path: Path) -> None:
+    out = call("run", "timing.max_samples=3", "timing.seconds=0")
+    assert out.count("| 1000x1000 |") == 6
+    assert "isratnisa" in out
+    assert (tmp_path / "results" / "records.jsonl").is_file()
+    assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
+    assert call("run", "timing.max_samples=3", "timing.seconds=0").count("| cached |") == 6
+    reported = call("report")
+    assert reported.count("| 1000x1000 |") == 6
+    assert (tmp_path / "results" / "report" / "speedup_over_k.png").is_file()
+    assert not list(tmp_path.glob("*.log"))
+
+
+@pytest.mark.parametrize("argument", ["+matrix=77x88", "matrix=77x88"])
+def test_any_size_is_a_matrix_with_or_without_the_plus(call, argument: str) -> None:
+    assert "| 77x88  | 339 |" in call("run", argument, "k=9", *QUICK)
+
+
+def test_a_sweep_runs_every_combination_wherever_m_stands(call, tmp_path: Path) -> None:
+    out = call("run", "+matrix=30x40,50x20", "k=1,2", "-m", "seed=3", *QUICK)
+    assert re.findall(r"\| (\d+x\d+) .*?\| +(\d) \| float32", out) == [
+        ("30x40", "1"), ("30x40", "2"), ("50x20", "1"), ("50x20", "2")
+    ]  # fmt: skip
+    assert (tmp_path / "results" / "sweeps").is_dir()
+
+
+def test_a_failing_job_does_not_stop_a_sweep_and_makes_it_exit_1(call) -> None:
+    told = call("run", "-m", "matrix=30x40", "k=0,5", *QUICK, code=1)
+    assert "k must be >= 1, got 0" in told
+
+
+def test_a_study_sweeps_by_itself_and_an_axis_may_be_overridden(call) -> None:
+    out = call("run", "+study=smoke", "k=5", *QUICK)
+    assert re.findall(r"\| +([\d.]+%) \| +(\d+) \| float32", out) == [("90%", "5"), ("99%", "5")]
+
+
+def test_a_users_own_matrices_and_studies_are_found_by_searchpath(call, tmp_path: Path) -> None:
+    for group, name, text in (
+        ("matrix", "mine", "defaults: [/source@_here_: banded]\nrows: 8\ncols: 8\nbandwidth: 1\n"),
+        ("study", "my", "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: "
+                        "{matrix: '12x34,mine'}}}\n"),
+    ):  # fmt: skip
+        (tmp_path / "own" / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "own" / group / f"{name}.yaml").write_text(text)
+    path = f"hydra.searchpath=[file://{tmp_path / 'own'}]"
+    assert "| mine   |  22 |" in call("run", path, "+matrix=mine", *QUICK)
+    swept = call("run", path, "+study=my", *QUICK)
+    assert "| 12x34  |" in swept
+    assert "| mine   |" in swept
+
+
+def test_a_glob_runs_every_matrix_that_it_names(call) -> None:
+    out = call("run", "-m", "matrix=glob([f*,1*])", *QUICK)
+    assert "| 1000x1000 |" in out
+    assert "| fem_24k |" in out
+
+
+def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
+    (tmp_path / "m.mtx").write_text(
+        "%%MatrixMarket matrix coordinate pattern symmetric\n4 4 2\n2 1\n3 3\n"
+    )
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "m.mtx.gz").write_bytes(gzip.compress((tmp_path / "m.mtx").read_bytes()))
+    assert "| m.mtx  |   3 |" in call("run", "+matrix=m.mtx", *QUICK)
+    out = call("run", "-m", "matrix=in/m.mtx.gz,m.mtx", *QUICK)
+    assert "| in.m.mtx.gz |   3 |" in out
+    assert "| m.mtx  |   3 |" in out
+    (tmp_path / "bad.mtx").write_text(
+        "%%MatrixMarket matrix coordinate pattern general\n4 4 1\n5 1\n"
+    )
+    told = call("run", "+matrix=bad.mtx", code=1)
+    assert told == "error: bad.mtx: line 3: Row index out of bounds\n"
+    assert call("run", "+matrix=no.mtx", code=1) == "error: no.mtx: no such file\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["+mtrix=1"], "unknown config key 'mtrix'; did you mean 'matrix'?"),
+        (["mtrix=1"], "unknown config key 'mtrix'; did you mean 'matrix'?"),
+        (["+matrix.row=1"], "unknown config key 'matrix.row'; did you mean 'matrix.rows'?"),
+        (["+timing.foo=1"], "unknown config key 'timing.foo'; choose from: min_samples, "),
+        (["matrix=nope"], "unknown matrix 'nope'; choose from: 1000x1000, banded_20k, "),
+        (["+study=nope"], "unknown study 'nope'; choose from: published_10000, "),
+        (["k=abc"], "k=abc: Value 'abc' of type 'str' could not be converted to Integer"),
+        (["k=0"], "k must be >= 1, got 0"),
+        (["sparsity=1"], "sparsity must be a fraction in 0 <= sparsity < 1, got 1.0"),
+        (["matrix=0x5"], "unknown matrix '0x5'"),
+        (["dtype=int8"], "dtype must be one of float16, bfloat16, float32, float64, got int8"),
+        (["methods=[foo]"], "unknown method 'foo'; choose from: ours, isratnisa, "),
+        (["device=tpu"], "device must be one of auto, cpu, cuda, got 'tpu'"),
+        (["matrix=9999999x9999999"], "matrix 9999999x9999999 (9999999x9999999, 4999999000000 "),
+        (["k=[1"], "no viable alternative at input '[1'"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line_with_what_is_valid(
+    call, arguments: list[str], message: str
+) -> None:
+    told = call("run", *arguments, code=1)
+    assert told.startswith(f"error: {message}")
+    assert told.count("\n") == 1
+
+
+def test_hydras_own_questions_are_answered(call) -> None:
+    assert "k: 7\n" in call("run", "+matrix=30x40", "k=7", "--cfg", "job")
+    assert "matrix/30x40" in call("run", "+matrix=30x40", "--info", "defaults")
+    assert "published_5000" in call("run", "--help")
+
+
+def test_fragments_are_printed_and_unknown_ones_refused(call) -> None:
+    assert "10:4" in call("fragments", "m16n16k16")
+    assert "mma_m16n8k16_a" in call("fragments")
+    assert call("fragments", "m1", code=1).startswith("error: unknown layout 'm1'; choose from")
+
+
+@pytest.fixture
+def composed():
+    schema.register()
+    with initialize_config_dir(str(cli.CONF), version_base="1.3"):
+        yield lambda *overrides: compose("config", cli.prepare_arguments(list(overrides)))
+
+
+MATRICES = sorted(path.stem for path in (cli.CONF / "matrix").glob("*.yaml"))
+STUDIES = sorted(path.stem for path in (cli.CONF / "study").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_every_matrix_yaml_composes_to_a_source(composed, name: str) -> None:
+    config = composed(f"+matrix={name}")
+    assert isinstance(cli.typed(config).matrix, tuple(schema.SOURCES.values()))
+
+
+def axes(study: str) -> dict[str, list[str]]:
+    loaded = OmegaConf.load(cli.CONF / "study" / f"{study}.yaml")
+    params = OmegaConf.to_container(loaded)["hydra"]["sweeper"]["params"]
+    return {key: str(value).split(",") for key, value in params.items()}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_value_of_every_study_composes(composed, study: str) -> None:
+    for key, values in axes(study).items():
+        for value in values:
+            cli.typed(composed(f"+study={study}", f"{key}={value}"))
+
+
+@pytest.mark.parametrize("size", [5000, 10000, 50000])
+def test_a_published_study_covers_the_published_table(size: int) -> None:
+    """All measured matrices, sparsities and Ks of that size, and no value that is not there."""
+    with open(DATA / "sddmm_log_rtx4090.csv", newline="") as file:
+        rows = [
+            (round(1 - float(r["sparsity_percent"]) / 100, 6), int(r["K"]))
+            for r in csv.DictReader(file)
+            if r["M"] == r["N"] == str(size)
+        ]
+    study = axes(f"published_{size}")
+    assert study["matrix"] == [f"{size}x{size}"]
+    densities = {round(1 - float(s), 6) for s in study["sparsity"]}
+    inner = {int(k) for k in study["k"]}
+    assert densities == {density for density, _ in rows}
+    assert inner == {k for _, k in rows}

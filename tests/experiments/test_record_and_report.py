@@ -1,0 +1,137 @@
+"""Records survive crashes and are merged into tables and plots."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import report, table
+from experiments.errors import ExperimentError
+from experiments.record import Record, Store
+from experiments.schema import ReportConfig
+
+
+def record(method: str, ms: float | None, **changes: Any) -> Record:
+    told = [str(changes.get(name, "")) for name in ("k", "nnz", "session")]
+    base = Record(
+        key="-".join([method, *told]),
+        session="s",
+        matrix="10x10",
+        definition={},
+        m=10,
+        n=10,
+        nnz=50,
+        k=8,
+        dtype="float32",
+        seed=0,
+        method=method,
+        status="ok" if ms else "skipped",
+        reason="" if ms else "no such library",
+        prepare_ms=1.5,
+        samples_ms=[ms, ms * 2, ms * 3] if ms else [],
+        error=1e-8,
+        environment={"device": "a CPU", "threads": 2, "libraries": {"torch": "9.9"}},
+    )
+    return replace(base, **changes)
+
+
+def test_a_store_gives_back_what_it_was_given_the_last_of_equal_keys(tmp_path: Path) -> None:
+    store = Store(tmp_path / "deep" / "records.jsonl")
+    assert store.load() == {}
+    first, second = record("ours", 1.0), record("torch_csr", 2.0)
+    newer = replace(first, samples_ms=[9.0])
+    for r in (first, second, newer):
+        store.append(r)
+    assert store.load() == {first.key: newer, second.key: second}
+
+
+def test_a_line_cut_off_by_a_crash_is_passed_over_and_not_joined(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path / "records.jsonl")
+    first, second = record("ours", 1.0), record("torch_csr", 2.0)
+    store.append(first)
+    with open(store.path, "a") as file:
+        file.write('{"key": "half')
+    assert list(store.load()) == [first.key]
+    assert "line 2 is cut off" in caplog.text
+    store.append(second)
+    with pytest.raises(ExperimentError, match=r"records\.jsonl: line 2 is no record"):
+        store.load()
+
+
+@pytest.mark.parametrize("line", ["junk", "[1]", '{"key": "k"}'])
+def test_a_broken_line_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(ExperimentError, match="line 1 is no record"):
+        Store(path).load()
+
+
+def test_figures_of_a_row() -> None:
+    rows = table.rows([record("isratnisa", 4.0), record("ours", 1.0), record("other", None)])
+    ours = rows[1]
+    assert ours["time ms"] == "2"
+    assert ours["p20-p80"] == "1.4-2.6"
+    assert ours["GFLOP/s"] == "0.000"  # 800 flops in 2 ms
+    assert ours["vs isratnisa"] == "4.00x"
+    assert ours["sparsity"] == "50%"
+    assert ours["error"] == "1.0e-08"
+    assert rows[2]["status"] == "skipped"
+    assert rows[2]["time ms"] == rows[2]["vs isratnisa"] == ""
+    assert record("ours", 1.0, nnz=5 * 10**9, k=100).gflops == pytest.approx(500_000)
+
+
+def test_speedups_compare_one_session_of_one_case_only() -> None:
+    records = [
+        record("isratnisa", 4.0),
+        record("ours", 1.0),
+        record("ours", 1.0, k=16),
+        record("ours", 1.0, session="t"),
+    ]
+    assert table.speedups(records) == {records[0].key: 1.0, records[1].key: 4.0}
+
+
+def test_the_text_table_is_aligned_markdown() -> None:
+    lines = table.as_text(table.rows([record("isratnisa", 4.0), record("ours", 1.0)])).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert set(lines[1]) == set("|-:")
+    assert [cell.strip() for cell in lines[0].strip("|").split("|")] == list(table.COLUMNS)
+
+
+def test_a_report_merges_files_and_writes_tables_and_plots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for nnz in (50, 10):
+        for k in (8, 16):
+            Store(files[0]).append(record("isratnisa", 4.0, k=k, nnz=nnz))
+            Store(files[0]).append(record("ours", 3.0, k=k, nnz=nnz, key=f"old{k}{nnz}"))
+            Store(files[1]).append(record("ours", 1.0, k=k, nnz=nnz))
+    Store(files[1]).append(record("cusparse", None))
+    output = tmp_path / "out"
+    report.report(ReportConfig(records=[str(f) for f in files], output=str(output)))
+    names = {"report.md", "report.csv"} | {
+        f"speedup_over_{axis}.{kind}" for axis in ("k", "sparsity") for kind in ("png", "svg")
+    }
+    assert {path.name for path in output.iterdir()} == names
+    text = (output / "report.md").read_text()
+    assert "## a CPU" in text
+    assert "* cusparse: skipped: no such library" in text
+    assert text in capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO((output / "report.csv").read_text())))
+    assert len(rows) == 9  # the newer of each of ours only
+    assert {r["speedup_over_isratnisa"] for r in rows if r["method"] == "ours"} == {"4.0"}
+    assert (output / "speedup_over_k.png").read_bytes().startswith(b"\x89PNG")
+    svg = (output / "speedup_over_sparsity.svg").read_text()
+    assert "<svg" in svg
+
+
+def test_no_records_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"no records at .*; measure some with"):
+        report.report(ReportConfig(records=[str(tmp_path / "none.jsonl")]))

@@ -1,0 +1,244 @@
+"""A run verifies before it times, records what happened, and resumes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import methods, run, schema, timing
+from experiments.case import make_case
+from experiments.errors import ExperimentError, RowsFailed
+from experiments.record import Store
+from experiments.schema import Config, Fem, Timing, Uniform
+from experiments.verify import Truth
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_SETTLE_MS", 0.0)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(
+        matrix=Uniform(rows=60, cols=50),
+        k=20,
+        timing=Timing(min_samples=3, max_samples=4, seconds=0.01),
+        records=str(tmp_path / "records.jsonl"),
+    )
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+    """Make these the only methods: name -> run(case), or a method."""
+    made = {
+        name: f
+        if hasattr(f, "prepare")
+        else SimpleNamespace(refuses=lambda case: None, prepare=lambda case, f=f: lambda: f(case))
+        for name, f in functions.items()
+    }
+    monkeypatch.setattr(methods, "select", lambda chosen: made)
+
+
+def right(case: Any) -> torch.Tensor:
+    values: torch.Tensor = (case.a @ case.b)[case.pattern.row_ids, case.pattern.col_indices]
+    return values
+
+
+def test_every_method_is_verified_timed_and_recorded(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = run.run("60x50", config)
+    assert [r.method for r in records] == methods.names()
+    lines = [json.loads(line) for line in Path(config.records).read_text().splitlines()]
+    assert [line["method"] for line in lines] == methods.names()
+    for record in records:
+        assert record.status == "ok"
+        assert (record.checked, record.wrong) == (150, 0)
+        assert record.error is not None
+        assert record.error < 1e-6
+        assert record.prepare_ms is not None
+        assert 3 <= len(record.samples_ms) <= 4
+        assert record.environment["libraries"]["torch"] == torch.__version__
+        assert record.environment["source"]
+    table = capsys.readouterr().out
+    for text in ("| 60x50  | 150 |", "95% | 20 | float32", "vs isratnisa", "1.00x"):
+        assert text in table
+
+
+def test_a_wrong_result_has_no_time_and_fails_the_run(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def one_wrong(case: Any) -> torch.Tensor:
+        values = right(case)
+        values[149] += 1e-3
+        return values
+
+    def unwritten(case: Any) -> torch.Tensor:
+        values = torch.empty(150)
+        values[:149] = right(case)[:149]
+        return values
+
+    install(monkeypatch, good=right, bad=one_wrong, lazy=unwritten, short=lambda c: right(c)[:-1])
+    with pytest.raises(RowsFailed, match="3 of 4 rows are not right: bad, lazy, short"):
+        run.run("60x50", config)
+    by_name = {r.method: r for r in Store(config.records).load().values()}
+    assert by_name["good"].status == "ok"
+    for name in ("bad", "lazy", "short"):
+        assert (by_name[name].status, by_name[name].samples_ms) == ("wrong", [])
+    assert by_name["bad"].wrong == by_name["lazy"].wrong == 1
+    assert "bad: wrong: 1 of 150 values are outside the error bound" in capsys.readouterr().out
+
+
+def test_a_method_that_fails_is_a_row_and_the_rest_go_on(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(case: Any) -> Any:
+        raise RuntimeError("no such kernel\nwith a long log")
+
+    def greedy(case: Any) -> Any:
+        raise MemoryError("99 bytes")
+
+    def slow(case: Any) -> Any:
+        time.sleep(5)
+
+    skips = SimpleNamespace(refuses=lambda case: "not today", prepare=None)
+    config.timing = Timing(max_samples=3, timeout_s=0.2)
+    install(monkeypatch, fails=fails, greedy=greedy, slow=slow, skips=skips, good=right)
+    with pytest.raises(RowsFailed, match="3 of 5 rows are not right: fails, greedy, slow"):
+        run.run("60x50", config)
+    told = {r.method: (r.status, r.reason) for r in Store(config.records).load().values()}
+    assert told == {
+        "fails": ("failed", "RuntimeError: no such kernel"),
+        "greedy": ("out_of_memory", "MemoryError: 99 bytes"),
+        "slow": ("timeout", "TimedOut: took longer than timing.timeout_s=0.2"),
+        "skips": ("skipped", "not today"),
+        "good": ("ok", ""),
+    }
+
+
+def test_the_same_run_resumes_from_its_records(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[str] = []
+    install(monkeypatch, a=lambda c: (calls.append("a"), right(c))[1], b=right)
+    first = run.run("60x50", config)
+    measured = len(calls)
+    capsys.readouterr()
+    again = run.run("60x50", config)
+    assert len(calls) == measured
+    assert [r.key for r in again] == [r.key for r in first]
+    assert capsys.readouterr().out.count("| cached |") == 2
+    for change in (
+        {"k": 21},
+        {"seed": 1},
+        {"dtype": "float64"},
+        {"sparsity": 0.9},
+        {"force": True},
+    ):
+        before = len(calls)
+        run.run("60x50", Config(**{**vars(config), **change}))
+        assert len(calls) > before, change
+
+
+def test_a_case_with_a_new_method_is_measured_whole_so_that_times_compare(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, a=right)
+    (old,) = run.run("60x50", config)
+    install(monkeypatch, a=right, b=right)
+    both = run.run("60x50", config)
+    assert both[0].key == old.key
+    assert both[0].session == both[1].session != old.session
+
+
+def test_changed_code_is_measured_anew(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, a=right)
+    (old,) = run.run("60x50", config)
+    monkeypatch.setattr(run, "source_digest", lambda: "edited")
+    (new,) = run.run("60x50", config)
+    assert new.key != old.key
+
+
+def test_times_are_interleaved() -> None:
+    order: list[str] = []
+    runs = {name: lambda name=name: order.append(name) for name in "ab"}
+    timing.interleaved_ms(runs, Timing(min_samples=12, max_samples=12), "cpu")  # type: ignore[arg-type]
+    turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
+    assert turns == ["a", "b"] * 3
+
+
+def test_a_slow_method_is_timed_min_samples_times_and_a_quick_one_more() -> None:
+    runs = {"slow": lambda: time.sleep(0.02), "quick": lambda: None}
+    taken = timing.interleaved_ms(
+        runs,  # type: ignore[arg-type]
+        Timing(min_samples=2, max_samples=30, seconds=0.01),
+        "cpu",
+    )
+    assert len(taken["slow"]) == 2
+    assert len(taken["quick"]) == 30
+    assert min(taken["slow"]) >= 20
+
+
+def test_large_problems_are_verified_on_a_sample_with_both_ends(config: Config) -> None:
+    case = make_case("x", config)
+    values = right(case)
+    truth = Truth(case, full_work=20 * 30)
+    assert truth.judge(values).checked == 30
+    for end in (0, -1):
+        broken = values.clone()
+        broken[end] = torch.nan
+        verdict = truth.judge(broken)
+        assert verdict.wrong >= 1
+        assert verdict.error == float("inf")
+
+
+def test_the_error_is_relative_to_the_norms(config: Config) -> None:
+    case = make_case("x", config)
+    values = right(case).double()
+    i, j = int(case.pattern.row_ids[0]), int(case.pattern.col_indices[0])
+    values[0] += 1e-2 * float(case.a[i].norm() * case.b[:, j].norm())
+    assert Truth(case).judge(values).error == pytest.approx(1e-2, rel=1e-3)
+
+
+def test_a_matrix_larger_than_memory_is_refused_with_the_bytes_wanted(config: Config) -> None:
+    config.matrix = Uniform(rows=10**7, cols=10**7)
+    with pytest.raises(ExperimentError, match=r"matrix big .* wants 3200\d{11} bytes"):
+        run.run("big", config)
+    config.matrix = Uniform(rows=10**12, cols=1, nnz=1)
+    with pytest.raises(ExperimentError, match=r"wants \d+ bytes"):
+        run.run("tall", config)
+
+
+def test_sparsity_of_a_matrix_that_has_its_own_is_refused(config: Config) -> None:
+    config.matrix, config.sparsity = Fem(nx=2, ny=2, nz=2), 0.5
+    with pytest.raises(ExperimentError, match=r"sparsity=0.5 applies to uniform matrices"):
+        run.run("fem", config)
+
+
+def test_every_source_knows_its_size_before_it_loads(tmp_path: Path) -> None:
+    import scipy.io
+
+    path = tmp_path / "m.mtx"
+    scipy.io.mmwrite(path, schema.Uniform(rows=9, cols=8, nnz=12).load())
+    sources = [
+        Uniform(rows=30, cols=40, sparsity=0.9),
+        schema.Rmat(rows=30, cols=40, nnz=100),
+        schema.PowerLaw(rows=30, cols=40, nnz=100),
+        schema.Banded(rows=30, cols=40, bandwidth=3),
+        schema.BlockDiagonal(rows=30, cols=40, block=8),
+        Fem(nx=2, ny=3, nz=4),
+        schema.File(path=str(path)),
+    ]
+    assert {type(s) for s in sources} == set(schema.SOURCES.values())
+    for source in sources:
+        rows, cols, nnz = source.size()
+        matrix = source.load()
+        assert matrix.shape == (rows, cols)
+        assert nnz is not None
+        assert matrix.nnz <= nnz

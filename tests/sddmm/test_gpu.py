@@ -1,0 +1,71 @@
+"""The operator on CUDA tensors: values, gradients, containers, refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import sddmm
+from sddmm.testing import assert_close, random_pattern
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("heads", [None, 3])
+def test_values(dtype: torch.dtype, index_dtype: torch.dtype, heads: int | None) -> None:
+    S = random_pattern(
+        70, 50, 600, layout="coo", shuffled=True, device="cuda", index_dtype=index_dtype
+    )
+    lead = () if heads is None else (heads,)
+    a = torch.randn(*lead, 70, 33, device="cuda").to(dtype)
+    b = torch.randn(*lead, 50, 33, device="cuda").to(dtype).mT
+    values = sddmm.sddmm(S, a, b)
+    assert values.is_cuda
+    assert_close(values, S, a, b)
+
+
+@pytest.mark.parametrize(("m", "k", "n", "nnz"), [(0, 4, 5, 0), (5, 0, 6, 7), (5, 4, 6, 0)])
+def test_empty_problems(m: int, k: int, n: int, nnz: int) -> None:
+    S = random_pattern(m, n, nnz, device="cuda")
+    values = sddmm.sddmm(S, torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda"))
+    assert values.shape == (nnz,)
+    assert not values.any()
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+def test_containers_and_gradients(layout: str) -> None:
+    pattern = random_pattern(6, 5, 14, layout=layout, device="cuda")
+    a = torch.randn(6, 3, dtype=torch.float64, device="cuda", requires_grad=True)
+    b = torch.randn(3, 5, dtype=torch.float64, device="cuda", requires_grad=True)
+    v = torch.randn(14, dtype=torch.float64, device="cuda", requires_grad=True)
+
+    def values(a: torch.Tensor, b: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if layout == "csr":
+            S = torch.sparse_csr_tensor(pattern.major_indices, pattern.col_indices, v, (6, 5))
+        else:
+            indices = torch.stack([pattern.row_ids, pattern.col_indices])
+            S = torch.sparse_coo_tensor(indices, v, (6, 5), is_coalesced=True)
+        result: torch.Tensor = sddmm.sddmm(S, a, b).values()
+        return result
+
+    expected = (a @ b)[pattern.row_ids, pattern.col_indices] * v
+    torch.testing.assert_close(values(a, b, v), expected)
+    assert gradcheck(values, (a, b, v))
+
+
+def test_operands_and_pattern_on_different_devices_are_refused() -> None:
+    S = random_pattern(6, 5, 14, device="cuda")
+    a, b = torch.randn(6, 3), torch.randn(3, 5)
+    with pytest.raises(ValueError, match="a is on cpu and S on cuda:0"):
+        sddmm.sddmm(S, a, b)
+    with pytest.raises(ValueError, match="b is on cpu and S on cuda:0"):
+        sddmm.sddmm(S, a.cuda(), b)
+
+
+def test_indices_out_of_range_are_named() -> None:
+    rows, cols = torch.tensor([0, 6], device="cuda"), torch.tensor([0, 1], device="cuda")
+    with pytest.raises(ValueError, match=r"row_indices\[1\] is 6"):
+        sddmm.sddmm((rows, cols, (6, 5)), torch.randn(6, 3).cuda(), torch.randn(3, 5).cuda())
