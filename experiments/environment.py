@@ -32,7 +32,7 @@ def environment(device: str) -> dict[str, Any]:
         "libraries": {name: v for name in _LIBRARIES if (v := _version(name)) is not None},
         "gpu": _gpu() if device.startswith("cuda") else None,
         "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain")),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "source": source_digest(),
     }
 

@@ -99,21 +99,22 @@ def _measure(
     say(f"{case.matrix} k={case.k}: float64 reference")
     truth = Truth(case)
     runs: dict[str, Run] = {}
+    first_ms: dict[str, float] = {}
     for name, method in chosen.items():
         say(f"{case.matrix} k={case.k}: verifying {name}")
-        run = _prepared_and_right(method, case, config, truth, records[name])
-        if run is not None:
-            runs[name] = run
+        right = _prepared_and_right(method, case, config, truth, records[name])
+        if right is not None:
+            runs[name], first_ms[name] = right
     say(f"{case.matrix} k={case.k}: timing {', '.join(runs)}")
-    for name, samples in interleaved_ms(runs, config.timing, case.device).items():
+    for name, samples in interleaved_ms(runs, first_ms, config.timing, case.device).items():
         records[name].samples_ms = samples
     return list(records.values())
 
 
 def _prepared_and_right(
     method: Method, case: Case, config: Config, truth: Truth, record: Record
-) -> Run | None:
-    """What to time, or None; the record then says why. A failure of a method is a row."""
+) -> tuple[Run, float] | None:
+    """What to time and what its verified call took in ms, or None; the record then says why."""
     reason = method.refuses(case)
     if reason is not None:
         record.status, record.reason = "skipped", reason
@@ -121,8 +122,9 @@ def _prepared_and_right(
     try:
         with deadline(config.timing.timeout_s):
             run = method.prepare(case)
+            results: list[torch.Tensor] = []
             with poisoned_outputs():
-                values = run()
+                first_ms = elapsed_ms(lambda: results.append(run()), case.device)
             # The first time compiled kernels and set libraries up; this one is preparation alone.
             record.prepare_ms = elapsed_ms(lambda: method.prepare(case), case.device)
     except TimedOut as error:
@@ -132,14 +134,14 @@ def _prepared_and_right(
     except Exception as error:
         out_of_memory = "can't allocate memory" in str(error)
         return _fail(record, "out_of_memory" if out_of_memory else "failed", error)
-    verdict = truth.judge(values)
+    verdict = truth.judge(results[0])
     record.checked, record.wrong, record.error = verdict.checked, verdict.wrong, verdict.error
     if verdict.wrong:
         record.status = "wrong"
         record.reason = f"{verdict.wrong} of {verdict.checked} values are outside the error bound"
         return None
     record.status = "ok"
-    return run
+    return run, first_ms
 
 
 def _fail(record: Record, status: str, error: BaseException) -> None:

@@ -31,33 +31,39 @@ def elapsed_ms(work: Callable[[], object], device: str) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
-def interleaved_ms(runs: dict[str, Run], timing: Timing, device: str) -> dict[str, list[float]]:
+def interleaved_ms(
+    runs: dict[str, Run], first_ms: dict[str, float], timing: Timing, device: str
+) -> dict[str, list[float]]:
     """Samples of each run in ms: round after round, a few of every method that wants more.
 
-    A method is done at max_samples, or after `seconds` of its own time and min_samples. Its turn
-    begins with calls that are not counted, until the idle threads of the method before it, which
-    spin for tens of milliseconds in the common BLAS and OpenMP libraries, have gone to sleep.
+    first_ms: what each run took when it was verified. A method is done at max_samples, or after
+    `seconds` of its own time and min_samples; one that takes ten times `seconds` for a single call
+    is timed once. Its turn begins with calls that are not counted, until the idle threads of the
+    method before it have gone to sleep: in the common BLAS and OpenMP libraries they spin for tens
+    of milliseconds.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
+    budget_ms = timing.seconds * 1e3
 
     def wants_more(name: str) -> bool:
         taken = samples[name]
-        if len(taken) < timing.min_samples:
+        slow = first_ms[name] > 10 * max(budget_ms, 1e3)
+        if len(taken) < (1 if slow else timing.min_samples):
             return True
-        return len(taken) < timing.max_samples and sum(taken) < timing.seconds * 1e3
+        return len(taken) < timing.max_samples and sum(taken) < budget_ms
 
     while hungry := [name for name in runs if wants_more(name)]:
         for name in hungry:
-            _settle(runs[name], device, samples[name])
+            _settle(runs[name], device, first_ms[name])
             for _ in range(_TURN):
                 if wants_more(name):
                     samples[name].append(elapsed_ms(runs[name], device))
     return samples
 
 
-def _settle(run: Run, device: str, samples: list[float]) -> None:
+def _settle(run: Run, device: str, first_ms: float) -> None:
     """Uncounted calls for _SETTLE_MS; none for a method so slow that it does not matter."""
-    if samples and samples[-1] > 20 * _SETTLE_MS:
+    if first_ms > 20 * _SETTLE_MS:
         return
     spent = 0.0
     while spent < _SETTLE_MS:

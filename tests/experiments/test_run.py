@@ -168,20 +168,26 @@ def test_changed_code_is_measured_anew(config: Config, monkeypatch: pytest.Monke
 def test_times_are_interleaved() -> None:
     order: list[str] = []
     runs = {name: lambda name=name: order.append(name) for name in "ab"}
-    timing.interleaved_ms(runs, Timing(min_samples=12, max_samples=12), "cpu")  # type: ignore[arg-type]
+    timing.interleaved_ms(runs, {"a": 1, "b": 1}, Timing(min_samples=12, max_samples=12), "cpu")  # type: ignore[arg-type]
     turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
     assert turns == ["a", "b"] * 3
 
 
 def test_a_slow_method_is_timed_min_samples_times_and_a_quick_one_more() -> None:
-    runs = {"slow": lambda: time.sleep(0.02), "quick": lambda: None}
+    runs = {
+        "slow": lambda: time.sleep(0.02),
+        "quick": lambda: None,
+        "endless": lambda: time.sleep(0.02),
+    }
     taken = timing.interleaved_ms(
         runs,  # type: ignore[arg-type]
+        {"slow": 20, "quick": 0, "endless": 10_001},
         Timing(min_samples=2, max_samples=30, seconds=0.01),
         "cpu",
     )
     assert len(taken["slow"]) == 2
     assert len(taken["quick"]) == 30
+    assert len(taken["endless"]) == 1
     assert min(taken["slow"]) >= 20
 
 
