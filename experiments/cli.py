@@ -128,15 +128,27 @@ def _sizes(arguments: list[str]) -> set[str]:
 
 
 def _run_job(config: DictConfig) -> None:
+    from experiments.case import device_of
     from experiments.run import run
 
     chosen = HydraConfig.get()
     try:
-        run(chosen.runtime.choices["matrix"], typed(config))
+        settings = typed(config)
+        refuse_parallel_jobs(chosen.launcher._target_, device_of(settings))
+        run(chosen.runtime.choices["matrix"], settings)
     except (ExperimentError, OmegaConfBaseException) as error:
         if chosen.mode == RunMode.MULTIRUN:
             raise  # the other jobs go on, and Hydra says which one it was
         _stop(_one_line(error))
+
+
+def refuse_parallel_jobs(launcher: str, device: str) -> None:
+    """Jobs that share a GPU falsify each other's times."""
+    if device.startswith("cuda") and not launcher.endswith(".BasicLauncher"):
+        raise ExperimentError(
+            f"launcher {launcher} runs jobs at once, which falsifies times on a GPU; "
+            f"choose hydra/launcher=basic"
+        )
 
 
 def _report_job(config: DictConfig) -> None:

@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from experiments import cli, schema
+from experiments.errors import ExperimentError
 from tests.conftest import DATA, ROOT
 
 QUICK = ["timing.max_samples=3", "timing.seconds=0", "methods=[ours]"]
@@ -151,6 +152,15 @@ def test_what_is_wrong_is_told_in_one_line_with_what_is_valid(
     told = call("run", *arguments, code=1)
     assert told.startswith(f"error: {message}")
     assert told.count("\n") == 1
+
+
+def test_launchers_that_run_jobs_at_once_are_refused_on_a_gpu() -> None:
+    joblib = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
+    basic = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+    with pytest.raises(ExperimentError, match="falsifies times on a GPU"):
+        cli.refuse_parallel_jobs(joblib, "cuda")
+    cli.refuse_parallel_jobs(joblib, "cpu")
+    cli.refuse_parallel_jobs(basic, "cuda")
 
 
 def test_hydras_own_questions_are_answered(call) -> None:

@@ -146,6 +146,16 @@ def test_the_same_memory_read_as_another_shape_is_another_pattern() -> None:
     assert PATTERNS.same(shorter) is shorter
 
 
+def test_memory_changed_through_an_alias_with_a_counter_of_its_own_is_planned_anew() -> None:
+    rows, cols = torch.tensor([0, 1, 2]), torch.tensor([1, 0, 1])
+    a, b = torch.randn(3, 4), torch.randn(4, 2)
+    sddmm.sddmm((rows, cols, (3, 2)), a, b)
+    alias = rows.data
+    alias[0] = 2
+    values = sddmm.sddmm((alias, cols, (3, 2)), a, b)
+    torch.testing.assert_close(values, (a @ b)[rows, cols])
+
+
 def test_many_threads_may_plan_and_run_at_once() -> None:
     S, a, b = sparse("csr"), torch.randn(6, 4), torch.randn(4, 5)
     expected = sddmm.sddmm(S, a, b).values()

@@ -24,6 +24,16 @@ def test_the_reference_agrees_with_a_float64_product() -> None:
     torch.testing.assert_close(reference(S, A, B, alpha=0.5), 0.5 * expected)
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_reference_scales_by_the_values(heads: int) -> None:
+    weights = torch.randn(300)
+    weighted = torch.sparse_csr_tensor(S.major_indices, S.col_indices, weights, (40, 30))
+    expected = weights * (A.double() @ B.double())[S.row_ids, S.col_indices]
+    got = reference(weighted, A.expand(heads, 40, 64), B.expand(heads, 64, 30))
+    torch.testing.assert_close(got, expected.expand(heads, 300))
+    torch.testing.assert_close(reference(weighted, A, B, scale=False) * weights, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_a_missing_last_product_a_swap_and_a_nan_are_each_caught(dtype: torch.dtype) -> None:
     a, b = A.to(dtype), B.to(dtype)
