@@ -124,9 +124,9 @@ def refuse_too_large(name: str, source: Source, config: Config) -> None:
 def make_case(name: str, config: Config) -> Case:
     """Load or generate the matrix and draw the operands."""
     source = source_of(config)
-    refuse_too_large(name, source, config)
     device = device_of(config)
     try:
+        refuse_too_large(name, source, config)
         matrix = source.load()
     except ValueError as error:  # a broken file, or arguments that no matrix can satisfy
         raise ExperimentError(str(error)) from None

@@ -6,8 +6,9 @@ Its place in Hydra is the group `source`; the YAML files of the group `matrix` f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import scipy.io
 import scipy.sparse
@@ -44,21 +45,41 @@ class Source:
 
 
 @dataclass
-class Uniform(Source):
-    """Uniformly random; nnz, if given, counts instead of sparsity."""
+class Generated(Source):
+    """A matrix that `generator`, a function of datasets, makes from this source's fields."""
 
-    rows: int = MISSING
-    cols: int = MISSING
-    sparsity: float = 0.95
-    nnz: int | None = None
+    generator: ClassVar[Callable[..., scipy.sparse.csr_array]]
     values: str = "ones"
     seed: int = 0
 
+    def load(self) -> scipy.sparse.csr_array:
+        return datasets.cached(type(self).generator, **asdict(self))
+
+
+@dataclass
+class Sized(Generated):
+    """A generated matrix whose size is given."""
+
+    rows: int = MISSING
+    cols: int = MISSING
+
     def __post_init__(self) -> None:
-        _require(self.rows >= 1 and self.cols >= 1, "matrix size", ">= 1x1", _by(self))
-        _require(
-            0 <= self.sparsity < 1, "sparsity", "a fraction in 0 <= sparsity < 1", self.sparsity
-        )
+        size = f"{self.rows}x{self.cols}"
+        _require(self.rows >= 1 and self.cols >= 1, "matrix size", ">= 1x1", size)
+
+
+@dataclass
+class Uniform(Sized):
+    """Uniformly random; nnz, if given, counts instead of sparsity."""
+
+    generator = datasets.uniform
+    sparsity: float = 0.95
+    nnz: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rule = "a fraction in 0 <= sparsity < 1"
+        _require(0 <= self.sparsity < 1, "sparsity", rule, self.sparsity)
 
     def size(self) -> Size:
         nnz = self.nnz
@@ -72,113 +93,67 @@ class Uniform(Source):
 
 
 @dataclass
-class Rmat(Source):
+class Rmat(Sized):
     """Recursive (R-MAT) graph."""
 
-    rows: int = MISSING
-    cols: int = MISSING
+    generator = datasets.rmat
     nnz: int = MISSING
     a: float = 0.57
     b: float = 0.19
     c: float = 0.19
-    values: str = "ones"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _require(self.rows >= 1 and self.cols >= 1, "matrix size", ">= 1x1", _by(self))
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.nnz)
 
-    def load(self) -> scipy.sparse.csr_array:
-        return datasets.cached(datasets.rmat, **asdict(self))
-
 
 @dataclass
-class PowerLaw(Source):
+class PowerLaw(Sized):
     """Power-law rows and columns, with one very long row if `longest_row` is set."""
 
-    rows: int = MISSING
-    cols: int = MISSING
+    generator = datasets.power_law
     nnz: int = MISSING
     exponent: float = 2.5
     longest_row: int = 0
-    values: str = "ones"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _require(self.rows >= 1 and self.cols >= 1, "matrix size", ">= 1x1", _by(self))
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.nnz)
 
-    def load(self) -> scipy.sparse.csr_array:
-        return datasets.cached(datasets.power_law, **asdict(self))
-
 
 @dataclass
-class Banded(Source):
+class Banded(Sized):
     """All entries with |i - j| <= bandwidth."""
 
-    rows: int = MISSING
-    cols: int = MISSING
+    generator = datasets.banded
     bandwidth: int = MISSING
-    values: str = "ones"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _require(self.rows >= 1 and self.cols >= 1, "matrix size", ">= 1x1", _by(self))
-        _require(self.bandwidth >= 0, "matrix.bandwidth", ">= 0", self.bandwidth)
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.rows * min(self.cols, 2 * self.bandwidth + 1))
 
-    def load(self) -> scipy.sparse.csr_array:
-        return datasets.cached(datasets.banded, **asdict(self))
-
 
 @dataclass
-class BlockDiagonal(Source):
+class BlockDiagonal(Sized):
     """Dense squares down the diagonal."""
 
-    rows: int = MISSING
-    cols: int = MISSING
+    generator = datasets.block_diagonal
     block: int = MISSING
-    values: str = "ones"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _require(self.rows >= 1 and self.cols >= 1, "matrix size", ">= 1x1", _by(self))
-        _require(self.block >= 1, "matrix.block", ">= 1", self.block)
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.rows * min(self.cols, self.block))
 
-    def load(self) -> scipy.sparse.csr_array:
-        return datasets.cached(datasets.block_diagonal, **asdict(self))
-
 
 @dataclass
-class Fem(Source):
+class Fem(Generated):
     """Finite-element stencil on an nx x ny x nz grid, `block` unknowns a node."""
 
+    generator = datasets.fem
     nx: int = MISSING
     ny: int = MISSING
     nz: int = MISSING
     block: int = 3
-    values: str = "ones"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        smallest = min(self.nx, self.ny, self.nz, self.block)
-        _require(smallest >= 1, "matrix.nx, ny, nz, block", ">= 1", smallest)
 
     def size(self) -> Size:
         rows = self.nx * self.ny * self.nz * self.block
         return Size(rows, rows, rows * 27 * self.block)
-
-    def load(self) -> scipy.sparse.csr_array:
-        return datasets.cached(datasets.fem, **asdict(self))
 
 
 @dataclass
@@ -196,10 +171,6 @@ class File(Source):
 
     def load(self) -> scipy.sparse.csr_array:
         return datasets.read(self.path)
-
-
-def _by(source: Any) -> str:
-    return f"{source.rows}x{source.cols}"
 
 
 SOURCES: dict[str, type[Source]] = {
