@@ -4,11 +4,13 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-# The CuPy and cuda.core that fit the driver, where there is one.
+# The CuPy and cuda.core that fit the driver, where there is one; else what compiles without a GPU.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9]*\).*/\1/p')
 EXTRAS := cpu,plots,dev
 ifneq ($(filter 12 13,$(CUDA)),)
 EXTRAS := $(EXTRAS),cuda$(CUDA)
+else
+EXTRAS := $(EXTRAS),compile
 endif
 
 .DEFAULT_GOAL := help

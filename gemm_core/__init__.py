@@ -1,5 +1,13 @@
-"""The dense kernel core that `sddmm` stands on: today the fragment layouts of the tensor cores."""
+"""The dense kernel core that `sddmm` stands on: GEMM kernels compiled at run time, fragments."""
 
 from gemm_core import fragments
+from gemm_core.api import gemm
+from gemm_core.registry import KERNELS
 
-__all__ = ["fragments"]
+
+def kernels() -> list[str]:
+    """Names of all kernels, simplest first."""
+    return list(KERNELS)
+
+
+__all__ = ["fragments", "gemm", "kernels"]

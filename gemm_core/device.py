@@ -1,0 +1,45 @@
+"""What a choice and a launch need to know of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Device:
+    """index: torch's. shared_bytes: the most dynamic shared memory a block may ask for."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    sm_count: int
+    shared_bytes: int
+    l2_bytes: int
+
+    @property
+    def arch(self) -> str:
+        return arch_of(self.capability)
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """The target to compile for. 9.0 is sm_90a: wgmma and setmaxnreg exist on that one only."""
+    major, minor = capability
+    return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+@cache
+def device(index: int) -> Device:
+    """The GPU with torch's index; asked of the driver once."""
+    properties: Any = torch.cuda.get_device_properties(index)  # its stubs lack fields
+    return Device(
+        index=index,
+        name=properties.name,
+        capability=(properties.major, properties.minor),
+        sm_count=properties.multi_processor_count,
+        shared_bytes=properties.shared_memory_per_block_optin,
+        l2_bytes=properties.L2_cache_size,
+    )

@@ -1,0 +1,45 @@
+// Number types and conversions, without CUDA's headers: run-time compilation needs none of them.
+#pragma once
+
+namespace gemm_core {
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using i64 = long long;
+
+// Storage types of 16 bits; arithmetic happens in registers, through the wrappers of ptx/.
+struct f16 {
+  u16 bits;
+};
+struct bf16 {
+  u16 bits;
+};
+
+template <class T>
+struct Numeric;
+
+}  // namespace gemm_core
+
+#include "gemm_core/ptx/cvt.cuh"
+
+namespace gemm_core {
+
+template <>
+struct Numeric<f16> {
+  static __device__ float to_float(f16 x) { return ptx::float_from_f16(x.bits); }
+  static __device__ f16 from_float(float x) { return {ptx::f16_from_float(x)}; }
+};
+
+template <>
+struct Numeric<bf16> {
+  static __device__ float to_float(bf16 x) { return ptx::float_from_bf16(x.bits); }
+  static __device__ bf16 from_float(float x) { return {ptx::bf16_from_float(x)}; }
+};
+
+template <>
+struct Numeric<float> {
+  static __device__ float to_float(float x) { return x; }
+  static __device__ float from_float(float x) { return x; }
+};
+
+}  // namespace gemm_core

@@ -1,0 +1,35 @@
+// Conversions between number formats, one instruction each.
+#pragma once
+
+namespace gemm_core::ptx {
+
+__device__ __forceinline__ float float_from_f16(unsigned short x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+
+__device__ __forceinline__ unsigned short f16_from_float(float x) {
+  unsigned short y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float float_from_bf16(unsigned short x) {
+  return __uint_as_float(static_cast<unsigned int>(x) << 16);
+}
+
+__device__ __forceinline__ unsigned short bf16_from_float(float x) {
+  unsigned short y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+
+// To the 10 explicit bits of TF32, nearest, ties away from zero; the result is a float again.
+__device__ __forceinline__ unsigned int tf32_from_float(float x) {
+  unsigned int y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace gemm_core::ptx

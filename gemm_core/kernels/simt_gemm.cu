@@ -1,0 +1,31 @@
+// GEMM on CUDA cores: adds to the naive rung tiles in shared memory and a TM x TN tile of outputs in
+// each thread's registers. Limit: one fused multiply-add a lane and clock, a quarter to an eighth of
+// the tensor cores' TF32.
+#include "gemm_core/epilogue_dense.cuh"
+#include "gemm_core/mainloop_simt.cuh"
+#include "gemm_core/raster.cuh"
+
+using namespace gemm_core;
+
+using Mainloop =
+    MainloopSimt<GEMM_ELEMENT, GEMM_BLOCK_M, GEMM_BLOCK_N, GEMM_BLOCK_K, GEMM_WARPS_M, GEMM_WARPS_N,
+                 GEMM_THREAD_M, GEMM_THREAD_N, GEMM_BUFFERS, GEMM_PAD, GEMM_SPREAD,
+                 GEMM_B_ROWS_ARE_N, GEMM_ALIGNED_A, GEMM_ALIGNED_B>;
+
+extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, 1)
+    gemm(const GEMM_ELEMENT* __restrict__ a, const GEMM_ELEMENT* __restrict__ b,
+         GEMM_OUTPUT* __restrict__ c, int m, int n, int k, i64 pitch_a, i64 pitch_b, i64 pitch_c) {
+  __shared__ __align__(16) float shared[GEMM_BUFFERS * Mainloop::STAGE];
+  const int tiles_m = (m + GEMM_BLOCK_M - 1) / GEMM_BLOCK_M;
+  const int tiles_n = (n + GEMM_BLOCK_N - 1) / GEMM_BLOCK_N;
+  const TileIndex tile = raster<GEMM_RASTER_GROUP>(blockIdx.x, tiles_m, tiles_n);
+  const int m0 = tile.m * GEMM_BLOCK_M, n0 = tile.n * GEMM_BLOCK_N;
+  Mainloop::Accumulators acc = {};
+  Mainloop::run(acc, shared, a, pitch_a, b, pitch_b, m0, n0, m, n, k);
+  const EpilogueDense<GEMM_OUTPUT, GEMM_PAIRED_C> epilogue{c, pitch_c, m, n};
+#pragma unroll
+  for (int i = 0; i < Mainloop::TM; ++i)
+#pragma unroll
+    for (int j = 0; j < Mainloop::TN; j += 2)
+      epilogue(m0 + Mainloop::row_of(i), n0 + Mainloop::column_of(j), acc[i][j], acc[i][j + 1]);
+}

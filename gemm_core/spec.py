@@ -1,0 +1,127 @@
+"""Problems and kernels as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+# From the most to the least exact.
+PRECISIONS = ("ieee", "tf32x3", "tf32")
+
+# Names of the element types in the device headers.
+ELEMENTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "float"}
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """C (m, n) = A (m, k) B (k, n), as it lies in memory. Hashable.
+
+    A and C are row-major with a row pitch. b_rows: "n" if B is stored as n rows of k (the
+    transpose of a contiguous tensor), "k" if as k rows of n. aligned_a, aligned_b: every stored
+    row starts at a multiple of 16 bytes. paired_c: every row of C starts at a multiple of two
+    elements.
+    accumulate: "fp32" or "fp16"; precision, for float32: the least exact of PRECISIONS to accept.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: torch.dtype
+    out_dtype: torch.dtype
+    b_rows: str
+    aligned_a: bool
+    aligned_b: bool
+    paired_c: bool
+    accumulate: str = "fp32"
+    precision: str = "ieee"
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One named variant of one family: static facts, and the one predicate of what it serves.
+
+    source: file in kernels/. defines: macros without their prefix GEMM_, beside those that follow
+    from the tile and the problem. accumulate, precision: what its arithmetic is. b_rows: the
+    storages of B that it reads. rate: TFLOP/s that it reaches on an H200 with the GPU full, by
+    which `choose` ranks.
+    """
+
+    name: str
+    source: str
+    tile: tuple[int, int, int]
+    threads: int
+    dtypes: tuple[torch.dtype, ...]
+    accumulate: str = "fp32"
+    precision: str = "ieee"
+    b_rows: str = "kn"
+    shared_bytes: int = 0
+    min_capability: tuple[int, int] = (8, 0)
+    raster_group: int = 1
+    rate: float = 1.0
+    defines: Mapping[str, str | int] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def refuses(self, problem: GemmProblem, capability: tuple[int, int]) -> str | None:
+        """None if this kernel computes `problem` on a GPU of that capability, else why not."""
+        if capability < self.min_capability:
+            needed, got = _dotted(self.min_capability), _dotted(capability)
+            return f"needs compute capability {needed}, got {got}"
+        if problem.dtype not in self.dtypes:
+            return f"computes {_names(self.dtypes)}, not {_names((problem.dtype,))}"
+        if problem.accumulate != self.accumulate:
+            return f"accumulates in {self.accumulate}, not in {problem.accumulate}"
+        if PRECISIONS.index(self.precision) > PRECISIONS.index(problem.precision):
+            return f"computes with precision {self.precision}, less than {problem.precision}"
+        if problem.b_rows not in self.b_rows:
+            return f"needs b stored as rows of {self.b_rows}, got rows of {problem.b_rows}"
+        if self.blocks(problem) >= 2**31:
+            return f"has more blocks than a grid, {self.blocks(problem)}"
+        return None
+
+    def blocks(self, problem: GemmProblem) -> int:
+        """Tiles of C: the length of the one-dimensional grid."""
+        return -(-problem.m // self.tile[0]) * -(-problem.n // self.tile[1])
+
+    def macros(self, problem: GemmProblem) -> dict[str, str]:
+        """All macros of the source for `problem`, by full name."""
+        block_m, block_n, block_k = self.tile
+        values: dict[str, str | int] = {
+            "ELEMENT": ELEMENTS[problem.dtype],
+            "OUTPUT": ELEMENTS[problem.out_dtype],
+            "BLOCK_M": block_m,
+            "BLOCK_N": block_n,
+            "BLOCK_K": block_k,
+            "THREADS": self.threads,
+            "RASTER_GROUP": self.raster_group,
+            "B_ROWS_ARE_N": _flag(problem.b_rows == "n"),
+            "ALIGNED_A": _flag(problem.aligned_a),
+            "ALIGNED_B": _flag(problem.aligned_b),
+            "PAIRED_C": _flag(problem.paired_c),
+            **self.defines,
+        }
+        return {f"GEMM_{name}": str(value) for name, value in values.items()}
+
+
+def raster(block: int, tiles_m: int, tiles_n: int, group: int) -> tuple[int, int]:
+    """(tile row, tile column) of a block: the twin of raster.cuh."""
+    band = block // (group * tiles_n)
+    first = band * group
+    height = min(group, tiles_m - first)
+    within = block - first * tiles_n
+    return first + within % height, within // height
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

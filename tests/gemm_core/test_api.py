@@ -1,0 +1,63 @@
+"""gemm on the CPU, and what it refuses anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gemm_core import gemm, kernels
+from gemm_core.api import problem_of
+
+A, B = torch.randn(6, 4), torch.randn(4, 5)
+
+
+def test_cpu_tensors_are_multiplied_by_torch() -> None:
+    torch.testing.assert_close(gemm(A, B), A @ B)
+    out = torch.empty(6, 5)
+    assert gemm(A, B, out=out) is out
+    torch.testing.assert_close(out, A @ B)
+    assert gemm(A[:, :0], B[:0]).eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((A, torch.randn(3, 5)), {}, ValueError, r"inner dimensions differ: a \(6, 4\) has k = 4"),
+        ((A, B.half()), {}, TypeError, "a is torch.float32 and b is torch.float16"),
+        ((A.double(), B.double()), {}, TypeError, "a must be float16, bfloat16 or float32"),
+        ((A[0], B), {}, ValueError, r"a must have 2 dimensions, got shape \(4,\)"),
+        ((A, B.to("meta")), {}, ValueError, "a is on cpu and b on meta"),
+        ((A, B), {"precision": "fp8"}, ValueError, "precision must be one of"),
+        ((A, B), {"accumulate": "fp64"}, ValueError, "accumulate must be one of"),
+        ((A.half(), B.half()), {"precision": "tf32"}, ValueError, "applies to float32 only"),
+        ((A, B), {"out": torch.empty(5, 6)}, ValueError, r"out must be torch.float32 of shape"),
+        ((A, B), {"out": torch.empty(5, 6).T}, ValueError, "with contiguous rows"),
+        ((A, B), {"out": torch.empty(6, 5).half()}, ValueError, "got torch.float16"),
+        ((A, B), {"kernel": "sgemm_naive"}, ValueError, "needs CUDA tensors, a is on cpu"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    arguments: Any, options: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        gemm(*arguments, **options)
+
+
+def test_the_layout_of_a_problem_is_read_off_its_operands() -> None:
+    a, out = torch.empty(32, 24, dtype=torch.float16), torch.empty(32, 16, dtype=torch.float16)
+    b = torch.empty(24, 16, dtype=torch.float16)
+    plain = problem_of(a, b, out, "fp32", "ieee")
+    assert (plain.b_rows, plain.aligned_a, plain.aligned_b, plain.paired_c) == ("k", 1, 1, 1)
+    assert problem_of(a, torch.empty(16, 24).half().T, out, "fp32", "ieee").b_rows == "n"
+    shifted = torch.empty(32 * 24 + 1, dtype=torch.float16)[1:].view(32, 24)
+    assert not problem_of(shifted, b, out, "fp32", "ieee").aligned_a
+    odd = torch.empty(24, 17, dtype=torch.float16)[:, :16]
+    assert not problem_of(a, odd, out, "fp32", "ieee").aligned_b
+    assert not problem_of(a, b, torch.empty(32, 17).half()[:, :16], "fp32", "ieee").paired_c
+
+
+def test_kernels_are_named_simplest_first() -> None:
+    assert kernels()[0] == "sgemm_naive"
+    assert len(set(kernels())) == len(kernels())

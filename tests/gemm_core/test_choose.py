@@ -1,0 +1,108 @@
+"""Choice, refusal and the order of tiles, as functions of plain values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gemm_core.choose import choose, predicted_us, resident_blocks
+from gemm_core.device import arch_of
+from gemm_core.registry import KERNELS
+from gemm_core.spec import GemmProblem, raster
+
+H200 = {"capability": (9, 0), "sm_count": 132, "shared_bytes_per_sm": 232_448}
+PROBLEM = GemmProblem(
+    m=4096, n=4096, k=4096, dtype=torch.float16, out_dtype=torch.float16, b_rows="n",
+    aligned_a=True, aligned_b=True, paired_c=True,
+)  # fmt: skip
+FLOAT = replace(PROBLEM, dtype=torch.float32, out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("group", [1, 3, 8])
+@pytest.mark.parametrize(("tiles_m", "tiles_n"), [(1, 1), (7, 5), (8, 8), (9, 1), (1, 9), (17, 3)])
+def test_the_raster_visits_every_tile_exactly_once(tiles_m: int, tiles_n: int, group: int) -> None:
+    visited = [raster(block, tiles_m, tiles_n, group) for block in range(tiles_m * tiles_n)]
+    expected = {(i, j) for i in range(tiles_m) for j in range(tiles_n)}
+    assert len(visited) == len(set(visited)) == len(expected)
+    assert set(visited) == expected
+
+
+def test_blocks_that_run_together_are_near_each_other() -> None:
+    together = [raster(block, 32, 32, 8) for block in range(132)]
+    assert len({i for i, _ in together}) == 8
+    assert len({j for _, j in together}) == 17
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        (
+            "mma_128x256x64_stage3",
+            {"dtype": torch.float32},
+            "computes float16, bfloat16, not float32",
+        ),
+        ("sgemm_naive", {}, "computes float32, not float16"),
+        ("mma_128x256x64_stage3", {"accumulate": "fp16"}, "accumulates in fp32, not in fp16"),
+        ("mma_tf32_128x128x32_stage3", {"dtype": torch.float32}, "precision tf32, less than ieee"),
+        (
+            "mma_tf32_128x128x32_stage3",
+            {"dtype": torch.float32, "precision": "tf32", "b_rows": "k"},
+            "needs b stored as rows of n, got rows of k",
+        ),
+        ("hgemm_naive", {"m": 2**30, "n": 2**30}, "has more blocks than a grid"),
+    ],
+)
+def test_a_kernel_that_does_not_serve_says_why(name: str, change: dict, reason: str) -> None:
+    told = KERNELS[name].refuses(replace(PROBLEM, **change), (9, 0))
+    assert told is not None
+    assert reason in told
+    with pytest.raises(ValueError, match=f"no kernel serves this problem: {name} "):
+        choose(replace(PROBLEM, **change), **H200, name=name)
+
+
+def test_old_gpus_are_refused() -> None:
+    for spec in KERNELS.values():
+        assert spec.refuses(PROBLEM, (7, 5)) == "needs compute capability 8.0, got 7.5"
+
+
+def test_an_unknown_kernel_is_told_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown kernel 'fast'; choose from: sgemm_naive, "):
+        choose(PROBLEM, **H200, name="fast")
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
+@pytest.mark.parametrize("b_rows", ["n", "k"])
+def test_every_float_problem_has_a_kernel_at_least_as_exact(precision: str, b_rows: str) -> None:
+    spec = choose(replace(FLOAT, precision=precision, b_rows=b_rows), **H200)
+    order = ("ieee", "tf32x3", "tf32")
+    assert order.index(spec.precision) <= order.index(precision)
+
+
+def test_large_problems_take_large_tiles_and_small_ones_small_tiles() -> None:
+    large = choose(replace(PROBLEM, m=8192, n=8192), **H200)
+    small = choose(replace(PROBLEM, m=512, n=512), **H200)
+    assert large.tile[0] * large.tile[1] >= 128 * 256
+    assert small.tile[0] * small.tile[1] <= 64 * 64
+    assert choose(replace(FLOAT, precision="tf32"), **H200).precision == "tf32"
+
+
+def test_no_problem_takes_a_naive_kernel_by_choice() -> None:
+    for problem in (PROBLEM, FLOAT, replace(PROBLEM, m=3000, n=700, k=50)):
+        assert "naive" not in choose(problem, **H200).name
+
+
+def test_prediction_counts_whole_waves() -> None:
+    spec = KERNELS["mma_128x256x64_stage3"]
+    assert resident_blocks(spec, 232_448) == 1
+    assert resident_blocks(KERNELS["mma_128x128x64_stage3"], 232_448) == 2
+    one_wave = predicted_us(spec, replace(PROBLEM, m=128 * 132, n=256), 132, 232_448)
+    assert predicted_us(spec, replace(PROBLEM, m=128, n=256), 132, 232_448) == one_wave
+    assert predicted_us(spec, replace(PROBLEM, m=128 * 133, n=256), 132, 232_448) == 2 * one_wave
+
+
+def test_hopper_is_compiled_for_with_its_own_instructions() -> None:
+    assert arch_of((9, 0)) == "sm_90a"
+    assert arch_of((8, 9)) == "sm_89"
+    assert arch_of((10, 0)) == "sm_100"

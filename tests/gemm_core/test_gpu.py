@@ -1,0 +1,199 @@
+"""Every kernel of the ladder on a GPU, as a GEMM kernel should be tested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gemm_core import gemm
+from gemm_core.registry import KERNELS
+from gemm_core.spec import KernelSpec
+
+pytestmark = pytest.mark.gpu
+
+CASES = [
+    pytest.param(spec, dtype, b_rows, id=f"{name}-{str(dtype)[6:]}-{b_rows}")
+    for name, spec in KERNELS.items()
+    for dtype in spec.dtypes
+    for b_rows in spec.b_rows
+]
+every_kernel = pytest.mark.parametrize(("spec", "dtype", "b_rows"), CASES)
+
+# Unit roundoff of what a kernel rounds its operands to.
+OPERAND_ROUNDING = {"ieee": 0.0, "tf32x3": 2.0**-21, "tf32": 2.0**-11}
+
+
+def stored(rows: int, cols: int, dtype: torch.dtype, offset: int = 0, pad: int = 0) -> torch.Tensor:
+    """Random normal (rows, cols), its base `offset` elements off and its rows `pad` apart."""
+    memory = torch.empty(offset + rows * (cols + pad), dtype=dtype, device="cuda")
+    view = memory[offset:].view(rows, cols + pad)[:, :cols]
+    return view.copy_(torch.randn(rows, cols, device="cuda"))
+
+
+def operands(
+    m: int, n: int, k: int, dtype: torch.dtype, b_rows: str, offset: int = 0, pad: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    a = stored(m, k, dtype, offset, pad)
+    if b_rows == "n":
+        return a, stored(n, k, dtype, offset, pad).T
+    return a, stored(k, n, dtype, offset, pad)
+
+
+def run(spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, guard: int = 3) -> torch.Tensor:
+    """C by this kernel, into the middle of a NaN-filled field whose border must stay NaN."""
+    m, n = a.shape[0], b.shape[1]
+    field = torch.full((m + 2 * guard, n + 2 * guard), torch.nan, dtype=a.dtype, device="cuda")
+    out = field[guard : guard + m, guard : guard + n]
+    before = a.clone(), b.clone()
+    gemm(a, b, out=out, kernel=spec.name, precision=spec.precision)
+    border = field.clone()
+    border[guard : guard + m, guard : guard + n] = torch.nan
+    assert border.isnan().all(), "wrote outside C"
+    for operand, copy in zip((a, b), before, strict=True):
+        assert torch.equal(operand, copy), "changed an operand"
+    return out
+
+
+def assert_right(spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+    """|C - AB| <= gamma_k |A||B| + rounding of C, element by element, in float64."""
+    k = a.shape[1]
+    truth, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    u = 2.0**-24
+    # mma.sync truncates its sums: twice the unit roundoff of rounding to nearest.
+    gamma = 2 * (k + 2) * u / (1 - 2 * (k + 2) * u) + 2.1 * OPERAND_ROUNDING[spec.precision]
+    info = torch.finfo(c.dtype)
+    bound = gamma * magnitude + info.eps / 2 * (truth.abs() + gamma * magnitude)
+    bound += info.smallest_normal * info.eps
+    wrong = ~((c.double() - truth).abs() <= bound)
+    assert not wrong.any(), f"{int(wrong.sum())} wrong, first at {wrong.nonzero()[0].tolist()}"
+
+
+def shapes_of(spec: KernelSpec) -> Iterator[tuple[int, int, int]]:
+    """1; around the tile in every dimension; primes; odd and even K tiles; fewer than stages."""
+    tm, tn, tk = spec.tile
+    yield from [(1, 2, 1), (2, 1, 3), (tm, tn, tk), (2 * tm, tn, 2 * tk), (tm, 2 * tn, 7 * tk)]
+    yield from [(tm - 1, tn + 1, tk + 1), (tm + 1, tn - 1, max(1, tk - 1)), (97, 61, 131)]
+    yield from [(3 * tm + 5, 2, 5 * tk + 3), (2, 3 * tn + 5, 1000)]
+
+
+@every_kernel
+def test_any_shape_is_right(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -> None:
+    for m, n, k in shapes_of(spec):
+        if min(n, k) == 1:  # a stride of such an operand says nothing of its storage
+            b_rows = spec.b_rows[-1]
+        a, b = operands(m, n, k, dtype, b_rows)
+        if b_rows == "n" and b.stride(1) == 1:
+            continue
+        assert_right(spec, a, b, run(spec, a, b))
+
+
+@every_kernel
+def test_k_of_zero_gives_zeros(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -> None:
+    a = torch.empty(70, 8, dtype=dtype, device="cuda")[:, :0]
+    b = torch.empty(90, 8, dtype=dtype, device="cuda")[:, :0].T
+    if b_rows == "k":
+        b = torch.empty(0, 90, dtype=dtype, device="cuda")
+    assert not run(spec, a, b).any()
+
+
+@every_kernel
+def test_small_integers_are_exact(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -> None:
+    a, b = operands(200, 300, 130, dtype, b_rows)
+    a.copy_(torch.randint(-2, 3, a.shape, device="cuda"))
+    b.copy_(torch.randint(-2, 3, b.shape, device="cuda"))
+    expected = (a.double() @ b.double()).to(dtype)
+    assert torch.equal(run(spec, a, b), expected)
+
+
+@every_kernel
+def test_permutations_move_rows_and_columns(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str
+) -> None:
+    """One-hot rows show a wrong index that random data would hide in its noise."""
+    size = 150
+    order = torch.randperm(size, device="cuda")
+    a = torch.eye(size, device="cuda")[order].to(dtype)
+    _, b = operands(size, size, size, dtype, b_rows)
+    b.copy_(torch.randint(-99, 100, b.shape, device="cuda"))
+    assert torch.equal(run(spec, a, b), b[order])
+
+
+@every_kernel
+@pytest.mark.parametrize(("offset", "pad"), [(1, 0), (0, 1), (3, 5), (8, 8)])
+def test_any_alignment_is_right(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, offset: int, pad: int
+) -> None:
+    a, b = operands(140, 150, 70, dtype, b_rows, offset, pad)
+    assert_right(spec, a, b, run(spec, a, b))
+
+
+@every_kernel
+def test_nan_and_infinity_reach_their_row_and_column_only(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str
+) -> None:
+    a, b = operands(140, 150, 70, dtype, b_rows)
+    a[17, 5], b[69, 149] = torch.nan, torch.inf
+    c = run(spec, a, b)
+    expected = torch.zeros(140, 150, dtype=torch.bool, device="cuda")
+    expected[17], expected[:, 149] = True, True
+    assert torch.equal(~c.isfinite(), expected)
+
+
+@every_kernel
+def test_a_hundred_runs_give_the_same_bits(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str
+) -> None:
+    a, b = operands(300, 260, 500, dtype, b_rows)
+    first = run(spec, a, b).clone()
+    for _ in range(100):
+        assert torch.equal(gemm(a, b, kernel=spec.name, precision=spec.precision), first)
+
+
+@every_kernel
+def test_streams_and_graphs(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -> None:
+    a, b = operands(300, 260, 100, dtype, b_rows)
+    fresh_a = torch.randn_like(a)
+    options = {"kernel": spec.name, "precision": spec.precision}
+    gemm(a, b, **options)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        a.copy_(fresh_a)  # late: a kernel on another stream would read the old values
+        c = gemm(a, b, **options)
+    stream.synchronize()
+    assert_right(spec, fresh_a, b, c)
+    graph, out = torch.cuda.CUDAGraph(), torch.empty_like(c)
+    with torch.cuda.graph(graph):
+        gemm(a, b, out=out, **options)
+    for _ in range(2):
+        a.normal_()
+        out.fill_(torch.nan)
+        graph.replay()
+        assert_right(spec, a, b, out)
+
+
+def test_the_chooser_serves_every_problem() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        for m, n, k in ((0, 5, 3), (5, 0, 3), (5, 7, 0), (1, 1, 1), (1000, 3, 50), (513, 700, 129)):
+            a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+            a, b = a.to(dtype), b.to(dtype)
+            for left, right in ((a, b), (a, b.T.contiguous().T), (a.T.contiguous().T, b)):
+                torch.testing.assert_close(gemm(left, right), left @ right, rtol=2e-2, atol=2e-2)
+
+
+def test_a_kernel_that_refuses_says_why() -> None:
+    a = torch.randn(8, 8, device="cuda")
+    with pytest.raises(ValueError, match="mma_tf32_128x128x32_stage3 needs b stored as rows of n"):
+        gemm(a, a, kernel="mma_tf32_128x128x32_stage3", precision="tf32")
+
+
+def test_more_than_two_billion_elements() -> None:
+    a = torch.randn(70_000, 64, device="cuda").half()
+    b = torch.randn(32_000, 64, device="cuda").half().T
+    c = gemm(a, b)
+    assert c.numel() > 2**31
+    torch.testing.assert_close(c[-1], (a[-1:] @ b)[0], rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(c[:, -1], (a @ b[:, -1:])[:, 0], rtol=1e-2, atol=1e-2)
