@@ -34,6 +34,7 @@ def _simt(
         tile=tile,
         threads=32 * warps[0] * warps[1],
         dtypes=FLOAT,
+        shared_bytes=buffers * tile[2] * (tile[0] + tile[1] + 2 * pad) * 4,
         raster_group=8,
         rate=rate,
         defines={

@@ -1,0 +1,140 @@
+// Enough of CUDA to run the real kernel sources on a CPU: one fiber per thread of a block, blocks one
+// after the other. Warp-wide instructions and barriers are where fibers wait for each other. It checks
+// indices, guards, tails and fragment layouts; it cannot show races.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __restrict__
+#define __shared__
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+
+struct Index {
+  unsigned x, y, z;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline float __uint_as_float(unsigned u) {
+  float f;
+  std::memcpy(&f, &u, 4);
+  return f;
+}
+inline unsigned __float_as_uint(float f) {
+  unsigned u;
+  std::memcpy(&u, &f, 4);
+  return u;
+}
+
+inline Index threadIdx, blockIdx;
+alignas(1024) inline unsigned char shared[232448];
+
+namespace shim {
+
+constexpr int warp_size = 32;
+constexpr std::size_t stack_bytes = 1 << 17;
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<unsigned char> stack;
+  bool done = false;
+};
+
+inline std::vector<Fiber> fibers;
+inline ucontext_t scheduler;
+inline int current, running;
+inline std::function<void()> body;
+
+inline void yield() {
+  const int self = current;
+  swapcontext(&fibers[self].context, &scheduler);
+}
+
+// A barrier of `size` fibers: each waits until all have come.
+struct Barrier {
+  int arrived = 0;
+  unsigned generation = 0;
+  void wait(int size) {
+    const unsigned mine = generation;
+    if (++arrived == size) {
+      arrived = 0;
+      ++generation;
+    } else {
+      while (generation == mine) yield();
+    }
+  }
+};
+inline Barrier block_barrier;
+inline std::vector<Barrier> warp_barriers;
+
+// What the lanes of the current warp hand each other in a warp-wide instruction.
+template <class T>
+struct Exchange {
+  T lanes[warp_size];
+};
+template <class T>
+inline std::vector<Exchange<T>>& exchanges() {
+  static std::vector<Exchange<T>> all(warp_size);
+  return all;
+}
+
+// Hand in this lane's value, get everyone's; `use` reads them before anyone goes on.
+template <class T, class Use>
+inline void with_warp(const T& mine, Use use) {
+  const int warp = threadIdx.x / warp_size, self = threadIdx.x;
+  exchanges<T>()[warp].lanes[self % warp_size] = mine;
+  warp_barriers[warp].wait(warp_size);
+  use(exchanges<T>()[warp].lanes, self % warp_size);
+  warp_barriers[warp].wait(warp_size);
+}
+
+inline void entry() {
+  body();
+  fibers[current].done = true;
+  --running;
+}
+
+inline void run(int blocks, int threads, std::function<void()> kernel) {
+  body = std::move(kernel);
+  fibers.resize(threads);
+  for (auto& fiber : fibers) fiber.stack.resize(stack_bytes);
+  for (int block = 0; block < blocks; ++block) {
+    // Poison: what a kernel did not write must not look like a number.
+    std::memset(shared, 0xff, sizeof(shared));
+    blockIdx = {unsigned(block), 0, 0};
+    block_barrier = {};
+    warp_barriers.assign((threads + warp_size - 1) / warp_size, {});
+    running = threads;
+    for (auto& fiber : fibers) {
+      fiber.done = false;
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.data();
+      fiber.context.uc_stack.ss_size = fiber.stack.size();
+      fiber.context.uc_link = &scheduler;
+      makecontext(&fiber.context, entry, 0);
+    }
+    while (running > 0) {
+      for (current = 0; current < threads; ++current) {
+        if (fibers[current].done) continue;
+        threadIdx = {unsigned(current), 0, 0};
+        swapcontext(&scheduler, &fibers[current].context);
+      }
+    }
+  }
+}
+
+}  // namespace shim
+
+inline void __syncthreads() { shim::block_barrier.wait(int(shim::fibers.size())); }

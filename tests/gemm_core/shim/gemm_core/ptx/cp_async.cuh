@@ -1,0 +1,20 @@
+// Host twin of gemm_core/ptx/cp_async.cuh: copies at once, and insists on alignment.
+#pragma once
+
+namespace gemm_core::ptx {
+
+inline unsigned shared_address(const void* pointer) {
+  return unsigned(static_cast<const unsigned char*>(pointer) - shared);
+}
+inline void cp_async_16(unsigned target, const void* source, int bytes) {
+  if (target % 16 || target + 16 > sizeof(shared) || bytes < 0 || bytes > 16) std::abort();
+  if (bytes && reinterpret_cast<std::size_t>(source) % 16) std::abort();
+  std::memset(shared + target, 0, 16);
+  if (bytes) std::memcpy(shared + target, source, bytes);
+}
+inline void cp_async_16(unsigned target, const void* source) { cp_async_16(target, source, 16); }
+inline void cp_async_commit() {}
+template <int PENDING>
+inline void cp_async_wait() {}
+
+}  // namespace gemm_core::ptx

@@ -1,0 +1,127 @@
+"""The real kernel sources, compiled for the CPU with a shim for CUDA, under sanitizers.
+
+Integers small enough to be exact, so that every index, guard, tail and fragment must be right.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from gemm_core.compile import INCLUDE_FOLDER, KERNEL_FOLDER
+from gemm_core.registry import KERNELS
+from gemm_core.spec import GemmProblem, KernelSpec
+
+SHIM = Path(__file__).parent / "shim"
+COMPILER = shutil.which("g++")
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
+
+# One kernel of every family and arithmetic, and of every layout of threads.
+NAMES = (
+    "sgemm_naive",
+    "hgemm_naive",
+    "sgemm_t8x8_sliced_k",
+    "sgemm_t8x8_bcf_offset",
+    "sgemm_t8x8_bcf_dbuf",
+    "sgemm_t8x4_k16_dbuf_offset",
+    "sgemm_t8x16_k16_dbuf",
+    "mma_64x64x32_stage3",
+    "mma_128x128x64_stage3",
+    "mma_tf32_128x128x32_stage3",
+    "mma_tf32x3_64x128x32_stage3",
+)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+def program(folder: Path, spec: KernelSpec, problem: GemmProblem) -> Path:
+    """The kernel specialised to the problem's dtype and layout, as an executable; built once."""
+    flags = f"{problem.b_rows}{problem.aligned_a:d}{problem.aligned_b:d}{problem.paired_c:d}"
+    path = folder / f"{spec.name}-{str(problem.dtype)[6:]}-{flags}"
+    if not path.exists():
+        macros = [f"-D{name}={value}" for name, value in spec.macros(problem).items()]
+        source = KERNEL_FOLDER / spec.source
+        command = [
+            str(COMPILER), "-std=c++17", "-O1", "-w", "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all", f'-DGEMM_SOURCE="{source}"', *macros, f"-I{SHIM}",
+            f"-I{INCLUDE_FOLDER}", str(SHIM / "main.cpp"), "-o", str(path),
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+    return path
+
+
+def run_on_cpu(
+    folder: Path, spec: KernelSpec, shape: tuple[int, int, int], b_rows: str, aligned: bool
+) -> None:
+    """Compare C, and the padding beside it, with the exact product."""
+    m, n, k = shape
+
+    def pitch(cols: int) -> int:
+        return -(-cols // 8) * 8 + 8 if aligned else cols | 1
+
+    dtype = spec.dtypes[0]
+    generator = torch.Generator().manual_seed(m * 7 + n * 3 + k)
+
+    def integers(rows: int, cols: int) -> torch.Tensor:
+        values = torch.randint(-2, 3, (rows, pitch(cols)), generator=generator)
+        return values.to(dtype)
+
+    a, b = integers(m, k), integers(*((n, k) if b_rows == "n" else (k, n)))
+    c = torch.full((m, pitch(n)), 77.0, dtype=dtype)
+    per_chunk = 16 // dtype.itemsize
+    problem = GemmProblem(
+        m=m, n=n, k=k, dtype=dtype, out_dtype=dtype, b_rows=b_rows,
+        aligned_a=a.stride(0) % per_chunk == 0, aligned_b=b.stride(0) % per_chunk == 0,
+        paired_c=c.stride(0) % 2 == 0, precision=spec.precision,
+    )  # fmt: skip
+    numbers = [
+        spec.blocks(problem), spec.threads, m, n, k, a.stride(0), b.stride(0), c.stride(0),
+        a.nbytes, b.nbytes, c.nbytes,
+    ]  # fmt: skip
+    raw = b"".join(bytes(x.contiguous().view(torch.uint8).flatten().tolist()) for x in (a, b, c))
+    done = subprocess.run(
+        [program(folder, spec, problem), *map(str, numbers)],
+        input=raw,
+        capture_output=True,
+        env={**os.environ, "ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0"},
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    got = torch.frombuffer(bytearray(done.stdout), dtype=dtype).view(c.shape)
+    left, right = a[:, :k].float(), b[:, : k if b_rows == "n" else n].float()
+    expected = c.clone()
+    expected[:, :n] = (left @ (right.T if b_rows == "n" else right)).to(dtype)
+    wrong = (got != expected).nonzero()
+    assert not len(wrong), f"{len(wrong)} wrong, first at {wrong[0].tolist()}"
+
+
+CASES = [
+    pytest.param(KERNELS[name], b_rows, id=f"{name}-{b_rows}")
+    for name in NAMES
+    for b_rows in KERNELS[name].b_rows
+]
+
+
+@pytest.mark.parametrize(("spec", "b_rows"), CASES)
+def test_ragged_shapes_are_exact(spec: KernelSpec, b_rows: str, programs: Path) -> None:
+    """Less and more than a tile, several K tiles and fewer than stages, K tails of aligned rows."""
+    tm, tn, tk = spec.tile
+    for shape in ((tm + 1, tn - 1, 2 * tk + 5), (5, 3, 8), (tm, tn + 8, max(1, 3 * tk - 8))):
+        run_on_cpu(programs, spec, shape, b_rows, aligned=True)
+
+
+@pytest.mark.parametrize(("spec", "b_rows"), CASES)
+def test_unaligned_rows_and_odd_sizes_are_exact(
+    spec: KernelSpec, b_rows: str, programs: Path
+) -> None:
+    tm, _, tk = spec.tile
+    for shape in ((tm - 1, 9, 2 * tk + 1), (1, 1, 1), (3, 2, 0)):
+        run_on_cpu(programs, spec, shape, b_rows, aligned=False)
