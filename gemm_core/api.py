@@ -78,8 +78,10 @@ def problem_of(a: Tensor, b: Tensor, out: Tensor, accumulate: str, precision: st
 
 def launch(spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor) -> None:
     """Launch a kernel on operands of a problem that it serves."""
-    run = loaded(spec, problem, a.device.index)
-    run(
+    if a.device.index != torch.cuda.current_device():
+        with torch.cuda.device(a.device):  # the driver launches in the current context
+            return launch(spec, problem, a, b, out)
+    loaded(spec, problem, a.device.index)(
         spec.blocks(problem),
         a.data_ptr(),
         b.data_ptr(),
@@ -93,6 +95,7 @@ def launch(spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def loaded(spec: KernelSpec, problem: GemmProblem, device_index: int) -> Kernel:
     """The kernel of a spec, specialised to the problem's dtype and layout; compiled once."""
     return _loaded(spec, tuple(spec.macros(problem).items()), device_index)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
 
@@ -27,6 +29,7 @@ def predicted_us(
     return waves * slots * block_flops / (spec.rate * 1e6)
 
 
+@functools.lru_cache(maxsize=4096)
 def choose(
     problem: GemmProblem,
     capability: tuple[int, int],

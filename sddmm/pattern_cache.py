@@ -33,12 +33,14 @@ class PatternCache:
         key = (pattern.shape, pattern.is_csr, *places)
         with self._lock:
             known = self._patterns.get(key)
-            if known is None or known.versions != pattern.versions:
-                known = self._patterns[key] = pattern
+            if known is not None and known.versions == pattern.versions:
+                self._patterns.move_to_end(key)
+                return known
+            self._patterns[key] = pattern
             self._patterns.move_to_end(key)
             while len(self) > 1 and not self._within_bounds():
                 self._patterns.popitem(last=False)
-        return known
+        return pattern
 
     def clear(self) -> None:
         with self._lock:
