@@ -90,7 +90,8 @@ def plan(
 ) -> Plan:
     """Do S's part of the work once: `plan(S, k=k, dtype=a.dtype).run(a, b)` gives sddmm's values.
 
-    S, out_dtype, precision, alpha, scale: as in `sddmm`; S's values are referenced, not copied.
+    S, out_dtype, precision, alpha, scale: as in `sddmm`; S's values are referenced, not copied, and
+    so are its indices if they are torch's.
     k, dtype, heads: of the operands to come. backend: "cuda", "cpu", "torch_csr" or "reference" to
     demand one, whose refusal is then a ValueError; by default the first that does not refuse.
 
@@ -98,13 +99,14 @@ def plan(
     was chosen and why.
     """
     sampling = read(S)
+    pattern = sampling.kept()
     problem = make_problem(
-        sampling.pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
+        pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
     )
     values = sampling.values if scale else None
     if values is not None:
         check_values(values, problem)
-    made = plan_for(sampling.pattern, problem, backend)
+    made = plan_for(pattern, problem, backend)
     return replace(made, alpha=float(alpha), values=values, transposed=sampling.transposed)
 
 
@@ -123,7 +125,10 @@ def _fitted(
         check_values(values, problem)
     if sampling.foreign:
         _check_foreign(problem, a, b)
-    return plan_for(sampling.pattern, problem), a, b
+    # Gradients are taken after the call, from the same indices.
+    differentiates = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    pattern = sampling.kept() if differentiates else sampling.pattern
+    return plan_for(pattern, problem), a, b
 
 
 def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:

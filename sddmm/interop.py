@@ -25,6 +25,7 @@ class Sampling:
 
     `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
     `foreign`: S is a scipy or cupyx matrix, which holds no gradients and no half types.
+    `tracked`: torch counts in-place changes of the indices; else they may change unseen.
     """
 
     pattern: SparsePattern
@@ -32,6 +33,11 @@ class Sampling:
     wrap: Callable[[Any], Any]
     transposed: bool = False
     foreign: bool = False
+    tracked: bool = True
+
+    def kept(self) -> SparsePattern:
+        """The pattern for what outlives the call: of its own memory, if changes go unseen."""
+        return self.pattern if self.tracked else self.pattern.clone()
 
 
 def read(S: Any) -> Sampling:
@@ -43,7 +49,8 @@ def read(S: Any) -> Sampling:
     if isinstance(S, tuple) and len(S) == 3:
         tracked = isinstance(S[0], Tensor) and isinstance(S[1], Tensor)
         pattern = SparsePattern.from_coo(*S)
-        return Sampling(PATTERNS.same(pattern) if tracked else pattern, None, unchanged)
+        pattern = PATTERNS.same(pattern) if tracked else pattern
+        return Sampling(pattern, None, unchanged, tracked=tracked)
     package = type(S).__module__.partition(".")[0]
     if package in ("scipy", "cupyx") and getattr(S, "format", None) in ("coo", "csr", "csc"):
         return _from_scipy_like(S)
@@ -109,7 +116,8 @@ def _from_scipy_like(S: Any) -> Sampling:
         shape = S.shape[::-1] if S.format == "csc" else S.shape
         crow, cols = (tensor(x, "S's indices") for x in (S.indptr, S.indices))
         pattern = SparsePattern.from_csr(crow, cols, shape)
-    return Sampling(pattern, values, wrap, transposed=S.format == "csc", foreign=True)
+    transposed = S.format == "csc"
+    return Sampling(pattern, values, wrap, transposed, foreign=True, tracked=False)
 
 
 def _to_cupy(values: Tensor) -> Any:

@@ -163,6 +163,13 @@ class SparsePattern:
         """This pattern in COO form, nonzeros in the same order."""
         return SparsePattern(self.shape, self.col_indices, row_indices=self.row_ids)
 
+    def clone(self) -> SparsePattern:
+        """The same pattern in memory of its own."""
+        major, cols = self.major_indices.clone(), self.col_indices.clone()
+        if self.is_csr:
+            return SparsePattern(self.shape, cols, crow_indices=major)
+        return SparsePattern(self.shape, cols, row_indices=major)
+
     @property
     def row_lengths(self) -> RowLengths:
         """Statistics of the nonzeros per row."""

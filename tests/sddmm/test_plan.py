@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,18 +84,30 @@ def test_indices_changed_in_place_are_planned_anew(layout: str) -> None:
         sddmm.sddmm(S, a, b)
 
 
-def test_numpy_indices_changed_in_place_are_seen() -> None:
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("changed", ["rows", "cols"])
+def test_numpy_indices_changed_in_place_are_seen(requires_grad: bool, changed: str) -> None:
     """Torch cannot count such changes, so nothing of theirs is kept from call to call."""
-    rows, cols = torch.tensor([0, 1]).numpy(), torch.tensor([0, 1]).numpy()
-    a, b = torch.randn(2, 3), torch.randn(3, 2)
-    for requires_grad in (False, True):
-        a = a.clone().requires_grad_(requires_grad)
-        first = sddmm.sddmm((rows, cols, (2, 2)), a, b)
-        cols[:] = cols[::-1].copy()
-        second = sddmm.sddmm((rows, cols, (2, 2)), a, b)
-        where = torch.from_numpy(rows), torch.from_numpy(cols)
-        torch.testing.assert_close(second, (a @ b)[where])
-        assert not torch.equal(first, second)
+    indices = {"rows": np.array([0, 0, 2]), "cols": np.array([0, 1, 1])}
+    a, b = torch.randn(3, 4, requires_grad=requires_grad), torch.randn(4, 3)
+
+    def check() -> torch.Tensor:
+        values = sddmm.sddmm((indices["rows"], indices["cols"], (3, 3)), a, b)
+        where = torch.tensor(indices["rows"]), torch.tensor(indices["cols"])
+        torch.testing.assert_close(values, (a @ b)[where])
+        return values
+
+    first = check()
+    plan = sddmm.plan((indices["rows"], indices["cols"], (3, 3)), k=4, dtype=a.dtype)
+    indices[changed][:] = [2, 0, 0]
+    assert not torch.equal(check(), first)
+    torch.testing.assert_close(plan.run(a, b), first)
+    if requires_grad:
+        first.sum().backward()
+        expected = torch.zeros(3, 4)
+        for row, col in ((0, 0), (0, 1), (2, 1)):
+            expected[row] += b[:, col]
+        torch.testing.assert_close(a.grad, expected)
 
 
 def test_a_plan_follows_its_pattern_when_that_changes_in_place(prepared: list[Any]) -> None:
