@@ -14,6 +14,7 @@ import sddmm
 from experiments.environment import available_memory
 from experiments.errors import ExperimentError
 from experiments.schema import Config, Source, Uniform
+from sddmm.backends.cuda import CudaBackend
 
 # What a nonzero costs at the peak of a run: generating it, float64 truth and bound, two results.
 _BYTES_PER_NONZERO = 64
@@ -99,12 +100,14 @@ def source_of(config: Config) -> Source:
 
 
 def device_of(config: Config) -> str:
-    """cpu or cuda; "auto" takes the GPU where torch sees one that our kernels serve."""
+    """cpu or cuda; "auto" takes the GPU where our own kernels run on it."""
     if config.device not in ("auto", "cpu", "cuda"):
         raise ExperimentError(f"device must be one of auto, cpu, cuda, got {config.device!r}")
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ExperimentError("device=cuda, but torch sees no CUDA device; choose device=cpu")
-    return "cpu" if config.device == "auto" else config.device
+    if config.device == "auto":
+        return "cuda" if CudaBackend().available() is None else "cpu"
+    return config.device
 
 
 def refuse_too_large(name: str, source: Source, config: Config) -> None:

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from experiments import methods, run, schema, timing
-from experiments.case import make_case
+from experiments.case import device_of, make_case
 from experiments.errors import ExperimentError, RowsFailed
 from experiments.record import Store
 from experiments.schema import Config, Fem, Timing, Uniform
 from experiments.verify import Truth
+from sddmm.backends.cuda import CudaBackend
 
 
 @pytest.fixture(autouse=True)
@@ -219,6 +220,16 @@ def test_a_matrix_larger_than_memory_is_refused_with_the_bytes_wanted(config: Co
     config.matrix = Uniform(rows=10**12, cols=1, nnz=1)
     with pytest.raises(ExperimentError, match=r"wants \d+ bytes"):
         run.run("tall", config)
+
+
+def test_auto_takes_the_gpu_where_our_kernels_run(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert device_of(config) == ("cpu" if CudaBackend().available() else "cuda")
+    monkeypatch.setattr(CudaBackend, "available", lambda self: None)
+    assert device_of(config) == "cuda"
+    config.device = "cpu"
+    assert device_of(config) == "cpu"
 
 
 def test_sparsity_of_a_matrix_that_has_its_own_is_refused(config: Config) -> None:
