@@ -164,7 +164,8 @@ LAYOUTS: dict[str, FragmentLayout] = {
         FragmentLayout("mma_m16n8k8_b", 8, 8, 32, 2, _B, _b_k16n8),
         FragmentLayout("mma_m16n8k8_tf32_a", 16, 8, 32, 4, _A, _a_m16k8_tf32),
         FragmentLayout("mma_m16n8k8_tf32_b", 8, 8, 32, 2, _B, _b_k8n8_tf32),
-        # x4: the four 8x8 matrices stand one below the other, as rows 8j .. 8j+7.
+        # x4: the four 8x8 matrices stand one below the other, as rows 8j .. 8j+7. stmatrix stores
+        # from the very same registers.
         FragmentLayout("ldmatrix_x1", 8, 8, 32, 2, ("row", "column"), _ldmatrix_data),
         FragmentLayout("ldmatrix_x2", 16, 8, 32, 4, ("row", "column"), _ldmatrix_data),
         FragmentLayout("ldmatrix_x4", 32, 8, 32, 8, ("row", "column"), _ldmatrix_data),
