@@ -52,8 +52,7 @@ def gemm(
         return torch.matmul(a.detach(), b.detach(), out=out)
     a, b = _row_major(a.detach()), _either_major(b.detach())
     problem = problem_of(a, b, out, accumulate, precision)
-    gpu = device(a.device.index)
-    spec = choose(problem, gpu.capability, gpu.sm_count, gpu.shared_bytes, kernel)
+    spec = choose(problem, device(a.device.index), kernel)
     launch(spec, problem, a, b, out)
     return out
 

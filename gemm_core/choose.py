@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from gemm_core.device import Device
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
 
@@ -11,32 +12,23 @@ from gemm_core.spec import GemmProblem, KernelSpec
 _REGISTERS = 256
 
 
-def resident_blocks(spec: KernelSpec, shared_bytes_per_sm: int) -> int:
+def resident_blocks(spec: KernelSpec, device: Device) -> int:
     """Blocks of a kernel that one multiprocessor holds at a time, at least 1."""
     by_registers = 65536 // (_REGISTERS * spec.threads)
-    by_shared = shared_bytes_per_sm // max(1, spec.shared_bytes)
+    by_shared = device.shared_bytes // max(1, spec.shared_bytes)
     return max(1, min(by_registers, by_shared))
 
 
-def predicted_us(
-    spec: KernelSpec, problem: GemmProblem, sm_count: int, shared_bytes_per_sm: int
-) -> float:
+def predicted_us(spec: KernelSpec, problem: GemmProblem, device: Device) -> float:
     """Time in us: full waves of blocks, each at the kernel's measured rate."""
-    resident = resident_blocks(spec, shared_bytes_per_sm)
-    slots = sm_count * resident
+    slots = device.sm_count * resident_blocks(spec, device)
     waves = -(-spec.blocks(problem) // slots)
     block_flops = 2 * spec.tile[0] * spec.tile[1] * max(problem.k, spec.tile[2])
     return waves * slots * block_flops / (spec.rate * 1e6)
 
 
 @functools.lru_cache(maxsize=4096)
-def choose(
-    problem: GemmProblem,
-    capability: tuple[int, int],
-    sm_count: int,
-    shared_bytes_per_sm: int,
-    name: str | None = None,
-) -> KernelSpec:
+def choose(problem: GemmProblem, device: Device, name: str | None = None) -> KernelSpec:
     """The kernel predicted fastest among those that do not refuse, or the one called `name`.
 
     Raises ValueError with every refusal if none is left.
@@ -44,12 +36,9 @@ def choose(
     if name is not None and name not in KERNELS:
         raise ValueError(f"unknown kernel {name!r}; choose from: {', '.join(KERNELS)}")
     asked = [KERNELS[name]] if name is not None else list(KERNELS.values())
-    refusals = {spec.name: spec.refuses(problem, capability) for spec in asked}
+    refusals = {spec.name: spec.refuses(problem, device) for spec in asked}
     serving = [spec for spec in asked if refusals[spec.name] is None]
     if not serving:
         told = "; ".join(f"{kernel} {reason}" for kernel, reason in refusals.items())
         raise ValueError(f"no kernel serves this problem: {told}")
-    return min(
-        serving,
-        key=lambda spec: predicted_us(spec, problem, sm_count, shared_bytes_per_sm),
-    )
+    return min(serving, key=lambda spec: predicted_us(spec, problem, device))

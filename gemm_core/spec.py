@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from gemm_core.device import Device
+
 # From the most to the least exact.
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 
@@ -65,11 +67,14 @@ class KernelSpec:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def refuses(self, problem: GemmProblem, capability: tuple[int, int]) -> str | None:
-        """None if this kernel computes `problem` on a GPU of that capability, else why not."""
-        if capability < self.min_capability:
-            needed, got = _dotted(self.min_capability), _dotted(capability)
+    def refuses(self, problem: GemmProblem, device: Device) -> str | None:
+        """None if this kernel computes `problem` on `device`, else why not."""
+        if device.capability < self.min_capability:
+            needed, got = _dotted(self.min_capability), _dotted(device.capability)
             return f"needs compute capability {needed}, got {got}"
+        if self.shared_bytes > device.shared_bytes:
+            needed, got = str(self.shared_bytes), str(device.shared_bytes)
+            return f"needs {needed} bytes of shared memory a block, {got} are there"
         if problem.dtype not in self.dtypes:
             return f"computes {_names(self.dtypes)}, not {_names((problem.dtype,))}"
         if problem.accumulate != self.accumulate:

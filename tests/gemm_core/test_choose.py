@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from gemm_core.choose import choose, predicted_us, resident_blocks
-from gemm_core.device import arch_of
+from gemm_core.device import Device, arch_of
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, raster
 
-H200 = {"capability": (9, 0), "sm_count": 132, "shared_bytes_per_sm": 232_448}
+H200 = Device(
+    index=0, name="NVIDIA H200", capability=(9, 0), sm_count=132, shared_bytes=232_448,
+    l2_bytes=62_914_560,
+)  # fmt: skip
 PROBLEM = GemmProblem(
     m=4096, n=4096, k=4096, dtype=torch.float16, out_dtype=torch.float16, b_rows="n",
     aligned_a=True, aligned_b=True, paired_c=True,
@@ -55,51 +58,59 @@ def test_blocks_that_run_together_are_near_each_other() -> None:
     ],
 )
 def test_a_kernel_that_does_not_serve_says_why(name: str, change: dict, reason: str) -> None:
-    told = KERNELS[name].refuses(replace(PROBLEM, **change), (9, 0))
+    told = KERNELS[name].refuses(replace(PROBLEM, **change), H200)
     assert told is not None
     assert reason in told
     with pytest.raises(ValueError, match=f"no kernel serves this problem: {name} "):
-        choose(replace(PROBLEM, **change), **H200, name=name)
+        choose(replace(PROBLEM, **change), H200, name=name)
 
 
 def test_old_gpus_are_refused() -> None:
     for spec in KERNELS.values():
-        assert spec.refuses(PROBLEM, (7, 5)) == "needs compute capability 8.0, got 7.5"
+        told = spec.refuses(PROBLEM, replace(H200, capability=(7, 5)))
+        assert told == "needs compute capability 8.0, got 7.5"
+
+
+def test_a_tile_larger_than_the_gpus_shared_memory_is_refused_and_another_serves() -> None:
+    ada = replace(H200, capability=(8, 9), shared_bytes=101_376)
+    told = KERNELS["mma_128x256x64_stage3"].refuses(PROBLEM, ada)
+    assert told == "needs 147456 bytes of shared memory a block, 101376 are there"
+    assert choose(PROBLEM, ada).shared_bytes <= 101_376
 
 
 def test_an_unknown_kernel_is_told_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown kernel 'fast'; choose from: sgemm_naive, "):
-        choose(PROBLEM, **H200, name="fast")
+        choose(PROBLEM, H200, name="fast")
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
 @pytest.mark.parametrize("b_rows", ["n", "k"])
 def test_every_float_problem_has_a_kernel_at_least_as_exact(precision: str, b_rows: str) -> None:
-    spec = choose(replace(FLOAT, precision=precision, b_rows=b_rows), **H200)
+    spec = choose(replace(FLOAT, precision=precision, b_rows=b_rows), H200)
     order = ("ieee", "tf32x3", "tf32")
     assert order.index(spec.precision) <= order.index(precision)
 
 
 def test_large_problems_take_large_tiles_and_small_ones_small_tiles() -> None:
-    large = choose(replace(PROBLEM, m=8192, n=8192), **H200)
-    small = choose(replace(PROBLEM, m=512, n=512), **H200)
+    large = choose(replace(PROBLEM, m=8192, n=8192), H200)
+    small = choose(replace(PROBLEM, m=512, n=512), H200)
     assert large.tile[0] * large.tile[1] >= 128 * 256
     assert small.tile[0] * small.tile[1] <= 64 * 64
-    assert choose(replace(FLOAT, precision="tf32"), **H200).precision == "tf32"
+    assert choose(replace(FLOAT, precision="tf32"), H200).precision == "tf32"
 
 
 def test_no_problem_takes_a_naive_kernel_by_choice() -> None:
     for problem in (PROBLEM, FLOAT, replace(PROBLEM, m=3000, n=700, k=50)):
-        assert "naive" not in choose(problem, **H200).name
+        assert "naive" not in choose(problem, H200).name
 
 
 def test_prediction_counts_whole_waves() -> None:
     spec = KERNELS["mma_128x256x64_stage3"]
-    assert resident_blocks(spec, 232_448) == 1
-    assert resident_blocks(KERNELS["mma_128x128x64_stage3"], 232_448) == 2
-    one_wave = predicted_us(spec, replace(PROBLEM, m=128 * 132, n=256), 132, 232_448)
-    assert predicted_us(spec, replace(PROBLEM, m=128, n=256), 132, 232_448) == one_wave
-    assert predicted_us(spec, replace(PROBLEM, m=128 * 133, n=256), 132, 232_448) == 2 * one_wave
+    assert resident_blocks(spec, H200) == 1
+    assert resident_blocks(KERNELS["mma_128x128x64_stage3"], H200) == 2
+    one_wave = predicted_us(spec, replace(PROBLEM, m=128 * 132, n=256), H200)
+    assert predicted_us(spec, replace(PROBLEM, m=128, n=256), H200) == one_wave
+    assert predicted_us(spec, replace(PROBLEM, m=128 * 133, n=256), H200) == 2 * one_wave
 
 
 def test_hopper_is_compiled_for_with_its_own_instructions() -> None:
