@@ -53,14 +53,6 @@ class Case:
         return self.pattern.nnz
 
     @property
-    def sparsity(self) -> float:
-        return 1 - self.nnz / (self.m * self.n)
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.nnz * self.k
-
-    @property
     def out_dtype(self) -> torch.dtype:
         """Half types give float32 values, as tensor cores do."""
         return torch.promote_types(self.a.dtype, torch.float32)

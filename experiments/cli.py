@@ -99,12 +99,13 @@ def prepare_arguments(arguments: list[str]) -> list[str]:
 def _with_files(argument: str) -> str:
     """matrix=some/file.mtx as an option of the group, which cannot hold slashes."""
     key, _, value = argument.partition("=")
-    if key != "matrix" or not value.lower().endswith(datasets.SUFFIXES):
+    if key != "matrix":
         return argument
     names = []
     for choice in value.split(","):
-        name = choice.replace("/", ".").strip(".")
+        name = choice
         if choice.lower().endswith(datasets.SUFFIXES):
+            name = choice.replace("/", ".").strip(".")
             schema.register_matrix(name, "file", path=choice)
         names.append(name)
     return f"matrix={','.join(names)}"

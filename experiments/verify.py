@@ -41,7 +41,7 @@ class Truth:
         self._bound = testing.error_bound(
             sampled, case.a, case.b, self._values, out_dtype=case.out_dtype
         )
-        norms = case.a.double().norm(dim=1)[rows] * case.b.double().norm(dim=0)[cols]
+        norms = testing.magnitude(sampled, case.a, case.b)
         self._scale = norms.clamp_min(torch.finfo(torch.float64).tiny)
 
     def judge(self, values: Tensor) -> Verdict:

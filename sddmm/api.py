@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sddmm.interop import Sampling, read
-from sddmm.operands import as_operands, check_values, oriented, problem_of
+from sddmm.operands import as_operands, check_values, differentiates, oriented, problem_of
 from sddmm.plan import Plan, plan_for
 from sddmm.problem import Problem, make_problem
 
@@ -126,8 +126,7 @@ def _fitted(
     if sampling.foreign:
         _check_foreign(problem, a, b)
     # Gradients are taken after the call, from the same indices.
-    differentiates = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    pattern = sampling.kept() if differentiates else sampling.pattern
+    pattern = sampling.kept() if differentiates(a, b) else sampling.pattern
     return plan_for(pattern, problem), a, b
 
 
@@ -137,7 +136,7 @@ def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
             f"S is a scipy or cupyx matrix, which cannot hold {problem.out_dtype}; "
             f"pass out_dtype=torch.float32"
         )
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+    if differentiates(a, b):
         raise ValueError(
             "S is a scipy or cupyx matrix, which cannot carry gradients, and an operand requires "
             "grad; give S as a torch sparse tensor or a SparsePattern, or call under torch.no_grad"

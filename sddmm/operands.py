@@ -30,6 +30,11 @@ def from_numpy(array: Any, name: str) -> Tensor:
         raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
 
 
+def differentiates(*operands: Tensor | None) -> bool:
+    """Whether autograd will ask for a gradient of any of them."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
+
+
 def by_head(a: Tensor, b_t: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """The 2-D operands and the values of each head; one head where there are none."""
     if a.dim() == 2:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sddmm import backends
-from sddmm.operands import as_operands, oriented, problem_of
+from sddmm.operands import as_operands, differentiates, oriented, problem_of
 from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
 
@@ -58,7 +58,7 @@ class Plan:
         self._check_fit(a, b)
         if out is None:
             return give_back(self.sample(a, b))
-        if self._differentiates(a, b):
+        if differentiates(a, b, self.values):
             raise ValueError("out= cannot be differentiated; call run without out")
         self._check_out(out)
         if out.numel():
@@ -72,7 +72,7 @@ class Plan:
 
     def sample(self, a: Tensor, b: Tensor) -> Tensor:
         """`run` for operands that are already checked and oriented as the pattern."""
-        if not self._differentiates(a, b):
+        if not differentiates(a, b, self.values):
             return self.compute(a, b, self.values, self.alpha)
         values: Tensor = torch.ops.sddmm.sddmm(
             self.pattern.major_indices,
@@ -110,10 +110,6 @@ class Plan:
         ]
         lines += [f"  not      {name}: {reason}" for name, reason in self.refusals.items()]
         return "\n".join(lines)
-
-    def _differentiates(self, a: Tensor, b: Tensor) -> bool:
-        operands = (a, b, self.values)
-        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
 
     def _check_fit(self, a: Tensor, b: Tensor) -> None:
         p = self.problem

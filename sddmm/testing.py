@@ -51,6 +51,22 @@ def reference(S: Any, a: Any, b: Any, *, alpha: float = 1.0, scale: bool = True)
     return values
 
 
+def magnitude(S: Any, a: Any, b: Any) -> Tensor:
+    """|a_i| |b_j|, the norms of the row of a and the column of b of every value, in float64.
+
+    By Cauchy-Schwarz it bounds sum |a_i b_i|, and costs m + n norms instead of another SDDMM.
+    """
+    sampling = read(S)
+    a, b, _ = as_operands(a, b)
+    a, b = oriented(a, b, sampling.pattern, sampling.transposed)
+    row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
+    column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)
+    product: Tensor = (
+        row_norms[..., sampling.pattern.row_ids] * column_norms[..., sampling.pattern.col_indices]
+    )
+    return product
+
+
 def error_bound(
     S: Any,
     a: Any,
@@ -64,22 +80,17 @@ def error_bound(
 ) -> Tensor:
     """Largest allowed |value - truth| of every value, float64, shaped like `truth`.
 
-    sum |a_i b_i| is bounded by the norms of the row of a and the column of b (Cauchy-Schwarz),
-    which costs m + n norms instead of another SDDMM; rounding to `out_dtype` is added.
+    `tolerance` of the values' `magnitude`, and rounding to `out_dtype`.
     """
-    sampling = read(S)
     a, b, _ = as_operands(a, b)
-    a, b = oriented(a, b, sampling.pattern, sampling.transposed)
-    rows, cols = sampling.pattern.row_ids, sampling.pattern.col_indices
-    row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
-    column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)
-    magnitude = row_norms[..., rows] * column_norms[..., cols] * abs(alpha)
-    if scale and sampling.values is not None:
-        magnitude = magnitude * sampling.values.double().abs()
+    size = magnitude(S, a, b) * abs(alpha)
+    weights = read(S).values
+    if scale and weights is not None:
+        size = size * weights.double().abs()
     rounding = torch.finfo(out_dtype).eps / 2
     subnormal = torch.finfo(out_dtype).smallest_normal * rounding * 2
     gamma = tolerance(a.dtype, a.shape[-1], precision=precision)
-    slack: Tensor = gamma * magnitude
+    slack: Tensor = gamma * size
     return slack + rounding * (truth.abs() + slack) + subnormal
 
 

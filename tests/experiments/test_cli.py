@@ -115,7 +115,8 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "m.mtx.gz").write_bytes(gzip.compress((tmp_path / "m.mtx").read_bytes()))
     assert "| m.mtx  |   3 |" in call("run", "+matrix=m.mtx", *QUICK)
-    out = call("run", "-m", "matrix=in/m.mtx.gz,m.mtx", *QUICK)
+    out = call("run", "-m", "matrix=in/m.mtx.gz,m.mtx,30x40", *QUICK)
+    assert "| 30x40  |" in out
     assert "| in.m.mtx.gz |   3 |" in out
     assert "| m.mtx  |   3 |" in out
     (tmp_path / "bad.mtx").write_text(
