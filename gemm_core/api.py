@@ -108,12 +108,16 @@ def _loaded(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index:
     )
 
 
+# Kernels compute addresses inside a tile from row pitches of 32 bits.
+_LARGEST_PITCH = 2**31
+
+
 def _row_major(x: Tensor) -> Tensor:
-    return x if x.stride(1) == 1 else x.contiguous()
+    return x if x.stride(1) == 1 and x.stride(0) < _LARGEST_PITCH else x.contiguous()
 
 
 def _either_major(x: Tensor) -> Tensor:
-    return x if 1 in x.stride() else x.contiguous()
+    return x if 1 in x.stride() and max(x.stride()) < _LARGEST_PITCH else x.contiguous()
 
 
 def _pitch(b: Tensor, b_rows: str) -> int:

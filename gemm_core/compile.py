@@ -128,6 +128,7 @@ def _compile(
         name=source.name,
         arch=arch,
         std="c++17",
+        device_as_default_execution_space=True,  # lambdas have no room for __device__
         include_path=[str(folder) for folder in include],
         define_macro=list(macros.items()),
         ptxas_options=["-v"],

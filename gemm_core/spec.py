@@ -12,7 +12,8 @@ from gemm_core.device import Device
 # From the most to the least exact.
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 
-# Names of the element types in the device headers.
+# Names in the device headers: of the types of elements, and of sums.
+_ACCUMULATORS = {"fp32": "float", "fp16": "f16"}
 ELEMENTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "float"}
 
 
@@ -45,9 +46,10 @@ class KernelSpec:
     """One named variant of one family: static facts, and the one predicate of what it serves.
 
     source: file in kernels/. defines: macros without their prefix GEMM_, beside those that follow
-    from the tile and the problem. accumulate, precision: what its arithmetic is. b_rows: the
-    storages of B that it reads. rate: TFLOP/s that it reaches on an H200 with the GPU full, by
-    which `choose` ranks.
+    from the tile and the problem. accumulates: the types of sum it can form; precision: what its
+    arithmetic is. b_rows: the storages of B that it reads. whole_tiles: it has no guards. min_blocks:
+    blocks that share a multiprocessor. rate: TFLOP/s that it reaches on an H200 with the GPU full,
+    by which `choose` ranks.
     """
 
     name: str
@@ -55,9 +57,11 @@ class KernelSpec:
     tile: tuple[int, int, int]
     threads: int
     dtypes: tuple[torch.dtype, ...]
-    accumulate: str = "fp32"
+    accumulates: tuple[str, ...] = ("fp32",)
     precision: str = "ieee"
     b_rows: str = "kn"
+    whole_tiles: bool = False
+    min_blocks: int = 1
     shared_bytes: int = 0
     min_capability: tuple[int, int] = (8, 0)
     raster_group: int = 1
@@ -77,12 +81,18 @@ class KernelSpec:
             return f"needs {needed} bytes of shared memory a block, {got} are there"
         if problem.dtype not in self.dtypes:
             return f"computes {_names(self.dtypes)}, not {_names((problem.dtype,))}"
-        if problem.accumulate != self.accumulate:
-            return f"accumulates in {self.accumulate}, not in {problem.accumulate}"
+        if problem.accumulate not in self.accumulates:
+            return f"accumulates in {', '.join(self.accumulates)}, not in {problem.accumulate}"
         if PRECISIONS.index(self.precision) > PRECISIONS.index(problem.precision):
             return f"computes with precision {self.precision}, less than {problem.precision}"
         if problem.b_rows not in self.b_rows:
             return f"needs b stored as rows of {self.b_rows}, got rows of {problem.b_rows}"
+        if self.whole_tiles and not _whole(problem, self.tile):
+            m, n, k = self.tile
+            return (
+                f"needs m, n, k that are multiples of {m}, {n}, {k} and rows that start at multiples "
+                f"of 16 bytes"
+            )
         if self.blocks(problem) >= 2**31:
             return f"has more blocks than a grid, {self.blocks(problem)}"
         return None
@@ -101,6 +111,8 @@ class KernelSpec:
             "BLOCK_N": block_n,
             "BLOCK_K": block_k,
             "THREADS": self.threads,
+            "MIN_BLOCKS": self.min_blocks,
+            "ACCUMULATOR": _ACCUMULATORS[problem.accumulate],
             "RASTER_GROUP": self.raster_group,
             "B_ROWS_ARE_N": _flag(problem.b_rows == "n"),
             "ALIGNED_A": _flag(problem.aligned_a),
@@ -118,6 +130,12 @@ def raster(block: int, tiles_m: int, tiles_n: int, group: int) -> tuple[int, int
     height = min(group, tiles_m - first)
     within = block - first * tiles_n
     return first + within % height, within // height
+
+
+def _whole(problem: GemmProblem, tile: tuple[int, int, int]) -> bool:
+    sizes = (problem.m, problem.n, problem.k)
+    aligned = problem.aligned_a and problem.aligned_b
+    return aligned and all(size % part == 0 for size, part in zip(sizes, tile, strict=True))
 
 
 def _flag(value: bool) -> str:

@@ -7,14 +7,16 @@
 
 using namespace gemm_core;
 
-using Mainloop = MainloopMma<GEMM_ELEMENT, GEMM_BLOCK_M, GEMM_BLOCK_N, GEMM_BLOCK_K, GEMM_WARPS_M, GEMM_WARPS_N, GEMM_STAGES,
-                             GEMM_B_ROWS_ARE_N, GEMM_ALIGNED_A, GEMM_ALIGNED_B, GEMM_SPLIT_TF32>;
+using Mainloop = MainloopMma<GEMM_ELEMENT, GEMM_BLOCK_M, GEMM_BLOCK_N, GEMM_BLOCK_K, GEMM_WARPS_M,
+                             GEMM_WARPS_N, GEMM_STAGES, GEMM_B_ROWS_ARE_N, GEMM_ALIGNED_A,
+                             GEMM_ALIGNED_B, GEMM_SPLIT_TF32>;
 
 extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, 1)
-    gemm(const GEMM_ELEMENT* __restrict__ a, const GEMM_ELEMENT* __restrict__ b, GEMM_OUTPUT* __restrict__ c, int m,
-         int n, int k, i64 pitch_a, i64 pitch_b, i64 pitch_c) {
+    gemm(const GEMM_ELEMENT* __restrict__ a, const GEMM_ELEMENT* __restrict__ b,
+         GEMM_OUTPUT* __restrict__ c, int m, int n, int k, i64 pitch_a, i64 pitch_b, i64 pitch_c) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const int tiles_m = (m + GEMM_BLOCK_M - 1) / GEMM_BLOCK_M, tiles_n = (n + GEMM_BLOCK_N - 1) / GEMM_BLOCK_N;
+  const int tiles_m = (m + GEMM_BLOCK_M - 1) / GEMM_BLOCK_M;
+  const int tiles_n = (n + GEMM_BLOCK_N - 1) / GEMM_BLOCK_N;
   const TileIndex tile = raster<GEMM_RASTER_GROUP>(blockIdx.x, tiles_m, tiles_n);
   const int m0 = tile.m * GEMM_BLOCK_M, n0 = tile.n * GEMM_BLOCK_N;
   Mainloop::Accumulators acc = {};

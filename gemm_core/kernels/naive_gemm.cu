@@ -2,8 +2,26 @@
 // Adds nothing to the definition; limited by its loads, two for every multiply-add. Serves what no
 // other kernel does.
 #include "gemm_core/numeric.cuh"
+#include "gemm_core/ptx/half2.cuh"
 
 using namespace gemm_core;
+
+// The running sum, in floats or in halves.
+template <class ACC>
+struct Sum {
+  float value = 0.f;
+  template <class T>
+  __device__ void add(T x, T y) {
+    value = fmaf(Numeric<T>::to_float(x), Numeric<T>::to_float(y), value);
+  }
+  __device__ float result() const { return value; }
+};
+template <>
+struct Sum<f16> {
+  u32 value = 0;
+  __device__ void add(f16 x, f16 y) { value = ptx::fma_f16x2(x.bits, y.bits, value); }
+  __device__ float result() const { return Numeric<f16>::to_float(f16{static_cast<u16>(value)}); }
+};
 
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS)
     gemm(const GEMM_ELEMENT* __restrict__ a, const GEMM_ELEMENT* __restrict__ b,
@@ -15,9 +33,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS)
   const i64 step_b = GEMM_B_ROWS_ARE_N ? 1 : pitch_b;
   const GEMM_ELEMENT* from_a = a + row * pitch_a;
   const GEMM_ELEMENT* from_b = b + (GEMM_B_ROWS_ARE_N ? column * pitch_b : column);
-  float sum = 0.f;
-  for (int i = 0; i < k; ++i)
-    sum = fmaf(Numeric<GEMM_ELEMENT>::to_float(from_a[i]),
-               Numeric<GEMM_ELEMENT>::to_float(from_b[i * step_b]), sum);
-  c[row * pitch_c + column] = Numeric<GEMM_OUTPUT>::from_float(sum);
+  Sum<GEMM_ACCUMULATOR> sum;
+  for (int i = 0; i < k; ++i) sum.add(from_a[i], from_b[i * step_b]);
+  c[row * pitch_c + column] = Numeric<GEMM_OUTPUT>::from_float(sum.result());
 }

@@ -14,26 +14,43 @@ import pytest
 import torch
 
 from gemm_core.compile import INCLUDE_FOLDER, KERNEL_FOLDER
+from gemm_core.device import Device
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
 
+H200 = Device(
+    index=0, name="NVIDIA H200", capability=(9, 0), sm_count=132, shared_bytes=232_448,
+    l2_bytes=62_914_560,
+)  # fmt: skip
 SHIM = Path(__file__).parent / "shim"
 COMPILER = shutil.which("g++")
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 
-# One kernel of every family and arithmetic, and of every layout of threads.
+# One kernel of every family and arithmetic, of every layout of threads and every way of copying.
 NAMES = (
     "sgemm_naive",
     "hgemm_naive",
+    "hgemm_naive_half",
+    "sgemm_sliced_k",
     "sgemm_t8x8_sliced_k",
-    "sgemm_t8x8_bcf_offset",
-    "sgemm_t8x8_bcf_dbuf",
-    "sgemm_t8x4_k16_dbuf_offset",
+    "sgemm_t8x8_bcf_dbuf_offset",
+    "sgemm_t8x4_k16_dbuf_async",
     "sgemm_t8x16_k16_dbuf",
+    "hgemm_sliced_k",
+    "hgemm_t8x8_f16x4_bcf",
+    "hgemm_t4x4_f16x4_pack_bcf_offset",
+    "hgemm_t8x8_k16_f16x8_pack_dbuf_async",
+    "wmma_m16n16k16_naive",
+    "wmma_mma4x2",
+    "wmma_mma4x2_warp2x4x2_async_offset",
+    "wmma_m32n8k16_mma2x4_warp2x4_dbuf_offset",
+    "wmma_m8n32k16_mma4x2_warp4x2_dbuf_offset",
+    "wmma_mma4x2_warp2x4_stage3",
+    "wmma_mma4x2_warp2x4x2_rbuf_async_offset",
     "mma_64x64x32_stage3",
     "mma_128x128x64_stage3",
-    "mma_tf32_128x128x32_stage3",
+    "mma_tf32_64x64x32_stage3",
     "mma_tf32x3_64x128x32_stage3",
 )
 
@@ -46,6 +63,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def program(folder: Path, spec: KernelSpec, problem: GemmProblem) -> Path:
     """The kernel specialised to the problem's dtype and layout, as an executable; built once."""
     flags = f"{problem.b_rows}{problem.aligned_a:d}{problem.aligned_b:d}{problem.paired_c:d}"
+    flags += problem.accumulate
     path = folder / f"{spec.name}-{str(problem.dtype)[6:]}-{flags}"
     if not path.exists():
         macros = [f"-D{name}={value}" for name, value in spec.macros(problem).items()]
@@ -60,7 +78,12 @@ def program(folder: Path, spec: KernelSpec, problem: GemmProblem) -> Path:
 
 
 def run_on_cpu(
-    folder: Path, spec: KernelSpec, shape: tuple[int, int, int], b_rows: str, aligned: bool
+    folder: Path,
+    spec: KernelSpec,
+    shape: tuple[int, int, int],
+    b_rows: str,
+    accumulate: str,
+    aligned: bool,
 ) -> None:
     """Compare C, and the padding beside it, with the exact product."""
     m, n, k = shape
@@ -81,8 +104,9 @@ def run_on_cpu(
     problem = GemmProblem(
         m=m, n=n, k=k, dtype=dtype, out_dtype=dtype, b_rows=b_rows,
         aligned_a=a.stride(0) % per_chunk == 0, aligned_b=b.stride(0) % per_chunk == 0,
-        paired_c=c.stride(0) % 2 == 0, precision=spec.precision,
+        paired_c=c.stride(0) % 2 == 0, precision=spec.precision, accumulate=accumulate,
     )  # fmt: skip
+    assert spec.refuses(problem, H200) is None
     numbers = [
         spec.blocks(problem), spec.threads, m, n, k, a.stride(0), b.stride(0), c.stride(0),
         a.nbytes, b.nbytes, c.nbytes,
@@ -104,28 +128,38 @@ def run_on_cpu(
 
 
 CASES = [
-    pytest.param(KERNELS[name], b_rows, id=f"{name}-{b_rows}")
+    pytest.param(KERNELS[name], b_rows, accumulate, id=f"{name}-{b_rows}-{accumulate}")
     for name in NAMES
     for b_rows in KERNELS[name].b_rows
+    for accumulate in KERNELS[name].accumulates
 ]
+every_case = pytest.mark.parametrize(("spec", "b_rows", "accumulate"), CASES)
 
 
 def test_every_kernel_source_is_run_here() -> None:
     assert {KERNELS[name].source for name in NAMES} == {spec.source for spec in KERNELS.values()}
 
 
-@pytest.mark.parametrize(("spec", "b_rows"), CASES)
-def test_ragged_shapes_are_exact(spec: KernelSpec, b_rows: str, programs: Path) -> None:
+@every_case
+def test_ragged_shapes_are_exact(
+    spec: KernelSpec, b_rows: str, accumulate: str, programs: Path
+) -> None:
     """Less and more than a tile, several K tiles and fewer than stages, K tails of aligned rows."""
     tm, tn, tk = spec.tile
-    for shape in ((tm + 1, tn - 1, 2 * tk + 7), (5, 3, 8), (tm, tn + 8, max(1, 3 * tk - 8))):
-        run_on_cpu(programs, spec, shape, b_rows, aligned=True)
+    shapes = [(tm + 1, tn - 1, 2 * tk + 7), (5, 3, 8), (tm, tn + 8, max(1, 3 * tk - 8))]
+    if spec.whole_tiles:
+        shapes = [(tm, tn, tk), (2 * tm, 3 * tn, 4 * tk)]
+    for shape in shapes:
+        run_on_cpu(programs, spec, shape, b_rows, accumulate, aligned=True)
 
 
-@pytest.mark.parametrize(("spec", "b_rows"), CASES)
+@pytest.mark.parametrize(
+    ("spec", "b_rows", "accumulate"),
+    [case for case in CASES if not case.values[0].whole_tiles],
+)
 def test_unaligned_rows_and_odd_sizes_are_exact(
-    spec: KernelSpec, b_rows: str, programs: Path
+    spec: KernelSpec, b_rows: str, accumulate: str, programs: Path
 ) -> None:
     tm, _, tk = spec.tile
     for shape in ((tm - 1, 9, 2 * tk + 1), (1, 1, 1), (3, 2, 0)):
-        run_on_cpu(programs, spec, shape, b_rows, aligned=False)
+        run_on_cpu(programs, spec, shape, b_rows, accumulate, aligned=False)

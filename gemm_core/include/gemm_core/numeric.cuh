@@ -15,6 +15,16 @@ struct bf16 {
   u16 bits;
 };
 
+// std::conditional.
+template <bool FIRST, class A, class B>
+struct Select {
+  using type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+  using type = B;
+};
+
 template <class T>
 struct Numeric;
 
@@ -41,5 +51,15 @@ struct Numeric<float> {
   static __device__ float to_float(float x) { return x; }
   static __device__ float from_float(float x) { return x; }
 };
+
+// Sum i of those that a thread keeps: floats, or halves in pairs.
+template <int COUNT>
+__device__ __forceinline__ float sum_of(const float (&sums)[COUNT], int i) {
+  return sums[i];
+}
+template <int PAIRS>
+__device__ __forceinline__ float sum_of(const u32 (&sums)[PAIRS], int i) {
+  return Numeric<f16>::to_float(f16{static_cast<u16>(sums[i / 2] >> 16 * (i % 2))});
+}
 
 }  // namespace gemm_core

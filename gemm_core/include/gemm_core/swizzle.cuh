@@ -22,4 +22,15 @@ struct Swizzle {
   }
 };
 
+// The other remedy: rows of COLS elements of T, PAD more between them. PAD 0 is plain.
+template <class T, int COLS, int PAD>
+struct Padded {
+  static constexpr int pitch = COLS + PAD;  // elements
+  static_assert(pitch * sizeof(T) % 16 == 0, "chunks are aligned");
+
+  static __device__ __forceinline__ int at(int row, int chunk) {
+    return row * pitch * static_cast<int>(sizeof(T)) + chunk * 16;
+  }
+};
+
 }  // namespace gemm_core

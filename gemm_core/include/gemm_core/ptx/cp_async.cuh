@@ -22,6 +22,18 @@ __device__ __forceinline__ void cp_async_16(unsigned int target, const void* sou
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(target), "l"(source) : "memory");
 }
 
+// Four bytes, both addresses multiples of 4; zeros unless `exists`.
+__device__ __forceinline__ void cp_async_4(unsigned int target, const void* source, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :
+               : "r"(target), "l"(source), "r"(exists ? 4 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void cp_async_4(unsigned int target, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(target), "l"(source) : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -13,6 +13,13 @@ inline void cp_async_16(unsigned target, const void* source, int bytes) {
   if (bytes) std::memcpy(shared + target, source, bytes);
 }
 inline void cp_async_16(unsigned target, const void* source) { cp_async_16(target, source, 16); }
+inline void cp_async_4(unsigned target, const void* source, bool exists) {
+  if (target % 4 || target + 4 > sizeof(shared)) std::abort();
+  if (exists && reinterpret_cast<std::size_t>(source) % 4) std::abort();
+  std::memset(shared + target, 0, 4);
+  if (exists) std::memcpy(shared + target, source, 4);
+}
+inline void cp_async_4(unsigned target, const void* source) { cp_async_4(target, source, true); }
 inline void cp_async_commit() {}
 template <int PENDING>
 inline void cp_async_wait() {}
