@@ -25,7 +25,7 @@ run: $(READY) ## set up, then the main job: SDDMM on a 10000x10000 matrix agains
 
 .PHONY: test
 test: $(READY) ## set up, then all tests that need no GPU
-	$(PY) -m pytest -m "not gpu"
+	$(PY) -m pytest -m "not gpu" -n auto
 
 .PHONY: test-gpu
 test-gpu: $(READY) ## the tests that need a CUDA device

@@ -1,4 +1,4 @@
-"""The ladder: one line per named variant. docs/ladder.md tells what each adds and what it measured."""
+"""The ladder: one line per named variant. docs/ladder.md says what each adds and measured."""
 
 from __future__ import annotations
 
@@ -241,7 +241,8 @@ _HGEMM_WMMA = (
     _wmma("wmma_m8n32k16_mma4x2_warp4x2_dbuf_offset", _K16, (4, 2), 100, fragment=(8, 32), stages=2,
           pad=8),
     *(
-        _wmma(f"wmma_mma4x2_warp2x4_stage{s}", _K16, (4, 2), 200, stages=s, asynchronous=True, pad=8)
+        _wmma(f"wmma_mma4x2_warp2x4_stage{s}", _K16, (4, 2), 200, stages=s, asynchronous=True,
+              pad=8)
         for s in (2, 3, 4)
     ),
     *(

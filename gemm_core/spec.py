@@ -47,9 +47,9 @@ class KernelSpec:
 
     source: file in kernels/. defines: macros without their prefix GEMM_, beside those that follow
     from the tile and the problem. accumulates: the types of sum it can form; precision: what its
-    arithmetic is. b_rows: the storages of B that it reads. whole_tiles: it has no guards. min_blocks:
-    blocks that share a multiprocessor. rate: TFLOP/s that it reaches on an H200 with the GPU full,
-    by which `choose` ranks.
+    arithmetic is. b_rows: the storages of B that it reads. whole_tiles: it has no guards.
+    min_blocks: blocks that share a multiprocessor. rate: TFLOP/s that it reaches on an H200 with
+    the GPU full, by which `choose` ranks.
     """
 
     name: str
@@ -90,8 +90,8 @@ class KernelSpec:
         if self.whole_tiles and not _whole(problem, self.tile):
             m, n, k = self.tile
             return (
-                f"needs m, n, k that are multiples of {m}, {n}, {k} and rows that start at multiples "
-                f"of 16 bytes"
+                f"needs m, n, k that are multiples of {m}, {n}, {k} and rows that start at "
+                f"multiples of 16 bytes"
             )
         if self.blocks(problem) >= 2**31:
             return f"has more blocks than a grid, {self.blocks(problem)}"

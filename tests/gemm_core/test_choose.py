@@ -48,6 +48,9 @@ def test_blocks_that_run_together_are_near_each_other() -> None:
         ),
         ("sgemm_naive", {}, "computes float32, not float16"),
         ("mma_128x256x64_stage3", {"accumulate": "fp16"}, "accumulates in fp32, not in fp16"),
+        ("hgemm_sliced_k", {}, "accumulates in fp16, not in fp32"),
+        ("wmma_m16n16k16_naive", {"k": 100}, "needs m, n, k that are multiples of 16, 16, 16 and"),
+        ("wmma_m16n16k16_naive", {"aligned_b": False}, "rows that start at multiples of 16 bytes"),
         ("mma_tf32_128x128x32_stage3", {"dtype": torch.float32}, "precision tf32, less than ieee"),
         (
             "mma_tf32_128x128x32_stage3",

@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
 
 from gemm_core import gemm
+from gemm_core.compile import KERNEL_FOLDER, compile_kernel
+from gemm_core.device import device
 from gemm_core.registry import KERNELS
-from gemm_core.spec import KernelSpec
+from gemm_core.spec import GemmProblem, KernelSpec
 
 pytestmark = pytest.mark.gpu
 
 CASES = [
-    pytest.param(spec, dtype, b_rows, id=f"{name}-{str(dtype)[6:]}-{b_rows}")
+    pytest.param(spec, dtype, rows, sums, id=f"{name}-{str(dtype)[6:]}-{rows}-{sums}")
     for name, spec in KERNELS.items()
     for dtype in spec.dtypes
-    for b_rows in spec.b_rows
+    for rows in spec.b_rows
+    for sums in spec.accumulates
 ]
-every_kernel = pytest.mark.parametrize(("spec", "dtype", "b_rows"), CASES)
+every_kernel = pytest.mark.parametrize(("spec", "dtype", "b_rows", "accumulate"), CASES)
+
+
+def _compile(spec: KernelSpec, problem: GemmProblem, arch: str) -> None:
+    compile_kernel(KERNEL_FOLDER / spec.source, spec.macros(problem), arch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_by_all_cores() -> None:
+    """What the tests below ask for most, so that they do not compile it one after the other."""
+    jobs = []
+    for case in CASES:
+        spec, dtype, b_rows, accumulate = case.values
+        for aligned, paired in ((True, False), (True, True), (False, False)):
+            problem = GemmProblem(
+                m=16, n=16, k=16, dtype=dtype, out_dtype=dtype, b_rows=b_rows, aligned_a=aligned,
+                aligned_b=aligned, paired_c=paired, accumulate=accumulate,
+                precision=spec.precision,
+            )  # fmt: skip
+            jobs.append((spec, problem, device(0).arch))
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        for job in [pool.submit(_compile, *job) for job in jobs]:
+            job.result()
+
 
 # Unit roundoff of what a kernel rounds its operands to.
 OPERAND_ROUNDING = {"ieee": 0.0, "tf32x3": 2.0**-21, "tf32": 2.0**-11}
@@ -41,13 +69,22 @@ def operands(
     return a, stored(k, n, dtype, offset, pad)
 
 
-def run(spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, guard: int = 3) -> torch.Tensor:
+def sizes(spec: KernelSpec, m: int, n: int, k: int) -> tuple[int, int, int]:
+    """These, or the next that a kernel without guards takes."""
+    if not spec.whole_tiles:
+        return m, n, k
+    return tuple(-(-size // part) * part for size, part in zip((m, n, k), spec.tile, strict=True))
+
+
+def run(
+    spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, accumulate: str, guard: int = 3
+) -> torch.Tensor:
     """C by this kernel, into the middle of a NaN-filled field whose border must stay NaN."""
     m, n = a.shape[0], b.shape[1]
     field = torch.full((m + 2 * guard, n + 2 * guard), torch.nan, dtype=a.dtype, device="cuda")
     out = field[guard : guard + m, guard : guard + n]
     before = a.clone(), b.clone()  # compared by bits, as NaN differs from itself
-    gemm(a, b, out=out, kernel=spec.name, precision=spec.precision)
+    gemm(a, b, out=out, kernel=spec.name, precision=spec.precision, accumulate=accumulate)
     border = field.clone()
     border[guard : guard + m, guard : guard + n] = torch.nan
     assert border.isnan().all(), "wrote outside C"
@@ -57,11 +94,13 @@ def run(spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, guard: int = 3) -> t
     return out
 
 
-def assert_right(spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+def assert_right(
+    spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: str = "fp32"
+) -> None:
     """|C - AB| <= gamma_k |A||B| + rounding of C, element by element, in float64."""
     k = a.shape[1]
     truth, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-    u = 2.0**-24
+    u = 2.0**-24 if accumulate == "fp32" else 2.0**-11
     # mma.sync truncates its sums: twice the unit roundoff of rounding to nearest.
     gamma = 2 * (k + 2) * u / (1 - 2 * (k + 2) * u) + 2.1 * OPERAND_ROUNDING[spec.precision]
     info = torch.finfo(c.dtype)
@@ -74,89 +113,106 @@ def assert_right(spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, c: torch.Te
 def shapes_of(spec: KernelSpec) -> Iterator[tuple[int, int, int]]:
     """1; around the tile in every dimension; primes; odd and even K tiles; fewer than stages."""
     tm, tn, tk = spec.tile
+    if spec.whole_tiles:
+        yield from [(tm, tn, tk), (2 * tm, tn, 2 * tk), (5 * tm, 3 * tn, 7 * tk)]
+        return
     yield from [(1, 2, 1), (2, 1, 3), (tm, tn, tk), (2 * tm, tn, 2 * tk), (tm, 2 * tn, 7 * tk)]
     yield from [(tm - 1, tn + 1, tk + 1), (tm + 1, tn - 1, max(1, tk - 1)), (97, 61, 131)]
     yield from [(3 * tm + 5, 2, 5 * tk + 3), (2, 3 * tn + 5, 1000)]
 
 
 @every_kernel
-def test_any_shape_is_right(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -> None:
+def test_any_shape_is_right(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+) -> None:
     for m, n, k in shapes_of(spec):
         if min(n, k) == 1:  # a stride of such an operand says nothing of its storage
             b_rows = spec.b_rows[-1]
         a, b = operands(m, n, k, dtype, b_rows)
         if b_rows == "n" and b.stride(1) == 1:
             continue
-        assert_right(spec, a, b, run(spec, a, b))
+        assert_right(spec, a, b, run(spec, a, b, accumulate), accumulate)
 
 
 @every_kernel
-def test_k_of_zero_gives_zeros(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -> None:
-    a = torch.empty(70, 8, dtype=dtype, device="cuda")[:, :0]
-    b = torch.empty(90, 8, dtype=dtype, device="cuda")[:, :0].T
+def test_k_of_zero_gives_zeros(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+) -> None:
+    m, n, _ = sizes(spec, 70, 90, 0)
+    a = torch.empty(m, 8, dtype=dtype, device="cuda")[:, :0]
+    b = torch.empty(n, 8, dtype=dtype, device="cuda")[:, :0].T
     if b_rows == "k":
-        b = torch.empty(0, 90, dtype=dtype, device="cuda")
-    assert not run(spec, a, b).any()
+        b = torch.empty(0, n, dtype=dtype, device="cuda")
+    assert not run(spec, a, b, accumulate).any()
 
 
 @every_kernel
-def test_small_integers_are_exact(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -> None:
-    a, b = operands(200, 300, 130, dtype, b_rows)
+def test_small_integers_are_exact(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+) -> None:
+    a, b = operands(*sizes(spec, 200, 300, 130), dtype, b_rows)
     a.copy_(torch.randint(-2, 3, a.shape, device="cuda"))
     b.copy_(torch.randint(-2, 3, b.shape, device="cuda"))
     expected = (a.double() @ b.double()).to(dtype)
-    assert torch.equal(run(spec, a, b), expected)
+    assert torch.equal(run(spec, a, b, accumulate), expected)
 
 
 @every_kernel
 def test_permutations_move_rows_and_columns(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
 ) -> None:
     """One-hot rows show a wrong index that random data would hide in its noise."""
-    size = 150
+    size = 160
     order = torch.randperm(size, device="cuda")
     a = torch.eye(size, device="cuda")[order].to(dtype)
     _, b = operands(size, size, size, dtype, b_rows)
     b.copy_(torch.randint(-99, 100, b.shape, device="cuda"))
-    assert torch.equal(run(spec, a, b), b[order])
+    assert torch.equal(run(spec, a, b, accumulate), b[order])
 
 
 @every_kernel
 @pytest.mark.parametrize(("offset", "pad"), [(1, 0), (0, 1), (3, 5), (8, 8)])
 def test_any_alignment_is_right(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, offset: int, pad: int
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str, offset: int, pad: int
 ) -> None:
-    a, b = operands(140, 150, 70, dtype, b_rows, offset, pad)
-    assert_right(spec, a, b, run(spec, a, b))
+    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_rows, offset, pad)
+    if spec.whole_tiles and (offset, pad) != (8, 8):
+        with pytest.raises(ValueError, match="rows that start at multiples of 16 bytes"):
+            run(spec, a, b, accumulate)
+        return
+    assert_right(spec, a, b, run(spec, a, b, accumulate), accumulate)
 
 
 @every_kernel
 def test_nan_and_infinity_reach_their_row_and_column_only(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
 ) -> None:
-    a, b = operands(140, 150, 70, dtype, b_rows)
-    a[17, 5], b[69, 149] = torch.nan, torch.inf
-    c = run(spec, a, b)
-    expected = torch.zeros(140, 150, dtype=torch.bool, device="cuda")
-    expected[17], expected[:, 149] = True, True
+    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_rows)
+    a[17, 5], b[69, 139] = torch.nan, torch.inf
+    c = run(spec, a, b, accumulate)
+    expected = torch.zeros_like(c, dtype=torch.bool)
+    expected[17], expected[:, 139] = True, True
     assert torch.equal(~c.isfinite(), expected)
 
 
 @every_kernel
 def test_a_hundred_runs_give_the_same_bits(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
 ) -> None:
-    a, b = operands(300, 260, 500, dtype, b_rows)
-    first = run(spec, a, b).clone()
+    a, b = operands(*sizes(spec, 300, 260, 500), dtype, b_rows)
+    first = run(spec, a, b, accumulate).clone()
+    options = {"kernel": spec.name, "precision": spec.precision, "accumulate": accumulate}
     for _ in range(100):
-        assert torch.equal(gemm(a, b, kernel=spec.name, precision=spec.precision), first)
+        assert torch.equal(gemm(a, b, **options), first)
 
 
 @every_kernel
-def test_streams_and_graphs(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -> None:
-    a, b = operands(300, 260, 100, dtype, b_rows)
+def test_streams_and_graphs(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+) -> None:
+    a, b = operands(*sizes(spec, 300, 260, 100), dtype, b_rows)
     fresh_a = torch.randn_like(a)
-    options = {"kernel": spec.name, "precision": spec.precision}
+    options = {"kernel": spec.name, "precision": spec.precision, "accumulate": accumulate}
     gemm(a, b, **options)
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
@@ -165,7 +221,7 @@ def test_streams_and_graphs(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -
         a.copy_(fresh_a)  # late: a kernel on another stream would read the old values
         c = gemm(a, b, **options)
     stream.synchronize()
-    assert_right(spec, fresh_a, b, c)
+    assert_right(spec, fresh_a, b, c, accumulate)
     graph, out = torch.cuda.CUDAGraph(), torch.empty_like(c)
     with torch.cuda.graph(graph):
         gemm(a, b, out=out, **options)
@@ -173,7 +229,7 @@ def test_streams_and_graphs(spec: KernelSpec, dtype: torch.dtype, b_rows: str) -
         a.normal_()
         out.fill_(torch.nan)
         graph.replay()
-        assert_right(spec, a, b, out)
+        assert_right(spec, a, b, out, accumulate)
 
 
 def test_the_chooser_serves_every_problem() -> None:
