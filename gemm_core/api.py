@@ -12,6 +12,7 @@ from gemm_core.compile import KERNEL_FOLDER, compile_kernel
 from gemm_core.device import device
 from gemm_core.launch import INT, LONG, POINTER, Kernel
 from gemm_core.spec import ELEMENTS, PRECISIONS, GemmProblem, KernelSpec
+from gemm_core.wmma_layout import check_wmma_layout
 
 # Of every GEMM kernel: a, b, c, m, n, k and the row pitches of a, b, c in elements.
 PARAMETERS = (POINTER, POINTER, POINTER, INT, INT, INT, LONG, LONG, LONG)
@@ -102,6 +103,8 @@ def loaded(spec: KernelSpec, problem: GemmProblem, device_index: int) -> Kernel:
 
 @functools.cache
 def _loaded(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index: int) -> Kernel:
+    if spec.source.startswith("wmma"):
+        check_wmma_layout(device_index)
     cubin = compile_kernel(KERNEL_FOLDER / spec.source, dict(macros), device(device_index).arch)
     return Kernel(
         spec.name, cubin.code, "gemm", PARAMETERS, spec.threads, spec.shared_bytes, device_index

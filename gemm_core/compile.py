@@ -130,7 +130,7 @@ def _compile(
         std="c++17",
         device_as_default_execution_space=True,  # lambdas have no room for __device__
         include_path=[str(folder) for folder in include],
-        define_macro=list(macros.items()),
+        define_macro=list(macros.items()) or None,
         ptxas_options=["-v"],
         lineinfo=True,
     )

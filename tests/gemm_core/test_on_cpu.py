@@ -15,6 +15,7 @@ import torch
 
 from gemm_core.compile import INCLUDE_FOLDER, KERNEL_FOLDER
 from gemm_core.device import Device
+from gemm_core.fragments import LAYOUTS, ldmatrix_address
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
 
@@ -163,3 +164,18 @@ def test_unaligned_rows_and_odd_sizes_are_exact(
     tm, _, tk = spec.tile
     for shape in ((tm - 1, 9, 2 * tk + 1), (1, 1, 1), (3, 2, 0)):
         run_on_cpu(programs, spec, shape, b_rows, accumulate, aligned=False)
+
+
+def test_the_twin_of_the_fragment_layouts_agrees_with_python(tmp_path: Path) -> None:
+    command = [str(COMPILER), "-std=c++17", "-w", f"-I{SHIM}", f"-I{INCLUDE_FOLDER}"]
+    subprocess.run([*command, str(SHIM / "fragments.cpp"), "-o", tmp_path / "print"], check=True)
+    printed = subprocess.run([tmp_path / "print"], capture_output=True, text=True, check=True)
+    lines = [line.split() for line in printed.stdout.splitlines()]
+    assert len(lines) == 32 * (4 + 8 + 4 + 4 + 2 + 3 * 8 + 2)
+    for name, *numbers in lines:
+        lane, element, row, column = map(int, numbers)
+        if name.startswith("address_"):
+            expected = ldmatrix_address(lane, name.removeprefix("address_"))
+        else:
+            expected = LAYOUTS[name].position(lane, element)
+        assert (row, column) == tuple(map(int, expected)), (name, lane, element)

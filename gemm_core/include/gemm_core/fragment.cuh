@@ -31,8 +31,8 @@ __device__ __forceinline__ Position mma_tf32_b(int lane, int i) {
   return {lane % 4 + 4 * i, lane / 4};
 }
 
-// Accumulators of wmma MxNx16, eight elements a lane. CUDA does not promise them: probe.py compares
-// them with the device's own before the first kernel that relies on them.
+// Accumulators of wmma MxNx16, eight elements a lane. CUDA does not promise them: wmma_layout.py asks
+// the device before the first kernel that relies on them.
 template <int M, int N>
 __device__ __forceinline__ Position wmma_accumulator(int lane, int i) {
   if constexpr (M == 16) return mma_a(lane, i);

@@ -1,0 +1,88 @@
+"""Fragments as a device has them against fragments.py, and the refusal of one that differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gemm_core.compile import compile_kernel
+from gemm_core.device import device
+from gemm_core.fragments import LAYOUTS
+from gemm_core.launch import POINTER, Kernel
+from gemm_core.wmma_layout import (
+    SHAPES,
+    LayoutError,
+    check_wmma_layout,
+    probe,
+    refuse_other_layouts,
+)
+
+DUMP = Path(__file__).parent / "fragment_dump.cu"
+
+
+def as_told() -> np.ndarray:
+    """The probe's answer of a device that is as fragments.py says."""
+    lanes, elements = np.arange(32)[:, None], np.arange(8)[None, :]
+    positions = [LAYOUTS[shape].position(lanes, elements) for shape in SHAPES]
+    return np.stack([np.stack([32 * row + column] * 2) for row, column in positions])
+
+
+def test_a_device_that_keeps_accumulators_otherwise_is_refused_loudly() -> None:
+    refuse_other_layouts(as_told(), "this GPU")
+    other = as_told()
+    other[1, 0, 5, [2, 3]] = other[1, 0, 5, [3, 2]]
+    told = r"this GPU keeps wmma m32n8k16 accumulators \(fp32\) otherwise .* element 2 of lane 5 is"
+    with pytest.raises(LayoutError, match=told):
+        refuse_other_layouts(other, "this GPU")
+
+
+def launched(entry: str, *tensors: torch.Tensor) -> None:
+    cubin = compile_kernel(DUMP, {}, device(0).arch)
+    Kernel(entry, cubin.code, entry, (POINTER,) * len(tensors), 32, 1024, 0)(
+        1, *(x.data_ptr() for x in tensors)
+    )
+
+
+@pytest.mark.gpu
+def test_wmma_accumulators_lie_on_this_device_as_told() -> None:
+    np.testing.assert_array_equal(probe(0), as_told())
+    check_wmma_layout(0)
+
+
+@pytest.mark.gpu
+def test_ldmatrix_hands_out_what_the_layouts_say() -> None:
+    tile = torch.arange(256, dtype=torch.int16, device="cuda")
+    out = torch.empty(2, 32, 8, dtype=torch.int16, device="cuda")
+    launched("dump_ldmatrix", tile, out)
+    matrix = tile.cpu().numpy().reshape(32, 8)
+    for got, name in zip(out.cpu().numpy(), ("ldmatrix_x4", "ldmatrix_x4_trans"), strict=True):
+        np.testing.assert_array_equal(got, LAYOUTS[name].scatter(matrix))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("entry", "layout", "dtype"),
+    [
+        ("dump_mma_f16", "mma_m16n8k16", torch.float16),
+        ("dump_mma_bf16", "mma_m16n8k16", torch.bfloat16),
+        ("dump_mma_tf32", "mma_m16n8k8_tf32", torch.float32),
+    ],
+)
+def test_mma_multiplies_fragments_laid_out_as_told(
+    entry: str, layout: str, dtype: torch.dtype
+) -> None:
+    """Operands are spread over the lanes by fragments.py, and so is the product gathered."""
+    layout_a, layout_b = LAYOUTS[f"{layout}_a"], LAYOUTS[f"{layout}_b"]
+    generator = np.random.default_rng(0)
+    a = generator.integers(-8, 9, (layout_a.rows, layout_a.columns)).astype(np.float32)
+    b = generator.integers(-8, 9, (layout_b.rows, layout_b.columns)).astype(np.float32)
+    fragments = [
+        torch.from_numpy(layout.scatter(matrix)).to(dtype).cuda()
+        for layout, matrix in ((layout_a, a), (layout_b, b))
+    ]
+    c = torch.empty(32, 4, device="cuda")
+    launched(entry, *fragments, c)
+    np.testing.assert_array_equal(LAYOUTS["mma_m16n8k16_c"].gather(c.cpu().numpy()), a @ b)
