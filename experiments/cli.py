@@ -8,12 +8,13 @@ and an exit code.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from experiments import schema
 from experiments.errors import ExperimentError
 
 CONF = Path(__file__).parent.parent / "conf"
-_GROUPS = ("matrix", "study")
+_GROUPS = ("matrix", "study", "shapes")
 _SIZE = re.compile(r"\b[1-9]\d*x[1-9]\d*\b")
 
 _HELP = """\
@@ -40,6 +41,9 @@ usage: python -m experiments COMMAND [key=value ...]
   run +study=NAME                          a sweep: published_5000, published_10000, ...
   run -m matrix=A,B k=256,512              a sweep of your own
   report [output=DIR] [records=[FILE,...]] merge records into tables and plots
+  gemm [shape=MxNxK] [dtype=D] ...         every GEMM variant against cuBLAS at one shape
+  gemm +shapes=NAME                        a sweep: hgemm, sgemm
+  ladder [output=DIR] [records=[FILE,...]] merge records of gemm into tables and a plot
   fragments [LAYOUT]                       which lane holds which element of a tensor-core fragment
 
   M is a size (10000x10000), a file (.mtx, .mtx.gz, .smtx, .npz), or a YAML of conf/matrix:
@@ -55,7 +59,13 @@ def main(argv: list[str] | None = None) -> None:
         print(_HELP.format(matrices=matrices))
         return
     command, *arguments = argv
-    commands = {"run": _run, "report": _report, "fragments": _fragments}
+    commands = {
+        "run": _run,
+        "report": _report,
+        "gemm": _gemm,
+        "ladder": _ladder,
+        "fragments": _fragments,
+    }
     if command not in commands:
         _stop(f"unknown command {command!r}; choose from: {', '.join(commands)}", code=2)
     # torch tells once per process that its CSR tensors are in beta; every run would show it.
@@ -70,6 +80,14 @@ def _run(arguments: list[str]) -> None:
 
 def _report(arguments: list[str]) -> None:
     _hydra("report", _report_job, arguments)
+
+
+def _gemm(arguments: list[str]) -> None:
+    _hydra("gemm", _gemm_job, prepare_arguments(arguments))
+
+
+def _ladder(arguments: list[str]) -> None:
+    _hydra("ladder", _ladder_job, arguments)
 
 
 def _fragments(arguments: list[str]) -> None:
@@ -133,13 +151,29 @@ def _run_job(config: DictConfig) -> None:
     from experiments.run import run
 
     chosen = HydraConfig.get()
-    try:
+    with _one_line_errors():
         settings = typed(config)
         refuse_parallel_jobs(chosen.launcher._target_, device_of(settings))
         run(chosen.runtime.choices["matrix"], settings)
+
+
+def _gemm_job(config: DictConfig) -> None:
+    from experiments.ladder.run import run
+
+    with _one_line_errors():
+        settings = typed(config)
+        refuse_parallel_jobs(HydraConfig.get().launcher._target_, "cuda")
+        run(settings)
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """A job's error ends the program; in a sweep the other jobs go on and Hydra tells of it."""
+    try:
+        yield
     except (ExperimentError, OmegaConfBaseException) as error:
-        if chosen.mode == RunMode.MULTIRUN:
-            raise  # the other jobs go on, and Hydra says which one it was
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise
         _stop(_one_line(error))
 
 
@@ -154,6 +188,12 @@ def refuse_parallel_jobs(launcher: str, device: str) -> None:
 
 def _report_job(config: DictConfig) -> None:
     from experiments.report import report
+
+    report(typed(config))
+
+
+def _ladder_job(config: DictConfig) -> None:
+    from experiments.ladder.report import report
 
     report(typed(config))
 
@@ -187,6 +227,7 @@ def _unknown_key(key: str, known: list[str], prefix: str = "") -> str:
 def _hydra(config_name: str, job: Callable[[DictConfig], None], arguments: list[str]) -> None:
     """hydra.main, with its errors told in one line (HYDRA_FULL_ERROR=1 shows everything)."""
     schema.register()
+    known = [f.name for f in fields(schema.CONFIGS[config_name])]
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions come here
     sys.argv = ["experiments", *arguments]
@@ -196,13 +237,16 @@ def _hydra(config_name: str, job: Callable[[DictConfig], None], arguments: list[
     except (CompactHydraException, OmegaConfBaseException) as error:
         if full:
             raise
-        _stop(_one_line(error))
+        _stop(_one_line(error, known))
     except KeyboardInterrupt:
         _stop("interrupted", code=130)
 
 
-def _one_line(error: Exception) -> str:
-    """Hydra's messages run over several lines; their sense, and what is valid, in one."""
+def _one_line(error: Exception, known: Sequence[str] = ()) -> str:
+    """Hydra's messages run over several lines; their sense, and what is valid, in one.
+
+    known: the keys of the config.
+    """
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = error.missing_cfg_file.rpartition("/")
@@ -210,7 +254,7 @@ def _one_line(error: Exception) -> str:
         return f"unknown {group} {option!r}; choose from: {', '.join(error.options)}{sizes}"
     absent = re.search(r"Could not override '([^']+)'", text)
     if absent:
-        return _unknown_key(absent.group(1), [f.name for f in fields(schema.Config)])
+        return _unknown_key(absent.group(1), list(known))
     if error.__cause__ is not None and text.startswith("Error merging override "):
         override = text.removeprefix("Error merging override ")
         return f"{override}: {str(error.__cause__).splitlines()[0]}"

@@ -29,7 +29,7 @@ def draw(records: list[Record], output: Path) -> list[Path]:
         figure = _figure(records, label, value_of, format_value)
         for kind in ("png", "svg"):
             path = output / f"speedup_over_{name}.{kind}"
-            figure.savefig(path, dpi=150, bbox_inches="tight", metadata=_undated(kind))
+            figure.savefig(path, dpi=150, bbox_inches="tight", metadata=undated(kind))
             written.append(path)
         plt.close(figure)
     return written
@@ -95,6 +95,6 @@ def _line(
     ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
 
 
-def _undated(kind: str) -> dict[str, str | None]:
+def undated(kind: str) -> dict[str, str | None]:
     """No date in the file: the same records give the same bytes."""
     return {"Date": None} if kind == "svg" else {}

@@ -8,7 +8,7 @@ import logging
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -71,13 +71,23 @@ def key_of(parts: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-class Store:
-    """A file of JSON lines that only grows; of equal keys the last counts."""
+Kind = TypeVar("Kind", bound="Keyed")
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
 
-    def load(self) -> dict[str, Record]:
+class Keyed(Protocol):
+    """What a store holds: dataclasses with a key."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    key: str
+
+
+class Store(Generic[Kind]):
+    """A file of JSON lines that only grows; of equal keys the last counts. kind: of its records."""
+
+    def __init__(self, path: str | Path, kind: type[Kind]) -> None:
+        self.path, self.kind = Path(path), kind
+
+    def load(self) -> dict[str, Kind]:
         """All records by key. A last line cut off by a crash is passed over with a warning."""
         try:
             text = self.path.read_text(encoding="utf-8")
@@ -91,7 +101,7 @@ class Store:
             if not line:
                 continue
             try:
-                record = _parse(line)
+                record = self._parse(line)
             except (ValueError, TypeError) as error:
                 if number == len(lines):  # no newline: it was being written
                     _log.warning("%s: line %d is cut off; passed over", self.path, number)
@@ -100,7 +110,7 @@ class Store:
             records[record.key] = record
         return records
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Kind) -> None:
         """Add a line in one write, so that concurrent runs do not mix theirs."""
         line = json.dumps(asdict(record), allow_nan=True) + "\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,10 +130,9 @@ class Store:
             file.seek(-1, os.SEEK_END)
             return file.read(1) != b"\n"
 
-
-def _parse(line: str) -> Record:
-    values = json.loads(line)
-    if not isinstance(values, dict):
-        raise ValueError(f"an object is expected, got {type(values).__name__}")
-    known = {f.name for f in fields(Record)}
-    return Record(**{name: value for name, value in values.items() if name in known})
+    def _parse(self, line: str) -> Kind:
+        values = json.loads(line)
+        if not isinstance(values, dict):
+            raise ValueError(f"an object is expected, got {type(values).__name__}")
+        known = {f.name for f in fields(self.kind)}
+        return self.kind(**{name: value for name, value in values.items() if name in known})

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Protocol
 
 from experiments import table
 from experiments.errors import ExperimentError
 from experiments.record import Record, Store
 from experiments.schema import ReportConfig
+
+
+class Measured(Protocol):
+    """A record that says where it comes from."""
+
+    environment: dict[str, Any]
 
 
 def report(config: ReportConfig) -> None:
@@ -20,8 +27,8 @@ def report(config: ReportConfig) -> None:
     text = as_markdown(records)
     print(text)
     written = [
-        _write(output / "report.md", text),
-        _write(output / "report.csv", table.as_csv(records)),
+        write(output / "report.md", text),
+        write(output / "report.csv", table.as_csv(records)),
     ]
     if config.plots and find_spec("matplotlib") is None:
         print("no plots: matplotlib is not installed (pip install 'sddmm[plots]')")
@@ -40,7 +47,7 @@ def merge(paths: Iterable[str]) -> list[Record]:
             raise ExperimentError(
                 f"no records at {path}; measure some with `python -m experiments run`"
             )
-        for record in Store(path).load().values():
+        for record in Store(path, Record).load().values():
             newest[(_device(record), *table.case_of(record)[1:], record.method)] = record
     if not newest:
         raise ExperimentError(f"no records in {', '.join(paths)}")
@@ -52,7 +59,7 @@ def as_markdown(records: list[Record]) -> str:
     sections = []
     for device in dict.fromkeys(_device(r) for r in records):
         own = [r for r in records if _device(r) == device]
-        lines = [f"## {device}", "", *_provenance(own), "", table.as_text(table.rows(own))]
+        lines = [f"## {device}", "", *provenance(own), "", table.as_text(table.rows(own))]
         notes = table.notes(own)
         if notes:
             lines += ["", *(f"* {note}" for note in notes)]
@@ -60,7 +67,7 @@ def as_markdown(records: list[Record]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _provenance(records: list[Record]) -> list[str]:
+def provenance(records: Sequence[Measured]) -> list[str]:
     """One line for each environment that the records come from."""
     told = {}
     for r in records:
@@ -84,6 +91,6 @@ def _device(r: Record) -> str:
     return str(r.environment.get("device", "unknown device"))
 
 
-def _write(path: Path, text: str) -> Path:
+def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path

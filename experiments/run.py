@@ -29,7 +29,7 @@ def run(name: str, config: Config) -> list[Record]:
     row is wrong or failed, when the table has been printed.
     """
     chosen = methods.select(list(config.methods))
-    store = Store(config.records)
+    store = Store(config.records, Record)
     keys = {method: _key(name, config, method) for method in chosen}
     known = {} if config.force else store.load()
     records = [known[key] for key in keys.values() if key in known]

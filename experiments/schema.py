@@ -240,11 +240,62 @@ class ReportConfig:
     plots: bool = True
 
 
+@dataclass
+class GemmConfig:
+    """Every GEMM variant against cuBLAS at one shape, "MxNxK".
+
+    b_rows: b is stored as k rows of n, or as n rows of k. variants: names, or empty for all that
+    compute this dtype with sums in `accumulate`. force: measure again what the store holds.
+    """
+
+    shape: str = "4096x4096x4096"
+    dtype: str = "float16"
+    accumulate: str = "fp32"
+    b_rows: str = "k"
+    variants: list[str] = field(default_factory=list)
+    seed: int = 0
+    timing: Timing = field(default_factory=lambda: Timing(max_samples=10, seconds=0.3))
+    records: str = "results/gemm.jsonl"
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = self.shape.split("x")
+        right = len(sizes) == 3 and all(size.isdecimal() and int(size) >= 1 for size in sizes)
+        _require(right, "shape", "three sizes MxNxK", self.shape)
+        dtypes = DTYPES[:3]
+        _require(self.dtype in dtypes, "dtype", f"one of {', '.join(dtypes)}", self.dtype)
+        _require(self.accumulate in ("fp32", "fp16"), "accumulate", "fp32 or fp16", self.accumulate)
+        _require(self.b_rows in ("k", "n"), "b_rows", "k or n", self.b_rows)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        m, n, k = (int(size) for size in self.shape.split("x"))
+        return m, n, k
+
+
+@dataclass
+class LadderConfig:
+    """records: the files to merge. output: the folder for the tables, the CSV and the plot."""
+
+    records: list[str] = field(default_factory=lambda: ["results/gemm.jsonl"])
+    output: str = "results/ladder"
+    plots: bool = True
+
+
+# By the name of the YAML file of conf/ that fills it in.
+CONFIGS: dict[str, type] = {
+    "config": Config,
+    "report": ReportConfig,
+    "gemm": GemmConfig,
+    "ladder": LadderConfig,
+}
+
+
 def register() -> None:
     """Tell Hydra the types; call before composing."""
     store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
-    store.store(name="report_schema", node=ReportConfig)
+    for name, kind in CONFIGS.items():
+        store.store(name=f"{name}_schema", node=kind)
     for name, source in SOURCES.items():
         store.store(group="source", name=name, node=source)
 

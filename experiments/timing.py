@@ -13,9 +13,13 @@ import torch
 from experiments.methods import Run
 from experiments.schema import Timing
 
-# Counted calls of a method in a row, and the time of uncounted ones before them.
+# Counted samples of a method in a row, and the time of uncounted ones before them.
 _TURN = 5
 _SETTLE_MS = 60.0
+
+# On a GPU a sample is the mean of back-to-back calls that take about this long together.
+_BATCH_MS = 1.0
+_MOST_CALLS = 50
 
 
 class TimedOut(Exception):
@@ -38,9 +42,9 @@ def interleaved_ms(
 
     first_ms: what each run took when it was verified. A method is done at max_samples, or after
     `seconds` of its own time and min_samples; one that takes ten times `seconds` for a single call
-    is timed once. Its turn begins with calls that are not counted, until the idle threads of the
-    method before it have gone to sleep: in the common BLAS and OpenMP libraries they spin for tens
-    of milliseconds.
+    is timed once. Its turn begins with calls that are not counted. On a CPU the idle threads of the
+    method before it go to sleep meanwhile: in the common BLAS and OpenMP libraries they spin for
+    tens of milliseconds. A GPU meanwhile takes the clock that this method's power allows.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
     budget_ms = timing.seconds * 1e3
@@ -54,20 +58,39 @@ def interleaved_ms(
 
     while hungry := [name for name in runs if wants_more(name)]:
         for name in hungry:
-            _settle(runs[name], device, first_ms[name])
+            call_ms = _settle(runs[name], device, first_ms[name])
             for _ in range(_TURN):
                 if wants_more(name):
-                    samples[name].append(elapsed_ms(runs[name], device))
+                    samples[name].append(_sample_ms(runs[name], device, call_ms))
     return samples
 
 
-def _settle(run: Run, device: str, first_ms: float) -> None:
-    """Uncounted calls for _SETTLE_MS; none for a method so slow that it does not matter."""
+def _sample_ms(run: Run, device: str, call_ms: float) -> float:
+    """One call in ms: wall time on a CPU; on a GPU the device's, without the host's share."""
+    if not device.startswith("cuda"):
+        return elapsed_ms(run, device)
+    calls = max(1, min(_MOST_CALLS, round(_BATCH_MS / max(call_ms, 1e-3))))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+def _settle(run: Run, device: str, first_ms: float) -> float:
+    """Uncounted calls for _SETTLE_MS; none for a method so slow that it does not matter.
+
+    Returns what a call took in ms.
+    """
     if first_ms > 20 * _SETTLE_MS:
-        return
-    spent = 0.0
+        return first_ms
+    spent = call_ms = 0.0
     while spent < _SETTLE_MS:
-        spent += elapsed_ms(run, device)
+        call_ms = elapsed_ms(run, device)
+        spent += call_ms
+    return call_ms
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def record(method: str, ms: float | None, **changes: Any) -> Record:
 
 
 def test_a_store_gives_back_what_it_was_given_the_last_of_equal_keys(tmp_path: Path) -> None:
-    store = Store(tmp_path / "deep" / "records.jsonl")
+    store = Store(tmp_path / "deep" / "records.jsonl", Record)
     assert store.load() == {}
     first, second = record("ours", 1.0), record("torch_csr", 2.0)
     newer = replace(first, samples_ms=[9.0])
@@ -53,7 +53,7 @@ def test_a_store_gives_back_what_it_was_given_the_last_of_equal_keys(tmp_path: P
 def test_a_line_cut_off_by_a_crash_is_passed_over_and_not_joined(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Store(tmp_path / "records.jsonl")
+    store = Store(tmp_path / "records.jsonl", Record)
     first, second = record("ours", 1.0), record("torch_csr", 2.0)
     store.append(first)
     with open(store.path, "a") as file:
@@ -70,7 +70,7 @@ def test_a_broken_line_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ExperimentError, match="line 1 is no record"):
-        Store(path).load()
+        Store(path, Record).load()
 
 
 def test_figures_of_a_row() -> None:
@@ -110,10 +110,10 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for nnz in (50, 10):
         for k in (8, 16):
-            Store(files[0]).append(record("isratnisa", 4.0, k=k, nnz=nnz))
-            Store(files[0]).append(record("ours", 3.0, k=k, nnz=nnz, key=f"old{k}{nnz}"))
-            Store(files[1]).append(record("ours", 1.0, k=k, nnz=nnz))
-    Store(files[1]).append(record("cusparse", None))
+            Store(files[0], Record).append(record("isratnisa", 4.0, k=k, nnz=nnz))
+            Store(files[0], Record).append(record("ours", 3.0, k=k, nnz=nnz, key=f"old{k}{nnz}"))
+            Store(files[1], Record).append(record("ours", 1.0, k=k, nnz=nnz))
+    Store(files[1], Record).append(record("cusparse", None))
     output = tmp_path / "out"
     report.report(ReportConfig(records=[str(f) for f in files], output=str(output)))
     names = {"report.md", "report.csv"} | {

@@ -14,7 +14,7 @@ import torch
 from experiments import methods, run, schema, timing
 from experiments.case import device_of, make_case
 from experiments.errors import ExperimentError, RowsFailed
-from experiments.record import Store
+from experiments.record import Record, Store
 from experiments.schema import Config, Fem, Timing, Uniform
 from experiments.verify import Truth
 from sddmm.backends.cuda import CudaBackend
@@ -88,7 +88,7 @@ def test_a_wrong_result_has_no_time_and_fails_the_run(
     install(monkeypatch, good=right, bad=one_wrong, lazy=unwritten, short=lambda c: right(c)[:-1])
     with pytest.raises(RowsFailed, match="3 of 4 rows are not right: bad, lazy, short"):
         run.run("60x50", config)
-    by_name = {r.method: r for r in Store(config.records).load().values()}
+    by_name = {r.method: r for r in Store(config.records, Record).load().values()}
     assert by_name["good"].status == "ok"
     for name in ("bad", "lazy", "short"):
         assert (by_name[name].status, by_name[name].samples_ms) == ("wrong", [])
@@ -113,7 +113,7 @@ def test_a_method_that_fails_is_a_row_and_the_rest_go_on(
     install(monkeypatch, fails=fails, greedy=greedy, slow=slow, skips=skips, good=right)
     with pytest.raises(RowsFailed, match="3 of 5 rows are not right: fails, greedy, slow"):
         run.run("60x50", config)
-    told = {r.method: (r.status, r.reason) for r in Store(config.records).load().values()}
+    told = {r.method: (r.status, r.reason) for r in Store(config.records, Record).load().values()}
     assert told == {
         "fails": ("failed", "RuntimeError: no such kernel"),
         "greedy": ("out_of_memory", "MemoryError: 99 bytes"),
