@@ -153,7 +153,7 @@ def _mma(
         precision=precision,
         b_rows="kn" if precision == "ieee" else "n",
         shared_bytes=stages * (block_m + block_n) * block_k * itemsize,
-        raster_group=8,
+        raster_group=16,
         rate=rate,
         defines={
             "WARPS_M": warps[0],
@@ -166,19 +166,19 @@ def _mma(
 
 _SGEMM = (
     _naive("sgemm_naive", FLOAT),
-    _simt("sgemm_sliced_k", (32, 32, 32), (1, 1), 6, spread=False, buffers=1),
-    _simt("sgemm_t8x8_sliced_k", (128, 128, 8), (8, 8), 36, spread=False, buffers=1),
-    _simt("sgemm_t8x8_bcf", (128, 128, 8), (8, 8), 40, buffers=1),
-    _simt("sgemm_t8x8_bcf_offset", (128, 128, 8), (8, 8), 40, buffers=1, pad=4),
-    _simt("sgemm_t8x8_bcf_dbuf", (128, 128, 8), (8, 8), 39),
+    _simt("sgemm_sliced_k", (32, 32, 32), (1, 1), 6.7, spread=False, buffers=1),
+    _simt("sgemm_t8x8_sliced_k", (128, 128, 8), (8, 8), 35, spread=False, buffers=1),
+    _simt("sgemm_t8x8_bcf", (128, 128, 8), (8, 8), 37, buffers=1),
+    _simt("sgemm_t8x8_bcf_offset", (128, 128, 8), (8, 8), 37, buffers=1, pad=4),
+    _simt("sgemm_t8x8_bcf_dbuf", (128, 128, 8), (8, 8), 40),
     _simt("sgemm_t8x8_bcf_dbuf_offset", (128, 128, 8), (8, 8), 40, pad=4),
-    _simt("sgemm_t8x8_k16_dbuf", (128, 128, 16), (8, 8), 36),
-    _simt("sgemm_t8x8_k16_dbuf_offset", (128, 128, 16), (8, 8), 36, pad=4),
-    _simt("sgemm_t8x8_k16_dbuf_async", (128, 128, 16), (8, 8), 45, pad=4, asynchronous=True,
+    _simt("sgemm_t8x8_k16_dbuf", (128, 128, 16), (8, 8), 38),
+    _simt("sgemm_t8x8_k16_dbuf_offset", (128, 128, 16), (8, 8), 38, pad=4),
+    _simt("sgemm_t8x8_k16_dbuf_async", (128, 128, 16), (8, 8), 41, pad=4, asynchronous=True,
           min_blocks=2),
-    _simt("sgemm_t8x4_k16_dbuf", (64, 64, 16), (8, 4), 40, pad=4),
-    _simt("sgemm_t8x4_k16_dbuf_async", (64, 64, 16), (8, 4), 40, pad=4, asynchronous=True),
-    _simt("sgemm_t8x16_k16_dbuf", (128, 256, 16), (8, 16), 42),
+    _simt("sgemm_t8x4_k16_dbuf", (64, 64, 16), (8, 4), 38, pad=4),
+    _simt("sgemm_t8x4_k16_dbuf_async", (64, 64, 16), (8, 4), 41, pad=4, asynchronous=True),
+    _simt("sgemm_t8x16_k16_dbuf", (128, 256, 16), (8, 16), 39),
     _simt("sgemm_t8x16_k16_dbuf_async", (128, 256, 16), (8, 16), 47, pad=4, asynchronous=True),
     _simt("sgemm_t8x16_k32_dbuf_async", (128, 256, 32), (8, 16), 48, pad=4, asynchronous=True),
 )  # fmt: skip
@@ -274,19 +274,36 @@ _HGEMM_WMMA = (
 )  # fmt: skip
 
 _MMA = (
-    _mma("mma_64x64x32_stage3", (64, 64, 32), (2, 2), 3, 245),
-    _mma("mma_128x128x32_stage4", (128, 128, 32), (2, 2), 4, 390),
-    _mma("mma_128x128x64_stage3", (128, 128, 64), (2, 2), 3, 360),
-    _mma("mma_128x256x32_stage4", (128, 256, 32), (2, 4), 4, 375),
-    _mma("mma_128x256x64_stage3", (128, 256, 64), (2, 4), 3, 380),
-    _mma("mma_256x128x64_stage3", (256, 128, 64), (4, 2), 3, 385),
-    _mma("mma_128x256x64_stage4", (128, 256, 64), (2, 4), 4, 400),
-    _mma("mma_tf32_64x64x32_stage3", (64, 64, 32), (2, 2), 3, 120, precision="tf32"),
-    _mma("mma_tf32_128x128x32_stage3", (128, 128, 32), (2, 2), 3, 178, precision="tf32"),
-    _mma("mma_tf32x3_128x64x32_stage3", (128, 64, 32), (4, 2), 3, 44, precision="tf32x3"),
-    _mma("mma_tf32x3_64x128x32_stage3", (64, 128, 32), (2, 4), 3, 44, precision="tf32x3"),
+    _mma("mma_64x64x32_stage3", (64, 64, 32), (2, 2), 3, 290),
+    _mma("mma_128x128x32_stage4", (128, 128, 32), (2, 2), 4, 405),
+    _mma("mma_128x128x64_stage3", (128, 128, 64), (2, 2), 3, 402),
+    _mma("mma_128x256x32_stage4", (128, 256, 32), (2, 4), 4, 413),
+    _mma("mma_128x256x64_stage3", (128, 256, 64), (2, 4), 3, 425),
+    _mma("mma_256x128x64_stage3", (256, 128, 64), (4, 2), 3, 424),
+    _mma("mma_128x256x64_stage4", (128, 256, 64), (2, 4), 4, 425),
+    _mma("mma_tf32_64x64x32_stage3", (64, 64, 32), (2, 2), 3, 145, precision="tf32"),
+    _mma("mma_tf32_128x128x32_stage3", (128, 128, 32), (2, 2), 3, 205, precision="tf32"),
+    _mma("mma_tf32x3_128x64x32_stage3", (128, 64, 32), (4, 2), 3, 49, precision="tf32x3"),
+    _mma("mma_tf32x3_64x128x32_stage3", (64, 128, 32), (2, 4), 3, 50, precision="tf32x3"),
+)
+
+_WGMMA = (
+    KernelSpec(
+        name="wgmma_tf32x3_128x128x32_stage3",
+        source="wgmma_tf32x3_gemm.cu",
+        tile=(128, 128, 32),
+        threads=512,
+        dtypes=FLOAT,
+        precision="tf32x3",
+        shared_bytes=3 * (4 * 128 * 32 * 4 + 16),
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        raster_group=8,
+        rate=90,
+        defines={"STAGES": 3},
+    ),
 )
 
 KERNELS: dict[str, KernelSpec] = {
-    spec.name: spec for spec in (*_SGEMM, *_HGEMM_CUDA_CORES, *_HGEMM_WMMA, *_MMA)
+    spec.name: spec for spec in (*_SGEMM, *_HGEMM_CUDA_CORES, *_HGEMM_WMMA, *_MMA, *_WGMMA)
 }

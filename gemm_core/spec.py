@@ -64,6 +64,7 @@ class KernelSpec:
     min_blocks: int = 1
     shared_bytes: int = 0
     min_capability: tuple[int, int] = (8, 0)
+    max_capability: tuple[int, int] | None = None
     raster_group: int = 1
     rate: float = 1.0
     defines: Mapping[str, str | int] = field(default_factory=dict)
@@ -76,6 +77,9 @@ class KernelSpec:
         if device.capability < self.min_capability:
             needed, got = _dotted(self.min_capability), _dotted(device.capability)
             return f"needs compute capability {needed}, got {got}"
+        if self.max_capability is not None and device.capability > self.max_capability:
+            known, got = _dotted(self.max_capability), _dotted(device.capability)
+            return f"is made of instructions that end with compute capability {known}, got {got}"
         if self.shared_bytes > device.shared_bytes:
             needed, got = str(self.shared_bytes), str(device.shared_bytes)
             return f"needs {needed} bytes of shared memory a block, {got} are there"

@@ -58,6 +58,11 @@ def test_blocks_that_run_together_are_near_each_other() -> None:
             "needs b stored as rows of n, got rows of k",
         ),
         ("hgemm_naive", {"m": 2**30, "n": 2**30}, "has more blocks than a grid"),
+        (
+            "wgmma_tf32x3_128x128x32_stage3",
+            {"dtype": torch.float32},
+            "precision tf32x3, less than ieee",
+        ),
     ],
 )
 def test_a_kernel_that_does_not_serve_says_why(name: str, change: dict, reason: str) -> None:
@@ -71,7 +76,18 @@ def test_a_kernel_that_does_not_serve_says_why(name: str, change: dict, reason: 
 def test_old_gpus_are_refused() -> None:
     for spec in KERNELS.values():
         told = spec.refuses(PROBLEM, replace(H200, capability=(7, 5)))
-        assert told == "needs compute capability 8.0, got 7.5"
+        needed = "9.0" if spec.source.startswith("wgmma") else "8.0"
+        assert told == f"needs compute capability {needed}, got 7.5"
+
+
+def test_instructions_of_one_generation_are_refused_on_the_next() -> None:
+    problem = replace(FLOAT, precision="tf32x3")
+    told = KERNELS["wgmma_tf32x3_128x128x32_stage3"].refuses(
+        problem, replace(H200, capability=(10, 0))
+    )
+    assert told == "is made of instructions that end with compute capability 9.0, got 10.0"
+    assert choose(problem, H200).name == "wgmma_tf32x3_128x128x32_stage3"
+    assert choose(problem, replace(H200, capability=(10, 0))).precision in ("ieee", "tf32x3")
 
 
 def test_a_tile_larger_than_the_gpus_shared_memory_is_refused_and_another_serves() -> None:

@@ -53,6 +53,7 @@ NAMES = (
     "mma_128x128x64_stage3",
     "mma_tf32_64x64x32_stage3",
     "mma_tf32x3_64x128x32_stage3",
+    "wgmma_tf32x3_128x128x32_stage3",
 )
 
 
@@ -171,7 +172,7 @@ def test_the_twin_of_the_fragment_layouts_agrees_with_python(tmp_path: Path) -> 
     subprocess.run([*command, str(SHIM / "fragments.cpp"), "-o", tmp_path / "print"], check=True)
     printed = subprocess.run([tmp_path / "print"], capture_output=True, text=True, check=True)
     lines = [line.split() for line in printed.stdout.splitlines()]
-    assert len(lines) == 32 * (4 + 8 + 4 + 4 + 2 + 3 * 8 + 2)
+    assert len(lines) == 32 * (4 + 8 + 4 + 4 + 2 + 3 * 8 + 2) + 128 * 64
     for name, *numbers in lines:
         lane, element, row, column = map(int, numbers)
         if name.startswith("address_"):

@@ -31,6 +31,12 @@ __device__ __forceinline__ Position mma_tf32_b(int lane, int i) {
   return {lane % 4 + 4 * i, lane / 4};
 }
 
+// D of wgmma m64nN, N / 2 floats a thread of the warpgroup.
+__device__ __forceinline__ Position wgmma_d(int thread, int i) {
+  const int lane = thread % 32;
+  return {thread / 32 * 16 + lane / 4 + 8 * (i / 2 % 2), 8 * (i / 4) + lane % 4 * 2 + i % 2};
+}
+
 // Accumulators of wmma MxNx16, eight elements a lane. CUDA does not promise them: wmma_layout.py asks
 // the device before the first kernel that relies on them.
 template <int M, int N>

@@ -6,8 +6,8 @@
 using gemm_core::fragment::Position;
 
 template <class Formula>
-static void print(const char* name, int elements, Formula formula) {
-  for (int lane = 0; lane < 32; ++lane)
+static void print(const char* name, int elements, Formula formula, int lanes = 32) {
+  for (int lane = 0; lane < lanes; ++lane)
     for (int i = 0; i < elements; ++i) {
       const Position at = formula(lane, i);
       std::printf("%s %d %d %d %d\n", name, lane, i, at.row, at.column);
@@ -24,6 +24,7 @@ int main() {
   print("m16n16k16", 8, wmma_accumulator<16, 16>);
   print("m32n8k16", 8, wmma_accumulator<32, 8>);
   print("m8n32k16", 8, wmma_accumulator<8, 32>);
+  print("wgmma_m64n128_d", 64, wgmma_d, 128);
   print("address_a", 1, [](int lane, int) { return ldmatrix_a(lane); });
   print("address_b", 1, [](int lane, int) { return ldmatrix_b(lane); });
 }
