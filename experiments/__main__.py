@@ -1,3 +1,4 @@
 from experiments.cli import main
 
-main()
+if __name__ == "__main__":  # processes that compile import this module too
+    main()

@@ -42,7 +42,7 @@ usage: python -m experiments COMMAND [key=value ...]
   run -m matrix=A,B k=256,512              a sweep of your own
   report [output=DIR] [records=[FILE,...]] merge records into tables and plots
   gemm [shape=MxNxK] [dtype=D] ...         every GEMM variant against cuBLAS at one shape
-  gemm +shapes=NAME                        a sweep: hgemm, sgemm
+  gemm +shapes=NAME                        a sweep: hgemm, sgemm, n_rows
   ladder [output=DIR] [records=[FILE,...]] merge records of gemm into tables and a plot
   fragments [LAYOUT]                       which lane holds which element of a tensor-core fragment
 

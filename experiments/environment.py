@@ -31,7 +31,8 @@ def environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: v for name in _LIBRARIES if (v := _version(name)) is not None},
         "gpu": _gpu() if device.startswith("cuda") else None,
-        "commit": _git("rev-parse", "HEAD"),
+        # A copy without its history can be told what it is a copy of.
+        "commit": _git("rev-parse", "HEAD") or os.environ.get("SDDMM_COMMIT", ""),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "source": source_digest(),
     }

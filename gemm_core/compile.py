@@ -9,10 +9,12 @@ import functools
 import hashlib
 import io
 import logging
+import multiprocessing
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +78,19 @@ def compile_kernel(
     _save(path.with_suffix(".log"), cubin.log.encode())
     _save(path, cubin.code)
     return cubin
+
+
+def compile_all(jobs: Iterable[tuple[Path, Mapping[str, str], str]]) -> None:
+    """Fill the cache with (source, macros, arch), on all cores. Raises the first CompileError."""
+    spawn = multiprocessing.get_context("spawn")  # a fork would take CUDA's state with it
+    with ProcessPoolExecutor(mp_context=spawn) as pool:
+        for future in [pool.submit(_fill, *job) for job in jobs]:
+            future.result()
+
+
+def _fill(source: Path, macros: Mapping[str, str], arch: str) -> None:
+    """As compile_kernel; a cubin need not travel back."""
+    compile_kernel(source, macros, arch)
 
 
 def cache_folder() -> Path:

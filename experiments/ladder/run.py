@@ -19,7 +19,7 @@ from experiments.record import BAD, Store, key_of
 from experiments.schema import GemmConfig
 from experiments.timing import interleaved_ms
 from gemm_core.api import gemm, problem_of
-from gemm_core.compile import KERNEL_FOLDER, compile_kernel
+from gemm_core.compile import KERNEL_FOLDER, compile_all, compile_kernel
 from gemm_core.device import device
 from gemm_core.registry import KERNELS
 from gemm_core.spec import KernelSpec
@@ -103,6 +103,8 @@ def _measure(
     random = verify.operands(*_draw(config, torch.randn))
     integers = verify.operands(*_draw(config, _small_integers))
     out = torch.empty(m, n, dtype=random.a.dtype, device="cuda")
+    say(f"{config.shape}: compiling")
+    _compile(chosen, config, random, out)
     records, runs, first_ms = {}, {}, {}
     for name, spec in chosen.items():
         say(f"{config.shape}: verifying {name}")
@@ -128,6 +130,18 @@ def _measure(
     for name, samples in interleaved_ms(runs, first_ms, config.timing, "cuda").items():
         records[name].samples_ms = samples
     return list(records.values())
+
+
+def _compile(
+    chosen: dict[str, KernelSpec | None], config: GemmConfig, random: verify.Operands, out: Tensor
+) -> None:
+    """What will be launched, by all cores instead of one after the other."""
+    jobs = []
+    for spec in filter(None, chosen.values()):
+        problem = problem_of(random.a, random.b, out, config.accumulate, spec.precision)
+        if spec.refuses(problem, device(0)) is None:
+            jobs.append((KERNEL_FOLDER / spec.source, spec.macros(problem), device(0).arch))
+    compile_all(jobs)
 
 
 def _draw(config: GemmConfig, make: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:

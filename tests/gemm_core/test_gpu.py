@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
 
 from gemm_core import gemm
-from gemm_core.compile import KERNEL_FOLDER, compile_kernel
+from gemm_core.compile import KERNEL_FOLDER, compile_all
 from gemm_core.device import device
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
@@ -27,10 +25,6 @@ CASES = [
 every_kernel = pytest.mark.parametrize(("spec", "dtype", "b_rows", "accumulate"), CASES)
 
 
-def _compile(spec: KernelSpec, problem: GemmProblem, arch: str) -> None:
-    compile_kernel(KERNEL_FOLDER / spec.source, spec.macros(problem), arch)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_by_all_cores() -> None:
     """What the tests below ask for most, so that they do not compile it one after the other."""
@@ -43,10 +37,8 @@ def _compiled_by_all_cores() -> None:
                 aligned_b=aligned, paired_c=paired, accumulate=accumulate,
                 precision=spec.precision,
             )  # fmt: skip
-            jobs.append((spec, problem, device(0).arch))
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        for job in [pool.submit(_compile, *job) for job in jobs]:
-            job.result()
+            jobs.append((KERNEL_FOLDER / spec.source, spec.macros(problem), device(0).arch))
+    compile_all(jobs)
 
 
 # Unit roundoff of what a kernel rounds its operands to.
