@@ -75,14 +75,14 @@ def test_a_row_tells_its_speed_and_its_gain_over_the_rung_before() -> None:
     rows = report.rows(
         [
             record("cublas", 1.0),
-            record("first", 4.0, registers=96, shared_bytes=49152, spill_bytes=0),
+            record("first", 5.0, registers=96, shared_bytes=49152, spill_bytes=0),
             record("refused", None, status="skipped", reason="needs more"),
             record("second", 2.0, error=2.5e-4),
         ]
     )
     assert [row["TFLOP/s"] for row in rows] == ["1.0", "0.2", "", "0.5"]
-    assert [row["of cuBLAS"] for row in rows] == ["100.0%", "25.0%", "", "50.0%"]
-    assert [row["of previous"] for row in rows] == ["", "", "", "200%"]
+    assert [row["of cuBLAS"] for row in rows] == ["100.0%", "20.0%", "", "50.0%"]
+    assert [row["of previous"] for row in rows] == ["", "", "", "250%"]
     assert rows[1]["registers"] == "96"
     assert rows[1]["shared KiB"] == "48.0"
     assert rows[3]["error"] == "2.5e-04"
@@ -134,7 +134,7 @@ def test_what_no_gemm_can_be_is_refused(change: dict, message: str) -> None:
 
 def test_variants_are_those_that_compute_what_is_asked_for() -> None:
     half = run.variants(GemmConfig())
-    assert list(half)[0] == "cublas"
+    assert next(iter(half)) == "cublas"
     assert "mma_128x256x64_stage3" in half
     assert "hgemm_sliced_k" not in half
     assert "hgemm_sliced_k" in run.variants(GemmConfig(accumulate="fp16"))
