@@ -31,6 +31,14 @@ test: $(READY) ## set up, then all tests that need no GPU
 test-gpu: $(READY) ## the tests that need a CUDA device
 	$(PY) -m pytest -m gpu
 
+# Exact allocations, so that a read beyond one is seen; racecheck knows shared memory only.
+.PHONY: sanitize
+sanitize: $(READY) ## one small problem per kernel family under compute-sanitizer; needs a CUDA device
+	for tool in memcheck racecheck initcheck synccheck; do \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+	    --report-api-errors no $(PY) -m pytest -m gpu tests/gemm_core/test_sanitized.py || exit 1; \
+	done
+
 .PHONY: lint
 lint: $(READY) ## formatting, lint and types
 	$(PY) -m ruff check .

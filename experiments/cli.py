@@ -44,6 +44,7 @@ usage: python -m experiments COMMAND [key=value ...]
   gemm [shape=MxNxK] [dtype=D] ...         every GEMM variant against cuBLAS at one shape
   gemm +shapes=NAME                        a sweep: hgemm, sgemm, n_rows
   ladder [output=DIR] [records=[FILE,...]] merge records of gemm into tables and a plot
+  launch [output=DIR]                      what a launch costs the host
   fragments [LAYOUT]                       which lane holds which element of a tensor-core fragment
 
   M is a size (10000x10000), a file (.mtx, .mtx.gz, .smtx, .npz), or a YAML of conf/matrix:
@@ -64,6 +65,7 @@ def main(argv: list[str] | None = None) -> None:
         "report": _report,
         "gemm": _gemm,
         "ladder": _ladder,
+        "launch": _launch,
         "fragments": _fragments,
     }
     if command not in commands:
@@ -88,6 +90,10 @@ def _gemm(arguments: list[str]) -> None:
 
 def _ladder(arguments: list[str]) -> None:
     _hydra("ladder", _ladder_job, arguments)
+
+
+def _launch(arguments: list[str]) -> None:
+    _hydra("launch", _launch_job, arguments)
 
 
 def _fragments(arguments: list[str]) -> None:
@@ -196,6 +202,12 @@ def _ladder_job(config: DictConfig) -> None:
     from experiments.ladder.report import report
 
     report(typed(config))
+
+
+def _launch_job(config: DictConfig) -> None:
+    from experiments.launch import run
+
+    run(typed(config))
 
 
 def typed(config: DictConfig) -> Any:

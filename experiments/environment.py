@@ -21,6 +21,8 @@ _LIBRARIES = ("torch", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x"
 @cache
 def environment(device: str) -> dict[str, Any]:
     """Machine, device, library versions and the state of the code, as plain values."""
+    # A copy whose history is not that of its code can be told what it is a copy of.
+    told = os.environ.get("SDDMM_COMMIT", "")
     return {
         "device": device_name(device),
         "cpu": _cpu_name(),
@@ -31,9 +33,8 @@ def environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: v for name in _LIBRARIES if (v := _version(name)) is not None},
         "gpu": _gpu() if device.startswith("cuda") else None,
-        # A copy without its history can be told what it is a copy of.
-        "commit": _git("rev-parse", "HEAD") or os.environ.get("SDDMM_COMMIT", ""),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": told or _git("rev-parse", "HEAD"),
+        "dirty": not told and bool(_git("status", "--porcelain", "--untracked-files=no")),
         "source": source_digest(),
     }
 

@@ -282,12 +282,26 @@ class LadderConfig:
     plots: bool = True
 
 
+@dataclass
+class LaunchConfig:
+    """output: the folder for launch.json and launch.md. batches of `calls` calls are timed."""
+
+    output: str = "results/launch"
+    batches: int = 50
+    calls: int = 200
+
+    def __post_init__(self) -> None:
+        _require(self.batches >= 1, "batches", ">= 1", self.batches)
+        _require(1 <= self.calls <= 500, "calls", "in 1..500, as the queue is short", self.calls)
+
+
 # By the name of the YAML file of conf/ that fills it in.
 CONFIGS: dict[str, type] = {
     "config": Config,
     "report": ReportConfig,
     "gemm": GemmConfig,
     "ladder": LadderConfig,
+    "launch": LaunchConfig,
 }
 
 

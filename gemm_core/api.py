@@ -81,7 +81,14 @@ def launch(spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
     if a.device.index != torch.cuda.current_device():
         with torch.cuda.device(a.device):  # the driver launches in the current context
             return launch(spec, problem, a, b, out)
-    loaded(spec, problem, a.device.index)(
+    loaded(spec, problem, a.device.index)(*launch_arguments(spec, problem, a, b, out))
+
+
+def launch_arguments(
+    spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor
+) -> tuple[int, ...]:
+    """What a loaded kernel is called with: blocks, then PARAMETERS."""
+    return (
         spec.blocks(problem),
         a.data_ptr(),
         b.data_ptr(),

@@ -50,7 +50,7 @@ def test_an_unknown_command_is_told_with_the_valid_ones(call) -> None:
     told = call("bogus", code=2)
     assert (
         told
-        == "error: unknown command 'bogus'; choose from: run, report, gemm, ladder, fragments\n"
+        == "error: unknown command 'bogus'; choose from: run, report, gemm, ladder, launch, fragments\n"
     )
 
 

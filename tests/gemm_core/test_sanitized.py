@@ -1,0 +1,45 @@
+"""One small ragged problem per family and way of copying: what `make sanitize` runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gemm_core import gemm
+from gemm_core.registry import KERNELS
+
+NAMES = (
+    "sgemm_naive",
+    "sgemm_t8x8_bcf",
+    "sgemm_t8x8_bcf_dbuf_offset",
+    "sgemm_t8x4_k16_dbuf_async",
+    "hgemm_t4x4_f16x4_pack_bcf_offset",
+    "hgemm_t8x8_k16_f16x8_pack_dbuf_async",
+    "wmma_m16n16k16_naive",
+    "wmma_mma4x2",
+    "wmma_mma4x2_warp2x4_dbuf_offset",
+    "wmma_mma4x2_warp2x4_stage3",
+    "wmma_mma4x2_warp2x4x2_rbuf_async_offset",
+    "mma_64x64x32_stage3",
+    "mma_tf32_64x64x32_stage3",
+    "mma_tf32x3_64x128x32_stage3",
+    "wgmma_tf32x3_128x128x32_stage3",
+)
+
+
+def test_every_source_is_among_them() -> None:
+    assert {KERNELS[name].source for name in NAMES} == {spec.source for spec in KERNELS.values()}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_a_small_ragged_product_is_exact(name: str) -> None:
+    spec = KERNELS[name]
+    dtype, b_rows = spec.dtypes[0], spec.b_rows[-1]
+    m, n, k = (160, 144, 112) if spec.whole_tiles else (150, 141, 104)
+    a = torch.randint(-2, 3, (m, k), device="cuda").to(dtype)
+    b = torch.randint(-2, 3, (n, k) if b_rows == "n" else (k, n), device="cuda").to(dtype)
+    b = b.T if b_rows == "n" else b
+    options = {"precision": spec.precision, "accumulate": spec.accumulates[-1]}
+    c = gemm(a, b, kernel=name, **options)
+    assert torch.equal(c, (a.double() @ b.double()).to(dtype))
