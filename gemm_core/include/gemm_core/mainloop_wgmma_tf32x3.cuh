@@ -23,42 +23,41 @@ __device__ __forceinline__ void split_tf32(float x, float& large, float& small) 
   small = x - large;
 }
 
-// 128 x 32 floats of one operand between global memory, the registers of THREADS threads (the
-// block's first) and swizzled shared memory, in which k always runs along the rows. K_DOWN: it runs
-// down the stored rows. ALIGNED: every stored row starts at a multiple of 16 bytes.
-template <int THREADS, bool K_DOWN, bool ALIGNED>
+// 128 x 32 floats of one operand between global memory, the registers of a warpgroup and swizzled
+// shared memory, in which k always runs along the rows. K_DOWN: it runs down the stored rows.
+// ALIGNED: every stored row starts at a multiple of 16 bytes.
+template <bool K_DOWN, bool ALIGNED>
 struct SplitTile {
-  static constexpr int COUNT = 128 * 32 / 4 / THREADS;  // groups of four neighbours
+  static constexpr int COUNT = 8;  // groups of four neighbours
   static constexpr int ROWS = K_DOWN ? 32 : 128, COLS = K_DOWN ? 128 : 32;
   float x[COUNT][4];
 
   // Stored row and first column of group i. Threads that store together write different banks.
   static __device__ __forceinline__ int row_of(int i) {
-    return K_DOWN ? threadIdx.x % 32 : threadIdx.x / 8 + THREADS / 8 * i;
+    return K_DOWN ? threadIdx.x % 32 : threadIdx.x % 128 / 8 + 16 * i;
   }
   static __device__ __forceinline__ int column_of(int i) {
-    return K_DOWN ? threadIdx.x / 32 * 4 * COUNT + 4 * i : threadIdx.x % 8 * 4;
+    return K_DOWN ? threadIdx.x % 128 / 32 * 32 + 4 * i : threadIdx.x % 8 * 4;
   }
 
   // Zeros where fewer rows or columns are left.
   __device__ __forceinline__ void fetch(const float* source, i64 pitch, int rows_left,
                                         int cols_left) {
+    const float* from = source + row_of(0) * pitch + column_of(0);
+    const i64 apart = K_DOWN ? 4 : 16 * pitch;  // from group to group
     if (ALIGNED && rows_left >= ROWS && cols_left >= COLS) {
 #pragma unroll
-      for (int i = 0; i < COUNT; ++i) {
-        const float* from = source + row_of(i) * pitch + column_of(i);
+      for (int i = 0; i < COUNT; ++i, from += apart) {
         const float4 four = *reinterpret_cast<const float4*>(from);
         x[i][0] = four.x, x[i][1] = four.y, x[i][2] = four.z, x[i][3] = four.w;
       }
       return;
     }
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i)
+    for (int i = 0; i < COUNT; ++i, from += apart)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int row = row_of(i), column = column_of(i) + e;
-        x[i][e] = row < rows_left && column < cols_left ? source[row * pitch + column] : 0.f;
-      }
+      for (int e = 0; e < 4; ++e)
+        x[i][e] = row_of(i) < rows_left && column_of(i) + e < cols_left ? from[e] : 0.f;
   }
 
   // The large parts to the tile at `large`, the small ones to the tile at `small`.
@@ -118,17 +117,17 @@ struct MainloopWgmmaTf32x3 {
     const u32 base = ptx::shared_address(shared);
     const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
     if (threadIdx.x < STAGES) {
-      ptx::mbarrier_init(full + 8 * threadIdx.x, PRODUCERS);
+      ptx::mbarrier_init(full + 8 * threadIdx.x, 128);
       ptx::mbarrier_init(empty + 8 * threadIdx.x, 2);
     }
     __syncthreads();
     // One if with both roles whole, to the end: else the compiler does not use what is claimed.
     if (threadIdx.x < PRODUCERS) {
-      ptx::registers_release<104>();
+      ptx::registers_release<112>();
       produce(shared, full, empty, a + m0 * pitch_a, pitch_a,
               b + (B_ROWS_ARE_N ? n0 * pitch_b : n0), pitch_b, m - m0, n - n0, k);
     } else {
-      ptx::registers_claim<152>();
+      ptx::registers_claim<144>();
       Accumulators sums = {};
       consume(sums, base, full, empty, (k + BK - 1) / BK);
       store(sums);
@@ -136,44 +135,31 @@ struct MainloopWgmmaTf32x3 {
   }
 
  private:
-  // Barrier s of `full` completes when stage s has been written, of `empty` when it has been read.
+  // Barrier s of `full` completes when stage s has been written, of `empty` when it has been read. The
+  // two warpgroups take turns, tile by tile: the fence waits for a thread's loads too, which so have
+  // the time of two tiles.
   static __device__ __forceinline__ void produce(unsigned char* shared, u32 full, u32 empty,
                                                  const float* a, i64 pitch_a, const float* b,
                                                  i64 pitch_b, int m_left, int n_left, int k) {
-    struct Tiles {
-      SplitTile<PRODUCERS, false, ALIGNED_A> a;
-      SplitTile<PRODUCERS, !B_ROWS_ARE_N, ALIGNED_B> b;
-    };
-    auto fetch_a = [&](Tiles& tiles, int k0) {
-      if (k0 < k) tiles.a.fetch(a + k0, pitch_a, m_left, k - k0);
-    };
-    auto fetch_b = [&](Tiles& tiles, int k0) {
-      if (k0 < k)
-        tiles.b.fetch(b + (B_ROWS_ARE_N ? k0 : k0 * pitch_b), pitch_b,
-                      B_ROWS_ARE_N ? n_left : k - k0, B_ROWS_ARE_N ? k - k0 : n_left);
-    };
-    u32 stage = 0, parity = 1;
-    // Hands over the tile at k0, and fetches the one after the next in its place.
-    auto hand_over = [&](Tiles& tiles, int k0) {
+    SplitTile<false, ALIGNED_A> tile_a;
+    SplitTile<!B_ROWS_ARE_N, ALIGNED_B> tile_b;
+    auto fetch = [&](int k0) {
       if (k0 >= k) return;
+      tile_a.fetch(a + k0, pitch_a, m_left, k - k0);
+      tile_b.fetch(b + (B_ROWS_ARE_N ? k0 : k0 * pitch_b), pitch_b, B_ROWS_ARE_N ? n_left : k - k0,
+                   B_ROWS_ARE_N ? k - k0 : n_left);
+    };
+    const int first = threadIdx.x / 128;
+    fetch(first * BK);
+    for (int tile = first; tile * BK < k; tile += 2) {
+      const u32 stage = tile % STAGES, parity = (tile / STAGES + 1) % 2;
       unsigned char* to = shared + stage * STAGE_BYTES;
       ptx::mbarrier_wait(empty + 8 * stage, parity);
-      tiles.a.place(to, to + TILE);
-      fetch_a(tiles, k0 + 2 * BK);
-      tiles.b.place(to + 2 * TILE, to + 3 * TILE);
-      fetch_b(tiles, k0 + 2 * BK);
+      tile_a.place(to, to + TILE);
+      tile_b.place(to + 2 * TILE, to + 3 * TILE);
       ptx::fence_stores_for_wgmma();
       ptx::mbarrier_arrive(full + 8 * stage);
-      if (++stage == STAGES) stage = 0, parity ^= 1;
-    };
-    Tiles even, odd;
-    fetch_a(even, 0);
-    fetch_b(even, 0);
-    fetch_a(odd, BK);
-    fetch_b(odd, BK);
-    for (int k0 = 0; k0 < k; k0 += 2 * BK) {
-      hand_over(even, k0);
-      hand_over(odd, k0 + BK);
+      fetch((tile + 2) * BK);
     }
   }
 
