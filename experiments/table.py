@@ -24,7 +24,7 @@ COLUMNS = (
     f"vs {BASELINE}",
     "error",
 )
-_LEFT = ("matrix", "dtype", "method", "status", "reason")
+_LEFT = ("matrix", "dtype", "method", "variant", "status", "reason")
 
 
 def speedups(records: Iterable[Record]) -> dict[str, float]:
