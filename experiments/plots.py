@@ -12,6 +12,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from experiments.methods import BASELINE, names
 from experiments.record import Record
@@ -27,11 +28,7 @@ def draw(records: list[Record], output: Path) -> list[Path]:
     written = []
     for name, (label, value_of, format_value) in axes.items():
         figure = _figure(records, label, value_of, format_value)
-        for kind in ("png", "svg"):
-            path = output / f"speedup_over_{name}.{kind}"
-            figure.savefig(path, dpi=150, bbox_inches="tight", metadata=undated(kind))
-            written.append(path)
-        plt.close(figure)
+        written += save(figure, output, f"speedup_over_{name}")
     return written
 
 
@@ -40,7 +37,7 @@ def _figure(
     label: str,
     value_of: Callable[[Record], float],
     format_value: Callable[[float], str],
-) -> plt.Figure:
+) -> Figure:
     """A panel per matrix and dtype: each method's geometric mean over the other axis."""
     speedup = speedups(records)
     panels = list(dict.fromkeys((r.matrix, r.dtype) for r in records if r.key in speedup))
@@ -95,6 +92,10 @@ def _line(
     ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
 
 
-def undated(kind: str) -> dict[str, str | None]:
-    """No date in the file: the same records give the same bytes."""
-    return {"Date": None} if kind == "svg" else {}
+def save(figure: Figure, output: Path, name: str) -> list[Path]:
+    """As PNG and SVG, without a date: the same records give the same bytes."""
+    paths = [output / f"{name}.png", output / f"{name}.svg"]
+    figure.savefig(paths[0], dpi=120, bbox_inches="tight")
+    figure.savefig(paths[1], bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+    return paths

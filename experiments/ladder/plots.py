@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from experiments.ladder.record import GemmRecord
-from experiments.plots import undated
+from experiments.plots import save
 
 
 def draw(sections: Sequence[Sequence[GemmRecord]], output: Path) -> list[Path]:
@@ -26,13 +26,7 @@ def draw(sections: Sequence[Sequence[GemmRecord]], output: Path) -> list[Path]:
     )  # fmt: skip
     for ax, panel in zip(grid.flat, panels, strict=True):
         _panel(ax, panel)
-    written = []
-    for kind in ("png", "svg"):
-        path = output / f"ladder.{kind}"
-        figure.savefig(path, dpi=120, bbox_inches="tight", metadata=undated(kind))
-        written.append(path)
-    plt.close(figure)
-    return written
+    return save(figure, output, "ladder")
 
 
 def _largest_square(records: Sequence[GemmRecord]) -> list[GemmRecord]:
