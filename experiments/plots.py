@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("agg")
+matplotlib.rcParams["svg.hashsalt"] = "sddmm"  # else ids in the file differ from run to run
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -110,6 +110,18 @@ def test_reports_hold_the_newest_session_of_every_shape(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "report.csv").read_text().splitlines()) == 1 + 3
 
 
+def test_the_plot_is_the_same_file_for_the_same_records(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from experiments.ladder import plots
+
+    drawn = []
+    for name in ("once", "again"):
+        (tmp_path / name).mkdir()
+        section = [record("cublas", 1.0), record("mma", 2.0)]
+        drawn.append([path.read_bytes() for path in plots.draw([section], tmp_path / name)])
+    assert drawn[0] == drawn[1]
+
+
 def test_published_figures_are_the_best_of_their_repetitions() -> None:
     shape = "16384x8192x8192"
     found = published.best("hgemm", [shape], "NVIDIA L20")
