@@ -8,7 +8,6 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("agg")
-matplotlib.rcParams["svg.hashsalt"] = "sddmm"  # else ids in the file differ from run to run
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -97,6 +96,7 @@ def save(figure: Figure, output: Path, name: str) -> list[Path]:
     """As PNG and SVG, without a date: the same records give the same bytes."""
     paths = [output / f"{name}.png", output / f"{name}.svg"]
     figure.savefig(paths[0], dpi=120, bbox_inches="tight")
-    figure.savefig(paths[1], bbox_inches="tight", metadata={"Date": None})
+    with matplotlib.rc_context({"svg.hashsalt": name}):  # else ids differ from run to run
+        figure.savefig(paths[1], bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
     return paths
