@@ -91,7 +91,7 @@ def run_on_cpu(
     m, n, k = shape
 
     def pitch(cols: int) -> int:
-        return -(-cols // 8) * 8 + 8 if aligned else cols | 1
+        return -(-cols // 8) * 8 if aligned else cols | 1
 
     dtype = spec.dtypes[0]
     generator = torch.Generator().manual_seed(m * 7 + n * 3 + k)
@@ -101,7 +101,7 @@ def run_on_cpu(
         return values.to(dtype)
 
     a, b = integers(m, k), integers(*((n, k) if b_rows == "n" else (k, n)))
-    c = torch.full((m, pitch(n)), 77.0, dtype=dtype)
+    c = torch.full((m, pitch(n) + 8), 77.0, dtype=dtype)
     per_chunk = 16 // dtype.itemsize
     problem = GemmProblem(
         m=m, n=n, k=k, dtype=dtype, out_dtype=dtype, b_rows=b_rows,
@@ -109,14 +109,22 @@ def run_on_cpu(
         paired_c=c.stride(0) % 2 == 0, precision=spec.precision, accumulate=accumulate,
     )  # fmt: skip
     assert spec.refuses(problem, H200) is None
+    # Of a and b no byte more than what is read: padding after the last row belongs to others.
+    raw = [
+        bytes(x.contiguous().view(torch.uint8).flatten().tolist())[: max(0, end) * dtype.itemsize]
+        for x, end in (
+            (a, (m - 1) * a.stride(0) + k),
+            (b, (n - 1) * b.stride(0) + k if b_rows == "n" else (k - 1) * b.stride(0) + n),
+            (c, c.numel()),
+        )
+    ]
     numbers = [
         spec.blocks(problem), spec.threads, m, n, k, a.stride(0), b.stride(0), c.stride(0),
-        a.nbytes, b.nbytes, c.nbytes,
+        *(len(operand) for operand in raw),
     ]  # fmt: skip
-    raw = b"".join(bytes(x.contiguous().view(torch.uint8).flatten().tolist()) for x in (a, b, c))
     done = subprocess.run(
         [program(folder, spec, problem), *map(str, numbers)],
-        input=raw,
+        input=b"".join(raw),
         capture_output=True,
         env={**os.environ, "ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0"},
     )

@@ -5,9 +5,10 @@
 
 static unsigned char* read_bytes(std::size_t count) {
   // Exactly as many as the operand has, so that the sanitizer sees a read beyond it.
-  auto* bytes = static_cast<unsigned char*>(std::aligned_alloc(16, (count + 15) / 16 * 16));
+  void* bytes = nullptr;
+  if (posix_memalign(&bytes, 16, count) != 0) std::abort();
   if (std::fread(bytes, 1, count, stdin) != count) std::abort();
-  return bytes;
+  return static_cast<unsigned char*>(bytes);
 }
 
 int main(int, char** argv) {
