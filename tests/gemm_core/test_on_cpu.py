@@ -154,9 +154,14 @@ def test_every_kernel_source_is_run_here() -> None:
 def test_ragged_shapes_are_exact(
     spec: KernelSpec, b_rows: str, accumulate: str, programs: Path
 ) -> None:
-    """Less and more than a tile, several K tiles and fewer than stages, K tails of aligned rows."""
+    """Less and more than a tile, K tiles fewer and more than stages, K tails of aligned rows."""
     tm, tn, tk = spec.tile
-    shapes = [(tm + 1, tn - 1, 2 * tk + 7), (5, 3, 8), (tm, tn + 8, max(1, 3 * tk - 8))]
+    shapes = [
+        (tm + 1, tn - 1, 2 * tk + 7),
+        (5, 3, 8),
+        (tm, tn + 8, max(1, 3 * tk - 8)),
+        (5, tn - 3, 6 * tk),
+    ]
     if spec.whole_tiles:
         shapes = [(tm, tn, tk), (2 * tm, 3 * tn, 4 * tk)]
     for shape in shapes:
