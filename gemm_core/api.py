@@ -73,6 +73,7 @@ def problem_of(a: Tensor, b: Tensor, out: Tensor, accumulate: str, precision: st
         paired_c=_rows_start_at(out, out.stride(0), 2 * out.element_size()),
         accumulate=accumulate,
         precision=precision,
+        near_rows=_near(a, a.stride(0)) and _near(b, _pitch(b, b_rows)),
     )
 
 
@@ -118,16 +119,20 @@ def _loaded(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index:
     )
 
 
-# Kernels compute addresses inside a tile from row pitches of 32 bits.
-_LARGEST_PITCH = 2**31
+# Of the fast kernels: 256 rows of a tile then span less than 2^32 bytes.
+_NEAR_BYTES = 2**24
 
 
 def _row_major(x: Tensor) -> Tensor:
-    return x if x.stride(1) == 1 and x.stride(0) < _LARGEST_PITCH else x.contiguous()
+    return x if x.stride(1) == 1 and _near(x, x.stride(0)) else x.contiguous()
 
 
 def _either_major(x: Tensor) -> Tensor:
-    return x if 1 in x.stride() and max(x.stride()) < _LARGEST_PITCH else x.contiguous()
+    return x if 1 in x.stride() and _near(x, max(x.stride())) else x.contiguous()
+
+
+def _near(x: Tensor, pitch: int) -> bool:
+    return pitch * x.element_size() < _NEAR_BYTES
 
 
 def _pitch(b: Tensor, b_rows: str) -> int:

@@ -24,7 +24,7 @@ class GemmProblem:
     A and C are row-major with a row pitch. b_rows: "n" if B is stored as n rows of k (the
     transpose of a contiguous tensor), "k" if as k rows of n. aligned_a, aligned_b: every stored
     row starts at a multiple of 16 bytes. paired_c: every row of C starts at a multiple of two
-    elements.
+    elements. near_rows: the stored rows of A, and those of B, start less than 2^24 bytes apart.
     accumulate: "fp32" or "fp16"; precision, for float32: the least exact of PRECISIONS to accept.
     """
 
@@ -39,6 +39,7 @@ class GemmProblem:
     paired_c: bool
     accumulate: str = "fp32"
     precision: str = "ieee"
+    near_rows: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class KernelSpec:
     source: file in kernels/. defines: macros without their prefix GEMM_, beside those that follow
     from the tile and the problem. accumulates: the types of sum it can form; precision: what its
     arithmetic is. b_rows: the storages of B that it reads. whole_tiles: it has no guards.
+    near_rows: it computes addresses inside a tile, of at most 256 rows, in 32 bits.
     min_blocks: blocks that share a multiprocessor. rate: TFLOP/s that it reaches on an H200 with
     the GPU full, by which `choose` ranks.
     """
@@ -61,6 +63,7 @@ class KernelSpec:
     precision: str = "ieee"
     b_rows: str = "kn"
     whole_tiles: bool = False
+    near_rows: bool = False
     min_blocks: int = 1
     shared_bytes: int = 0
     min_capability: tuple[int, int] = (8, 0)
@@ -91,6 +94,8 @@ class KernelSpec:
             return f"computes with precision {self.precision}, less than {problem.precision}"
         if problem.b_rows not in self.b_rows:
             return f"needs b stored as rows of {self.b_rows}, got rows of {problem.b_rows}"
+        if self.near_rows and not problem.near_rows:
+            return "needs rows of a and of b that start less than 2^24 bytes apart"
         if self.whole_tiles and not _whole(problem, self.tile):
             m, n, k = self.tile
             return (

@@ -58,6 +58,15 @@ def test_the_layout_of_a_problem_is_read_off_its_operands() -> None:
     assert not problem_of(a, b, torch.empty(32, 17).half()[:, :16], "fp32", "ieee").paired_c
 
 
+def test_rows_far_apart_are_a_problem_of_their_own() -> None:
+    """256 rows of 2^24 bytes span more than 32 bits can address."""
+    b, out = torch.empty(8, 8).half(), torch.empty(2, 8).half()
+    for columns, near in ((2**23 - 8, True), (2**23, False)):
+        far = torch.empty(2, columns, dtype=torch.float16)[:, :8]
+        assert problem_of(far, b, out, "fp32", "ieee").near_rows == near
+        assert problem_of(out, far.T, out, "fp32", "ieee").near_rows == near
+
+
 def test_kernels_are_named_simplest_first() -> None:
     assert kernels()[0] == "sgemm_naive"
     assert len(set(kernels())) == len(kernels())

@@ -57,6 +57,8 @@ def test_blocks_that_run_together_are_near_each_other() -> None:
             {"dtype": torch.float32, "precision": "tf32", "b_rows": "k"},
             "needs b stored as rows of n, got rows of k",
         ),
+        ("mma_128x256x64_stage3", {"near_rows": False}, "start less than 2^24 bytes apart"),
+        ("wmma_mma4x2_warp2x4_async", {"near_rows": False}, "less than 2^24 bytes apart"),
         ("hgemm_naive", {"m": 2**30, "n": 2**30}, "has more blocks than a grid"),
         (
             "wgmma_tf32x3_128x128x32_stage3",
@@ -95,6 +97,13 @@ def test_a_tile_larger_than_the_gpus_shared_memory_is_refused_and_another_serves
     told = KERNELS["mma_128x256x64_stage3"].refuses(PROBLEM, ada)
     assert told == "needs 147456 bytes of shared memory a block, 101376 are there"
     assert choose(PROBLEM, ada).shared_bytes <= 101_376
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("b_rows", ["n", "k"])
+def test_rows_that_are_far_apart_are_served_too(dtype: torch.dtype, b_rows: str) -> None:
+    far = replace(PROBLEM, dtype=dtype, out_dtype=dtype, b_rows=b_rows, near_rows=False)
+    assert not choose(far, H200).near_rows
 
 
 def test_an_unknown_kernel_is_told_with_the_known_ones() -> None:

@@ -239,6 +239,21 @@ def test_a_kernel_that_refuses_says_why() -> None:
         gemm(a, a, kernel="mma_tf32_128x128x32_stage3", precision="tf32")
 
 
+@pytest.mark.parametrize("b_rows", ["n", "k"])
+def test_rows_that_are_far_apart(b_rows: str) -> None:
+    """Strided ones are copied; where the rows themselves are long, another kernel serves."""
+    wide = torch.randn(300, 2**23 + 8, device="cuda").half()
+    b = torch.randn(*((40, 64) if b_rows == "n" else (64, 40)), device="cuda").half()
+    b = b.T if b_rows == "n" else b
+    torch.testing.assert_close(gemm(wide[:, :64], b), wide[:, :64] @ b, rtol=1e-2, atol=1e-1)
+    ones = torch.ones(2**23 + 8, 8, dtype=torch.float16, device="cuda")
+    wide.fill_(2.0**-24)
+    c = gemm(wide, ones.T.contiguous().T if b_rows == "n" else ones)
+    assert (c - 0.5).abs().max() < 1e-2
+    with pytest.raises(ValueError, match="start less than 2\\^24 bytes apart"):
+        gemm(wide, ones, kernel="mma_128x128x32_stage4")
+
+
 def test_more_than_two_billion_elements() -> None:
     a = torch.randn(70_000, 64, device="cuda").half()
     b = torch.randn(32_000, 64, device="cuda").half().T

@@ -10,8 +10,8 @@
 
 namespace gemm_core {
 
-// What one warp does: FM x FN fragments of its tile, from shared memory laid out by LayoutA (BM rows of
-// BK) and LayoutB (BN rows of BK if B_ROWS_ARE_N, else BK rows of BN).
+// What one warp does: FM x FN fragments of its tile, from shared memory laid out by LayoutA (BM rows
+// of BK) and LayoutB (BN rows of BK if B_ROWS_ARE_N, else BK rows of BN).
 template <class ACC, int M, int N, int FM, int FN, int BK, class LayoutA, class LayoutB,
           bool B_ROWS_ARE_N>
 struct WarpWmma {
@@ -167,9 +167,8 @@ struct MainloopWmma {
 
   static __device__ __forceinline__ void through_registers(Accumulators& acc, const Warp& warp,
                                                            unsigned char* shared, const T* a,
-                                                           i64 pitch_a,
-                                                           const T* b, i64 pitch_b, int m_left,
-                                                           int n_left, int k) {
+                                                           i64 pitch_a, const T* b, i64 pitch_b,
+                                                           int m_left, int n_left, int k) {
     TileRegisters<T, T, BM, BK, THREADS, 8, ALIGNED_A> next_a;
     TileRegisters<T, T, ROWS_B, COLS_B, THREADS, 8, ALIGNED_B> next_b;
     auto fetch = [&](int k0) {
