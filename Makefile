@@ -34,7 +34,7 @@ test-gpu: $(READY) ## the tests that need a CUDA device
 # Exact allocations, so that a read beyond one is seen; racecheck knows shared memory only.
 .PHONY: sanitize
 sanitize: $(READY) ## one small problem per kernel family under compute-sanitizer; needs a CUDA device
-	for tool in memcheck racecheck initcheck synccheck; do \
+	for tool in memcheck racecheck; do \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
 	    --report-api-errors no $(PY) -m pytest -m gpu tests/gemm_core/test_sanitized.py || exit 1; \
 	done
