@@ -6,13 +6,14 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from experiments.errors import ExperimentError
+from experiments.errors import ExperimentError, RowsFailed
 
 _log = logging.getLogger(__name__)
 
@@ -75,10 +76,32 @@ Kind = TypeVar("Kind", bound="Keyed")
 
 
 class Keyed(Protocol):
-    """What a store holds: dataclasses with a key."""
+    """What a store holds: dataclasses with a key, measured in a session."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     key: str
+    session: str
+
+
+def load_all(paths: Iterable[str], kind: type[Kind], command: str) -> list[Kind]:
+    """All records of these files, in their order. command: what would have measured some."""
+    paths, records = list(paths), []
+    for path in paths:
+        if not Path(path).is_file():
+            raise ExperimentError(
+                f"no records at {path}; measure some with `python -m experiments {command}`"
+            )
+        records += Store(path, kind).load().values()
+    if not records:
+        raise ExperimentError(f"no records in {', '.join(paths)}")
+    return records
+
+
+def refuse_bad(statuses: Mapping[str, str]) -> None:
+    """RowsFailed if a row, by name, is wrong or failed."""
+    bad = [name for name, status in statuses.items() if status in BAD]
+    if bad:
+        raise RowsFailed(f"{len(bad)} of {len(statuses)} rows are not right: {', '.join(bad)}")
 
 
 class Store(Generic[Kind]):
@@ -109,6 +132,17 @@ class Store(Generic[Kind]):
                 raise ExperimentError(f"{self.path}: line {number} is no record: {error}") from None
             records[record.key] = record
         return records
+
+    def session(self, keys: Iterable[str]) -> list[Kind]:
+        """The records of these keys if all are here and of one session, else none.
+
+        Only times of one interleaved session compare.
+        """
+        known = self.load()
+        found = [known.get(key) for key in keys]
+        records = [record for record in found if record is not None]
+        whole = len(records) == len(found) and len({record.session for record in records}) == 1
+        return records if whole else []
 
     def append(self, record: Kind) -> None:
         """Add a line in one write, so that concurrent runs do not mix theirs."""

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from experiments import table
-from experiments.errors import ExperimentError
-from experiments.record import Record, Store
+from experiments.record import Record, load_all
 from experiments.schema import ReportConfig
 
 
@@ -30,27 +29,26 @@ def report(config: ReportConfig) -> None:
         write(output / "report.md", text),
         write(output / "report.csv", table.as_csv(records)),
     ]
-    if config.plots and find_spec("matplotlib") is None:
-        print("no plots: matplotlib is not installed (pip install 'sddmm[plots]')")
-    elif config.plots:
+    if config.plots and can_draw():
         from experiments import plots
 
         written += plots.draw(records, output)
     print("written:", ", ".join(str(path) for path in written))
 
 
+def can_draw() -> bool:
+    """Whether matplotlib is here; says so if not."""
+    if find_spec("matplotlib") is not None:
+        return True
+    print("no plots: matplotlib is not installed (pip install 'sddmm[plots]')")
+    return False
+
+
 def merge(paths: Iterable[str]) -> list[Record]:
     """The newest record of every method on every case and device, cases in order of appearance."""
     newest: dict[tuple[object, ...], Record] = {}
-    for path in paths:
-        if not Path(path).is_file():
-            raise ExperimentError(
-                f"no records at {path}; measure some with `python -m experiments run`"
-            )
-        for record in Store(path, Record).load().values():
-            newest[(_device(record), *table.case_of(record)[1:], record.method)] = record
-    if not newest:
-        raise ExperimentError(f"no records in {', '.join(paths)}")
+    for record in load_all(paths, Record, "run"):
+        newest[(_device(record), *table.case_of(record)[1:], record.method)] = record
     return sorted(newest.values(), key=_order)
 
 

@@ -11,10 +11,9 @@ import torch
 from experiments import methods, table
 from experiments.case import Case, definition, device_of, make_case, source_of
 from experiments.environment import device_name, environment, source_digest
-from experiments.errors import RowsFailed
 from experiments.methods import Method, Run
 from experiments.progress import progress
-from experiments.record import BAD, Record, Store, key_of
+from experiments.record import Record, Store, key_of, refuse_bad
 from experiments.schema import Config
 from experiments.timing import TimedOut, deadline, elapsed_ms, interleaved_ms
 from experiments.verify import Truth
@@ -31,9 +30,8 @@ def run(name: str, config: Config) -> list[Record]:
     chosen = methods.select(list(config.methods))
     store = Store(config.records, Record)
     keys = {method: _key(name, config, method) for method in chosen}
-    known = {} if config.force else store.load()
-    records = [known[key] for key in keys.values() if key in known]
-    cached = len(records) == len(keys) and len({record.session for record in records}) == 1
+    records = [] if config.force else store.session(keys.values())
+    cached = bool(records)
     if not cached:
         with progress() as say:
             say(f"{name}: loading")
@@ -45,9 +43,7 @@ def run(name: str, config: Config) -> list[Record]:
     for note in table.notes(records):
         print(f"  {note}")
     print(flush=True)
-    bad = [record.method for record in records if record.status in BAD]
-    if bad:
-        raise RowsFailed(f"{len(bad)} of {len(records)} rows are not right: {', '.join(bad)}")
+    refuse_bad({record.method: record.status for record in records})
     return records
 
 

@@ -114,6 +114,11 @@ def as_csv(records: Sequence[Record]) -> str:
         }
         for r in records
     ]
+    return csv_text(lines)
+
+
+def csv_text(lines: Sequence[dict[str, object]]) -> str:
+    """Lines of equal keys as CSV with a header; nothing for none."""
     out = io.StringIO()
     if lines:
         writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")

@@ -11,10 +11,6 @@ FLOAT = (torch.float32,)
 FP16 = (torch.float16,)
 
 
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
-
-
 def _naive(
     name: str, dtypes: tuple[torch.dtype, ...], accumulates: tuple[str, ...] = ("fp32",)
 ) -> KernelSpec:
@@ -63,9 +59,9 @@ def _simt(
             "THREAD_N": thread[1],
             "BUFFERS": buffers,
             "VECTOR": vector,
-            "ASYNC": _flag(asynchronous),
+            "ASYNC": asynchronous,
             "PAD": pad,
-            "SPREAD": _flag(spread),
+            "SPREAD": spread,
         },
     )
 
@@ -126,9 +122,9 @@ def _wmma(
             "WARPS_M": warps[0],
             "WARPS_N": warps[1],
             "STAGES": stages,
-            "ASYNC": _flag(asynchronous),
+            "ASYNC": asynchronous,
             "PAD": pad,
-            "BUFFERED": _flag(buffered),
+            "BUFFERED": buffered,
         },
     )
 
@@ -161,7 +157,7 @@ def _mma(
             "WARPS_M": warps[0],
             "WARPS_N": warps[1],
             "STAGES": stages,
-            "SPLIT_TF32": _flag(precision == "tf32x3"),
+            "SPLIT_TF32": precision == "tf32x3",
         },
     )
 

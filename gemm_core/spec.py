@@ -70,7 +70,7 @@ class KernelSpec:
     max_capability: tuple[int, int] | None = None
     raster_group: int = 1
     rate: float = 1.0
-    defines: Mapping[str, str | int] = field(default_factory=dict)
+    defines: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -113,7 +113,7 @@ class KernelSpec:
     def macros(self, problem: GemmProblem) -> dict[str, str]:
         """All macros of the source for `problem`, by full name."""
         block_m, block_n, block_k = self.tile
-        values: dict[str, str | int] = {
+        values: dict[str, str | int | bool] = {
             "ELEMENT": ELEMENTS[problem.dtype],
             "OUTPUT": ELEMENTS[problem.out_dtype],
             "BLOCK_M": block_m,
@@ -123,13 +123,13 @@ class KernelSpec:
             "MIN_BLOCKS": self.min_blocks,
             "ACCUMULATOR": _ACCUMULATORS[problem.accumulate],
             "RASTER_GROUP": self.raster_group,
-            "B_ROWS_ARE_N": _flag(problem.b_rows == "n"),
-            "ALIGNED_A": _flag(problem.aligned_a),
-            "ALIGNED_B": _flag(problem.aligned_b),
-            "PAIRED_C": _flag(problem.paired_c),
+            "B_ROWS_ARE_N": problem.b_rows == "n",
+            "ALIGNED_A": problem.aligned_a,
+            "ALIGNED_B": problem.aligned_b,
+            "PAIRED_C": problem.paired_c,
             **self.defines,
         }
-        return {f"GEMM_{name}": str(value) for name, value in values.items()}
+        return {f"GEMM_{name}": _text(value) for name, value in values.items()}
 
 
 def raster(block: int, tiles_m: int, tiles_n: int, group: int) -> tuple[int, int]:
@@ -147,8 +147,9 @@ def _whole(problem: GemmProblem, tile: tuple[int, int, int]) -> bool:
     return aligned and all(size % part == 0 for size, part in zip(sizes, tile, strict=True))
 
 
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
+def _text(value: str | int | bool) -> str:
+    """As C++ writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _dotted(capability: tuple[int, int]) -> str:

@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from gemm_core.device import Device
 from sddmm.pattern_cache import PATTERNS
 from sddmm.testing import poisoned_outputs
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data"
+
+# What choices are tried for where no GPU is.
+H200 = Device(
+    index=0, name="NVIDIA H200", capability=(9, 0), sm_count=132, shared_bytes=232_448,
+    l2_bytes=62_914_560,
+)  # fmt: skip
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

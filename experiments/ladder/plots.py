@@ -36,7 +36,7 @@ def _largest_square(records: Sequence[GemmRecord]) -> list[GemmRecord]:
 
 def _panel(ax: Axes, records: Sequence[GemmRecord]) -> None:
     names, speeds = [r.variant for r in records], [r.tflops or 0.0 for r in records]
-    colors = ["0.6" if name.startswith("cublas") else "C0" for name in names]
+    colors = ["0.6" if r.is_cublas else "C0" for r in records]
     bars = ax.barh(range(len(names)), speeds, color=colors)
     ax.bar_label(bars, [f"{speed:.1f}" for speed in speeds], fontsize=6, padding=2)
     ax.set_yticks(range(len(names)), names, fontsize=6)

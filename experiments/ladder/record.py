@@ -40,6 +40,10 @@ class GemmRecord:
         return f"{self.m}x{self.n}x{self.k}"
 
     @property
+    def is_cublas(self) -> bool:
+        return self.variant.startswith("cublas")
+
+    @property
     def median_ms(self) -> float | None:
         return float(np.median(self.samples_ms)) if self.samples_ms else None
 

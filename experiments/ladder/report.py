@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from experiments import table
-from experiments.errors import ExperimentError
 from experiments.ladder import published
 from experiments.ladder.record import GemmRecord
-from experiments.record import Store
-from experiments.report import provenance, write
+from experiments.record import load_all
+from experiments.report import can_draw, provenance, write
 from experiments.schema import LadderConfig
 
 _PUBLISHED = (
@@ -34,9 +30,7 @@ def report(config: LadderConfig) -> None:
         write(output / "report.md", as_markdown(records)),
         write(output / "report.csv", as_csv(records)),
     ]
-    if config.plots and find_spec("matplotlib") is None:
-        print("no plots: matplotlib is not installed (pip install 'sddmm[plots]')")
-    elif config.plots:
+    if config.plots and can_draw():
         from experiments.ladder import plots
 
         written += plots.draw(sections(records), output)
@@ -46,19 +40,12 @@ def report(config: LadderConfig) -> None:
 def merge(paths: Iterable[str]) -> list[GemmRecord]:
     """The newest session of every shape and arithmetic, in order of appearance."""
     sessions: dict[tuple[object, ...], list[GemmRecord]] = {}
-    for path in paths:
-        if not Path(path).is_file():
-            raise ExperimentError(
-                f"no records at {path}; measure some with `python -m experiments gemm`"
-            )
-        for record in Store(path, GemmRecord).load().values():
-            case = (*_section(record), record.shape)
-            known = sessions.get(case)
-            if known is None or known[0].session != record.session:
-                known = sessions[case] = []
-            known.append(record)
-    if not sessions:
-        raise ExperimentError(f"no records in {', '.join(paths)}")
+    for record in load_all(paths, GemmRecord, "gemm"):
+        case = (*_section(record), record.shape)
+        known = sessions.get(case)
+        if known is None or known[0].session != record.session:
+            known = sessions[case] = []
+        known.append(record)
     return [record for session in sessions.values() for record in session]
 
 
@@ -76,8 +63,7 @@ def title(records: Sequence[GemmRecord]) -> str:
 def of_cublas(records: Iterable[GemmRecord]) -> dict[str, float]:
     """Speed as a part of cuBLAS's in the same session, by key."""
     records = list(records)
-    cublas = {(r.session, r.variant): r.tflops for r in records if r.variant == r.baseline}
-    cublas |= {(r.session, r.variant): r.tflops for r in records if r.variant.startswith("cublas")}
+    cublas = {(r.session, r.variant): r.tflops for r in records if r.is_cublas}
     return {
         r.key: r.tflops / base
         for r in records
@@ -105,7 +91,7 @@ def rows(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
                 "error": "" if r.error is None else f"{r.error:.1e}",
             }
         )
-        if r.tflops and not r.variant.startswith("cublas"):
+        if r.tflops and not r.is_cublas:
             previous = r.tflops
     return lines
 
@@ -170,11 +156,7 @@ def as_csv(records: Sequence[GemmRecord]) -> str:
         }
         for r in records
     ]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    return table.csv_text(lines)
 
 
 def _published_row(name: str, by_shape: dict[str, float], shapes: list[str]) -> dict[str, str]:

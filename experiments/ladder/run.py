@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from experiments.environment import device_name, environment, source_digest
-from experiments.errors import ExperimentError, RowsFailed
+from experiments.errors import ExperimentError
 from experiments.ladder import report, verify
 from experiments.ladder.record import GemmRecord
 from experiments.progress import progress
-from experiments.record import BAD, Store, key_of
+from experiments.record import Store, key_of, refuse_bad
 from experiments.schema import GemmConfig
 from experiments.timing import interleaved_ms
 from gemm_core.api import gemm, problem_of
@@ -38,9 +38,8 @@ def run(config: GemmConfig) -> list[GemmRecord]:
         raise ExperimentError("gemm compares GPU kernels, but torch sees no CUDA device")
     store = Store(config.records, GemmRecord)
     keys = {name: _key(config, name) for name in variants(config)}
-    known = {} if config.force else store.load()
-    records = [known[key] for key in keys.values() if key in known]
-    if len(records) != len(keys) or len({record.session for record in records}) > 1:
+    records = [] if config.force else store.session(keys.values())
+    if not records:
         with progress() as say:
             records = _measure(config, keys, say)
         for record in records:
@@ -49,9 +48,7 @@ def run(config: GemmConfig) -> list[GemmRecord]:
         f"{config.shape} {config.dtype}, sums in {config.accumulate}, b in rows of {config.b_rows}"
     )
     print(report.as_text(records), flush=True)
-    bad = [record.variant for record in records if record.status in BAD]
-    if bad:
-        raise RowsFailed(f"{len(bad)} of {len(records)} rows are not right: {', '.join(bad)}")
+    refuse_bad({record.variant: record.status for record in records})
     return records
 
 

@@ -156,8 +156,8 @@ def test_variants_are_those_that_compute_what_is_asked_for() -> None:
         run.variants(GemmConfig(variants=["sgemm_naive"]))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so() -> None:
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ExperimentError, match="torch sees no CUDA device"):
         run.run(GemmConfig())
 

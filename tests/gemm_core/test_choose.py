@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from gemm_core.choose import choose, predicted_us, resident_blocks
-from gemm_core.device import Device, arch_of
+from gemm_core.device import arch_of
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, raster
+from tests.conftest import H200
 
-H200 = Device(
-    index=0, name="NVIDIA H200", capability=(9, 0), sm_count=132, shared_bytes=232_448,
-    l2_bytes=62_914_560,
-)  # fmt: skip
 PROBLEM = GemmProblem(
     m=4096, n=4096, k=4096, dtype=torch.float16, out_dtype=torch.float16, b_rows="n",
     aligned_a=True, aligned_b=True, paired_c=True,

@@ -97,7 +97,7 @@ def promised(spec: KernelSpec) -> set[str]:
         return {"HGMMA"}
     if spec.source == "mma_gemm.cu":
         return {"HMMA", "LDSM", "LDGSTS"}
-    asynchronous = {"LDGSTS"} if spec.defines.get("ASYNC") == "true" else set()
+    asynchronous = {"LDGSTS"} if spec.defines.get("ASYNC") is True else set()
     if spec.source.startswith("wmma"):
         return {"HMMA"} | asynchronous
     return {"FFMA" if spec.dtypes == (torch.float32,) else "HFMA2"} | asynchronous

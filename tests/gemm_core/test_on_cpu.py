@@ -14,15 +14,11 @@ import pytest
 import torch
 
 from gemm_core.compile import INCLUDE_FOLDER, KERNEL_FOLDER
-from gemm_core.device import Device
 from gemm_core.fragments import LAYOUTS, ldmatrix_address
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
+from tests.conftest import H200
 
-H200 = Device(
-    index=0, name="NVIDIA H200", capability=(9, 0), sm_count=132, shared_bytes=232_448,
-    l2_bytes=62_914_560,
-)  # fmt: skip
 SHIM = Path(__file__).parent / "shim"
 COMPILER = shutil.which("g++")
 
