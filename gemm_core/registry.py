@@ -287,18 +287,19 @@ _MMA = (
 
 _WGMMA = (
     KernelSpec(
-        name="wgmma_tf32x3_128x128x32_stage3",
+        name="wgmma_tf32x3_128x128x32_stage4",
         source="wgmma_tf32x3_gemm.cu",
         tile=(128, 128, 32),
         threads=512,
         dtypes=FLOAT,
         precision="tf32x3",
-        shared_bytes=3 * (4 * 128 * 32 * 4 + 16),
+        shared_bytes=4 * (3 * 128 * 32 * 4 + 16),
+        near_rows=True,
         min_capability=(9, 0),
         max_capability=(9, 0),
         raster_group=8,
         rate=75,
-        defines={"STAGES": 3},
+        defines={"STAGES": 4},
     ),
 )
 

@@ -17,10 +17,7 @@ extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, 1)
     gemm(const GEMM_ELEMENT* __restrict__ a, const GEMM_ELEMENT* __restrict__ b,
          GEMM_OUTPUT* __restrict__ c, int m, int n, int k, i64 pitch_a, i64 pitch_b, i64 pitch_c) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const int tiles_m = (m + GEMM_BLOCK_M - 1) / GEMM_BLOCK_M;
-  const int tiles_n = (n + GEMM_BLOCK_N - 1) / GEMM_BLOCK_N;
-  const TileIndex tile = raster<GEMM_RASTER_GROUP>(blockIdx.x, tiles_m, tiles_n);
-  const int m0 = tile.m * GEMM_BLOCK_M, n0 = tile.n * GEMM_BLOCK_N;
+  const auto [m0, n0] = tile_origin<GEMM_RASTER_GROUP, GEMM_BLOCK_M, GEMM_BLOCK_N>(m, n);
   Mainloop::Accumulators acc = {};
   Mainloop::run(acc, shared, a, pitch_a, b, pitch_b, m0, n0, m, n, k);
   const EpilogueDense<GEMM_OUTPUT, GEMM_PAIRED_C> epilogue{c, pitch_c, m, n};

@@ -58,7 +58,7 @@ def test_blocks_that_run_together_are_near_each_other() -> None:
         ("wmma_mma4x2_warp2x4_async", {"near_rows": False}, "less than 2^24 bytes apart"),
         ("hgemm_naive", {"m": 2**30, "n": 2**30}, "has more blocks than a grid"),
         (
-            "wgmma_tf32x3_128x128x32_stage3",
+            "wgmma_tf32x3_128x128x32_stage4",
             {"dtype": torch.float32},
             "precision tf32x3, less than ieee",
         ),
@@ -81,11 +81,11 @@ def test_old_gpus_are_refused() -> None:
 
 def test_instructions_of_one_generation_are_refused_on_the_next() -> None:
     problem = replace(FLOAT, precision="tf32x3")
-    told = KERNELS["wgmma_tf32x3_128x128x32_stage3"].refuses(
+    told = KERNELS["wgmma_tf32x3_128x128x32_stage4"].refuses(
         problem, replace(H200, capability=(10, 0))
     )
     assert told == "is made of instructions that end with compute capability 9.0, got 10.0"
-    assert choose(problem, H200).name == "wgmma_tf32x3_128x128x32_stage3"
+    assert choose(problem, H200).name == "wgmma_tf32x3_128x128x32_stage4"
     assert choose(problem, replace(H200, capability=(10, 0))).precision in ("ieee", "tf32x3")
 
 

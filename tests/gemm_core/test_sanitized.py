@@ -23,7 +23,7 @@ NAMES = (
     "mma_64x64x32_stage3",
     "mma_tf32_64x64x32_stage3",
     "mma_tf32x3_64x128x32_stage3",
-    "wgmma_tf32x3_128x128x32_stage3",
+    "wgmma_tf32x3_128x128x32_stage4",
 )
 
 

@@ -15,6 +15,12 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned int barrier) {
                : "memory");
 }
 
+// An arrival when the copies (cp_async.cuh) that this thread has begun are done, which counts among
+// those expected.
+__device__ __forceinline__ void mbarrier_arrive_after_copies(unsigned int barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Until the phase of this parity has completed; a barrier just made counts the phase before its
 // first, of parity 1, as completed.
 __device__ __forceinline__ void mbarrier_wait(unsigned int barrier, unsigned int parity) {

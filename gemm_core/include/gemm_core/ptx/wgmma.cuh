@@ -1,4 +1,4 @@
-// wgmma: matrix products of a warpgroup (128 threads), operands in shared memory (sm_90a only).
+// wgmma: matrix products of a warpgroup (128 threads), B in shared memory (sm_90a only).
 #pragma once
 
 #include "gemm_core/numeric.cuh"
@@ -33,18 +33,19 @@ __device__ __forceinline__ void fence_stores_for_wgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// d = A B + (accumulate ? d : 0): A 64 x 8 and B 128 x 8 floats, of which the TF32 bits are read;
-// fragments of d as in fragment.cuh: wgmma_d.
-__device__ __forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], unsigned long long a,
+// d = A B + (accumulate ? d : 0): A 64 x 8 in registers and B 128 x 8 floats, of which the TF32 bits
+// are read. Fragments as in fragment.cuh: wgmma_d; of A, the sixteen rows of a warp as mma_tf32_a.
+// What `a` is read from keeps its registers until a wait.
+__device__ __forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], const u32 (&a)[4],
                                                      unsigned long long b, bool accumulate) {
   asm volatile(
-      "{ .reg .pred p; setp.ne.u32 p, %66, 0; "
+      "{ .reg .pred p; setp.ne.u32 p, %69, 0; "
       "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1; }"
+      "{%64, %65, %66, %67}, %68, p, 1, 1; }"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -55,7 +56,7 @@ __device__ __forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], unsigned lo
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
         "+f"(d[63])
-      : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(accumulate)));
 }
 
 }  // namespace gemm_core::ptx

@@ -19,6 +19,7 @@ inline void mbarrier_arrive(unsigned barrier) {
   Mbarrier& b = mbarrier_at(barrier);
   if (--b.expected == 0) b.expected = b.count, ++b.phase;
 }
+inline void mbarrier_arrive_after_copies(unsigned barrier) { mbarrier_arrive(barrier); }
 inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   while (mbarrier_at(barrier).phase % 2 == parity) shim::yield();
 }
