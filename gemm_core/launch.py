@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 # The C types of a kernel's parameters; a pointer is an integer of its size.
-POINTER, INT, LONG, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong, ctypes.c_float
+POINTER, INT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+FLOAT, DOUBLE = ctypes.c_float, ctypes.c_double
 
 # What the driver gives a kernel without being asked for more.
 _DEFAULT_SHARED_BYTES = 48 * 1024
@@ -24,19 +25,28 @@ class LaunchError(RuntimeError):
 class _Arguments(threading.local):
     """A thread's own copy of the parameters of a launch: made once, as making them costs 2 us."""
 
-    def __init__(self, types: Sequence[Any]) -> None:
-        self.values = [kind() for kind in types]
-        self.pointers = (ctypes.c_void_p * len(self.values))(
-            *(ctypes.addressof(value) for value in self.values)
-        )
+    def __init__(self, types: Sequence[Any] | type[ctypes.Structure]) -> None:
+        self.values: list[Any]
+        if isinstance(types, type):
+            block = types()
+            self.values = [
+                kind.from_buffer(block, getattr(types, name).offset)
+                for name, kind, *_ in types._fields_
+            ]
+            addresses = [ctypes.addressof(block)]
+        else:
+            self.values = [kind() for kind in types]
+            addresses = [ctypes.addressof(value) for value in self.values]
+        self.pointers = (ctypes.c_void_p * len(addresses))(*addresses)
         self.address = ctypes.addressof(self.pointers)
 
 
 class Kernel:
     """A kernel loaded on one device, ready to launch.
 
-    parameters: the C types of its parameters. A launch passes raw values and does not wait; it can
-    be captured in a CUDA graph.
+    parameters: the C types of its parameters, or of the fields of the one struct that it takes, as
+    a ctypes.Structure. A launch passes raw values and does not wait; it can be captured in a CUDA
+    graph.
     """
 
     def __init__(
@@ -44,7 +54,7 @@ class Kernel:
         name: str,
         cubin: bytes,
         function: str,
-        parameters: Sequence[Any],
+        parameters: Sequence[Any] | type[ctypes.Structure],
         threads: int,
         shared_bytes: int,
         device_index: int,

@@ -87,6 +87,7 @@ def plan(
     alpha: float = 1.0,
     scale: bool = True,
     backend: str | None = None,
+    kernel: str | None = None,
 ) -> Plan:
     """Do S's part of the work once: `plan(S, k=k, dtype=a.dtype).run(a, b)` gives sddmm's values.
 
@@ -94,6 +95,8 @@ def plan(
     so are its indices if they are torch's.
     k, dtype, heads: of the operands to come. backend: "cuda", "cpu", "torch_csr" or "reference" to
     demand one, whose refusal is then a ValueError; by default the first that does not refuse.
+    kernel: demand one GPU kernel (`sddmm.registry.KERNELS`, or "hybrid"); by default the one that a
+        cost model takes for the quickest.
 
     `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` tells what
     was chosen and why.
@@ -106,7 +109,7 @@ def plan(
     values = sampling.values if scale else None
     if values is not None:
         check_values(values, problem)
-    made = plan_for(pattern, problem, backend)
+    made = plan_for(pattern, problem, backend, kernel)
     return replace(made, alpha=float(alpha), values=values, transposed=sampling.transposed)
 
 
@@ -127,7 +130,7 @@ def _fitted(
         _check_foreign(problem, a, b)
     # Gradients are taken after the call, from the same indices.
     pattern = sampling.kept() if differentiates(a, b) else sampling.pattern
-    return plan_for(pattern, problem), a, b
+    return plan_for(pattern, problem, reuse=not sampling.foreign), a, b
 
 
 def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:

@@ -24,15 +24,16 @@ _lock = threading.Lock()
 class Plan:
     """How one pattern is sampled for one problem; made by `sddmm.plan`, run any number of times.
 
-    `backend` computes it (`forced` if the caller named it), `refusals` says why those asked before
-    it do not, and `prepare_ms` is what making it took. `alpha` and `values` (S's, or None) scale
-    what `run` returns. `transposed`: S is CSC, and `pattern` the CSR form of its transpose.
+    `backend` computes it (`forced` if the caller named it, and so `kernel`), `refusals` says why
+    those asked before it do not, and `prepare_ms` is what making it took. `alpha` and `values`
+    (S's, or None) scale what `run` returns. `transposed`: S is CSC, and `pattern` the CSR form of its transpose.
     """
 
     pattern: SparsePattern
     problem: Problem
     backend: str
     forced: str | None
+    kernel: str | None
     refusals: dict[str, str]
     prepare_ms: float
     execute: backends.Execute
@@ -67,7 +68,7 @@ class Plan:
 
     def _renewed(self) -> Plan:
         """This plan for the pattern as it is now."""
-        fresh = plan_for(self.pattern, self.problem, self.forced)
+        fresh = plan_for(self.pattern, self.problem, self.forced, self.kernel)
         return replace(fresh, alpha=self.alpha, values=self.values, transposed=self.transposed)
 
     def sample(self, a: Tensor, b: Tensor) -> Tensor:
@@ -108,6 +109,7 @@ class Plan:
             f"  backend  {self.backend}: {p.flops / 1e9:.3g} useful GFLOP a run, "
             f"prepared in {self.prepare_ms:.3g} ms",
         ]
+        lines += [f"  {note}" for note in getattr(self.execute, "notes", ())]
         lines += [f"  not      {name}: {reason}" for name, reason in self.refusals.items()]
         return "\n".join(lines)
 
@@ -143,19 +145,26 @@ class Plan:
             )
 
 
-def plan_for(pattern: SparsePattern, problem: Problem, backend: str | None = None) -> Plan:
+def plan_for(
+    pattern: SparsePattern,
+    problem: Problem,
+    backend: str | None = None,
+    kernel: str | None = None,
+    reuse: bool = True,
+) -> Plan:
     """The plan of this pattern and problem, made at the first call. Thread-safe.
 
+    backend, kernel: demanded by name. reuse: whether more than one run is to be expected of it.
     Each pattern keeps its last few plans, until its indices change in place.
     """
-    plans: OrderedDict[tuple[Problem, str | None], Plan] = pattern.derive("plans", OrderedDict)
-    key = (problem, backend)
+    plans: OrderedDict[tuple[Any, ...], Plan] = pattern.derive("plans", OrderedDict)
+    key = (problem, backend, kernel, reuse)
     with _lock:
         plan = plans.get(key)
         if plan is not None:
             plans.move_to_end(key)
             return plan
-    plan = _make(pattern, problem, backend)
+    plan = _make(pattern, problem, backend, kernel, reuse)
     with _lock:
         plans[key] = plan
         while len(plans) > _PLANS_PER_PATTERN:
@@ -163,14 +172,24 @@ def plan_for(pattern: SparsePattern, problem: Problem, backend: str | None = Non
     return plan
 
 
-def _make(pattern: SparsePattern, problem: Problem, name: str | None) -> Plan:
+def _make(
+    pattern: SparsePattern, problem: Problem, name: str | None, kernel: str | None, reuse: bool
+) -> Plan:
     versions = pattern.versions
     begin = time.perf_counter()
     backend, refusals = backends.choose(problem, name)
     pattern.check()
-    execute = backend.prepare(pattern, problem)
+    if backend is backends.CUDA:
+        execute = backends.CUDA.prepare(pattern, problem, kernel, reuse)
+    elif kernel is not None:
+        told = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
+        raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{told}")
+    else:
+        execute = backend.prepare(pattern, problem)
     prepare_ms = (time.perf_counter() - begin) * 1e3
-    return Plan(pattern, problem, backend.name, name, refusals, prepare_ms, execute, versions)
+    return Plan(
+        pattern, problem, backend.name, name, kernel, refusals, prepare_ms, execute, versions
+    )
 
 
 def _name(dtype: torch.dtype) -> str:

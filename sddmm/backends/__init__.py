@@ -37,9 +37,11 @@ class Backend(Protocol):
         """Everything that depends on the pattern alone; the pattern has been checked."""
 
 
+CUDA = CudaBackend()
+
 # In the order in which they are asked.
 BACKENDS: tuple[Backend, ...] = (
-    CudaBackend(),
+    CUDA,
     CpuBackend(),
     TorchCsrBackend(),
     ReferenceBackend(),

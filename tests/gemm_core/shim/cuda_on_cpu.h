@@ -26,6 +26,17 @@ struct Index {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline float __uint_as_float(unsigned u) {
   float f;
@@ -36,6 +47,13 @@ inline unsigned __float_as_uint(float f) {
   unsigned u;
   std::memcpy(&u, &f, 4);
   return u;
+}
+
+inline double __hiloint2double(int high, int low) {
+  const unsigned long long bits = (unsigned long long)(unsigned)high << 32 | (unsigned)low;
+  double d;
+  std::memcpy(&d, &bits, 8);
+  return d;
 }
 
 inline Index threadIdx, blockIdx;
@@ -138,3 +156,22 @@ inline void run(int blocks, int threads, std::function<void()> kernel) {
 }  // namespace shim
 
 inline void __syncthreads() { shim::block_barrier.wait(int(shim::fibers.size())); }
+
+// Every lane of the warp takes part in these.
+template <class T>
+inline T __shfl_sync(unsigned, T value, int lane) {
+  T got;
+  shim::with_warp(value, [&](const T* all, int) { got = all[lane % shim::warp_size]; });
+  return got;
+}
+template <class T>
+inline T __shfl_xor_sync(unsigned, T value, int mask) {
+  return __shfl_sync(0u, value, int(threadIdx.x % shim::warp_size) ^ mask);
+}
+inline bool __all_sync(unsigned, bool value) {
+  bool all_true = true;
+  shim::with_warp(value, [&](const bool* all, int) {
+    for (int i = 0; i < shim::warp_size; ++i) all_true = all_true && all[i];
+  });
+  return all_true;
+}

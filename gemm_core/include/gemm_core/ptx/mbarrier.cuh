@@ -15,6 +15,14 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned int barrier) {
                : "memory");
 }
 
+// An arrival; the phase now waits for `bytes` too, which TMA brings (tma.cuh).
+__device__ __forceinline__ void mbarrier_arrive_expecting(unsigned int barrier, unsigned int bytes) {
+  asm volatile(
+      "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier),
+      "r"(bytes)
+      : "memory");
+}
+
 // An arrival when the copies (cp_async.cuh) that this thread has begun are done, which counts among
 // those expected.
 __device__ __forceinline__ void mbarrier_arrive_after_copies(unsigned int barrier) {

@@ -1,0 +1,23 @@
+// TMA: boxes of a tensor from global to shared memory, by one thread (sm_90 and newer).
+#pragma once
+
+namespace gemm_core::ptx {
+
+// What the host made of a tensor (tensor_map.py), passed as a __grid_constant__ parameter.
+struct alignas(64) TensorMap {
+  unsigned char opaque[128];
+};
+
+// The box at element (x, y, z), x along the rows, to shared `target`, a multiple of 1024 for boxes
+// under the 128-byte swizzle; zeros where the tensor ends. Counts its bytes on `barrier`.
+__device__ __forceinline__ void tma_load(unsigned int target, const TensorMap& map, int x, int y,
+                                         int z, unsigned int barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];"
+      :
+      : "r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
+}  // namespace gemm_core::ptx

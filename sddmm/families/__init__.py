@@ -1,0 +1,79 @@
+"""Families of GPU kernels: what each prepares of a pattern, and how it is launched.
+
+A module of this folder has `prepare(spec, nonzeros, problem, device) -> Launch`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gemm_core.compile import INCLUDE_FOLDER, compile_kernel
+from gemm_core.device import device as device_of
+from gemm_core.launch import Kernel
+from sddmm.problem import Problem
+from sddmm.spec import ELEMENTS, KernelSpec
+
+FOLDER = Path(__file__).parent.parent
+KERNEL_FOLDER = FOLDER / "kernels"
+INCLUDE = (INCLUDE_FOLDER, FOLDER / "include")
+
+Launch = Callable[[Tensor, Tensor, "Tensor | None", float, Tensor], None]
+"""launch(a, b_t, values, alpha, out): as Execute, operands laid out by `rows_of`."""
+
+
+@functools.cache
+def loaded(
+    spec: KernelSpec, macros: tuple[tuple[str, str], ...], parameters: Any, index: int
+) -> Kernel:
+    """A kernel of a spec with these macros, compiled once and loaded once a device."""
+    code = compile_kernel(
+        KERNEL_FOLDER / spec.source, dict(macros), device_of(index).arch, INCLUDE
+    ).code
+    return Kernel(
+        spec.name, code, "sddmm_kernel", parameters, spec.threads, spec.shared_bytes, index
+    )
+
+
+def types(problem: Problem) -> dict[str, str]:
+    """The macros of what every kernel reads and writes."""
+    return {"ELEMENT": ELEMENTS[problem.dtype], "OUTPUT": ELEMENTS[problem.out_dtype]}
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """x with contiguous rows: itself, or a copy."""
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+def pitch_of(x: Tensor) -> int:
+    """Elements from row to row."""
+    return x.stride(-2)
+
+
+def head_stride(x: Tensor) -> int:
+    """Elements from head to head."""
+    return x.stride(0) if x.dim() == 3 else 0
+
+
+def alignment(a: Tensor, b: Tensor, extra: int = 0) -> int:
+    """The largest power of two, up to 16, of which every row of a and of b starts at a multiple.
+
+    extra: bytes that must be such a multiple too.
+    """
+    size = a.element_size()
+    strides = pitch_of(a) | pitch_of(b) | head_stride(a) | head_stride(b)
+    bits = a.data_ptr() | b.data_ptr() | strides * size | extra | 16
+    return bits & -bits
+
+
+def address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def int32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.int32 and x.is_contiguous() else x.to(torch.int32).contiguous()

@@ -1,0 +1,86 @@
+"""tile_*: dense tiles by tensor cores, of which the sampled entries are stored."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from gemm_core.device import Device
+from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from sddmm.families import Launch, address, alignment, head_stride, loaded, pitch_of, types
+from sddmm.partition import SortedRows, TileList
+from sddmm.problem import Problem
+from sddmm.spec import KernelSpec, macros
+
+# Bytes from row to row below which a tile of 256 rows is addressed in 32 bits (gemm_core).
+_NEAR_BYTES = 2**24
+
+
+class Arguments(ctypes.Structure):
+    """Of every tile kernel (tile_kernel.cuh)."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("a", "b", "values", "out")),
+        *((name, POINTER) for name in ("cols", "order", "tiles", "bounds")),
+        *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
+        *((name, INT) for name in ("tile_count", "m", "n", "k")),
+        ("alpha", DOUBLE),
+    ]
+
+
+class BoundsArguments(ctypes.Structure):
+    """Of tile_bounds.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("crow", "cols", "tiles", "bounds")),
+        *((name, INT) for name in ("tile_count", "m", "block_m", "block_n")),
+    ]
+
+
+BOUNDS = KernelSpec("tile_bounds", "tile", "tile_bounds.cu", (), threads=256)
+
+
+def bounds_of(rows: SortedRows, tiles: TileList, m: int, device: Device) -> Tensor:
+    """Where the nonzeros of each row of each listed tile lie, (tiles, block_m, 2) int32."""
+    count, (block_m, block_n) = tiles.length, tiles.block
+    bounds = torch.empty(count, block_m, 2, dtype=torch.int32, device=rows.cols.device)
+    loaded(BOUNDS, (), BoundsArguments, device.index)(
+        -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),
+        tiles.places.data_ptr(), bounds.data_ptr(), count, m, block_m, block_n,
+    )  # fmt: skip
+    return bounds
+
+
+def prepare(
+    spec: KernelSpec, rows: SortedRows, tiles: TileList, problem: Problem, device: Device
+) -> Launch:
+    bounds = bounds_of(rows, tiles, problem.m, device)
+    blocks = tiles.length * (problem.heads or 1)
+    block_m, block_n, block_k = spec.tile
+    fixed = {
+        **types(problem), **spec.defines, "BLOCK_M": block_m, "BLOCK_N": block_n,
+        "BLOCK_K": block_k, "MIN_BLOCKS": spec.min_blocks,
+    }  # fmt: skip
+    kernels: dict[bool, Kernel] = {}
+
+    def launch(a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
+        a, b_t = _near(a), _near(b_t)
+        aligned = alignment(a, b_t) == 16
+        kernel = kernels.get(aligned)
+        if kernel is None:
+            made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
+            kernel = kernels[aligned] = loaded(spec, made, Arguments, device.index)
+        kernel(
+            blocks, a.data_ptr(), b_t.data_ptr(), address(values), out.data_ptr(),
+            rows.cols.data_ptr(), address(rows.order), tiles.places.data_ptr(), bounds.data_ptr(),
+            pitch_of(a), pitch_of(b_t), head_stride(a), head_stride(b_t), problem.nnz,
+            tiles.length, problem.m, problem.n, problem.k, alpha,
+        )  # fmt: skip
+
+    return launch
+
+
+def _near(x: Tensor) -> Tensor:
+    return x if pitch_of(x) * x.element_size() < _NEAR_BYTES else x.contiguous()

@@ -1,0 +1,59 @@
+"""windows: the rows of B of a window of columns stay in shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+
+from torch import Tensor
+
+from gemm_core.device import Device
+from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from sddmm.families import Launch, address, alignment, head_stride, loaded, pitch_of, types
+from sddmm.families.gather import shape_of
+from sddmm.partition import WindowList
+from sddmm.problem import Problem
+from sddmm.spec import KernelSpec, macros
+
+
+class Arguments(ctypes.Structure):
+    """Of windows.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("a", "b", "values", "out", "rows", "slots", "order")),
+        ("starts", POINTER),
+        *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
+        *((name, INT) for name in ("count", "chunks", "chunk", "windows", "width", "n", "k")),
+        ("alpha", DOUBLE),
+    ]
+
+
+def width_of(spec: KernelSpec, problem: Problem) -> int:
+    """Columns whose rows of B a block's shared memory holds; 0 if not even one."""
+    shape = shape_of(problem, 16)
+    per_pass = int(shape["SEGMENTS"]) * 64
+    row_bytes = max(1, -(-problem.k * problem.dtype.itemsize // per_pass)) * per_pass
+    return spec.shared_bytes // row_bytes
+
+
+def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device) -> Launch:
+    heads, count = problem.heads or 1, work.rows.numel()
+    row_bytes = problem.k * problem.dtype.itemsize
+    chunk = -(-count // device.sm_count) + 16
+    chunks = -(-count // chunk)
+    kernels: dict[int, Kernel] = {}
+
+    def launch(a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
+        step = alignment(a, b_t, row_bytes)
+        kernel = kernels.get(step)
+        if kernel is None:
+            made = macros({**types(problem), **shape_of(problem, step), "THREADS": spec.threads})
+            kernel = kernels[step] = loaded(spec, made, Arguments, device.index)
+        kernel(
+            chunks * heads, a.data_ptr(), b_t.data_ptr(), address(values), out.data_ptr(),
+            work.rows.data_ptr(), work.slots.data_ptr(), work.order.data_ptr(),
+            work.starts.data_ptr(), pitch_of(a), pitch_of(b_t), head_stride(a), head_stride(b_t),
+            problem.nnz, count, chunks, chunk, work.starts.numel() - 1, work.width, problem.n,
+            problem.k, alpha,
+        )  # fmt: skip
+
+    return launch

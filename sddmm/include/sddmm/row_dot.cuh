@@ -1,0 +1,94 @@
+// Dot products of rows by a warp, 16 bytes at a time: lanes 4 g .. 4 g + 3 have the rows of nonzero g.
+#pragma once
+
+#include "gemm_core/ptx/mma.cuh"
+#include "sddmm/chunk.cuh"
+#include "sddmm/value.cuh"
+
+namespace sddmm {
+
+// Sums of BATCHES batches of eight nonzeros. The four lanes of a nonzero hand in chunks of its row of
+// A and its row of B, the same elements of both, in any order. `add_shared`: all have the same row of
+// A. After `finish`, lane `holder(g)` has the sum of nonzero g of batch j.
+//
+// Numbers of 16 bits go through mma.m16n8k16. Lane 4 g + t gives row g of either operand, four of its
+// k: which ones does not matter as long as both agree, so that a plain 16-byte load feeds two
+// instructions without a shuffle. The sums wanted are the diagonal of the product.
+template <class T, int BATCHES>
+struct RowDot {
+  static_assert(sizeof(T) == 2 && BATCHES % 2 == 0, "");
+  float sums[BATCHES / 2][4] = {};
+
+  __device__ __forceinline__ void add_shared(const Chunk (&b)[BATCHES], const Chunk& a) {
+#pragma unroll
+    for (int j = 0; j < BATCHES; j += 2)
+#pragma unroll
+      for (int w = 0; w < 4; w += 2) {
+        const u32 rows[4] = {b[j].word[w], b[j + 1].word[w], b[j].word[w + 1],
+                             b[j + 1].word[w + 1]};
+        gemm_core::ptx::mma_m16n8k16(sums[j / 2], rows, a.word[w], a.word[w + 1], T{});
+      }
+  }
+
+  __device__ __forceinline__ void add(const Chunk (&b)[BATCHES], const Chunk (&a)[BATCHES]) {
+#pragma unroll
+    for (int j = 0; j < BATCHES; ++j)
+#pragma unroll
+      for (int w = 0; w < 4; w += 2) {
+        u32 rows[4] = {0, 0, 0, 0};
+        rows[j % 2] = b[j].word[w], rows[j % 2 + 2] = b[j].word[w + 1];
+        gemm_core::ptx::mma_m16n8k16(sums[j / 2], rows, a[j].word[w], a[j].word[w + 1], T{});
+      }
+  }
+
+  __device__ __forceinline__ void finish() {}
+  static __device__ __forceinline__ int holder(int g) { return 4 * g + g / 2; }
+  // In a holder: of its nonzero of batch j.
+  __device__ __forceinline__ float sum(int j) const {
+    const float* pair = sums[j / 2] + j % 2 * 2;
+    return threadIdx.x / 4 % 2 ? pair[1] : pair[0];
+  }
+};
+
+// Floats and doubles by ordinary multiply-adds.
+template <class T, int BATCHES>
+struct ScalarDot {
+  T sums[BATCHES] = {};
+
+  __device__ __forceinline__ void add_shared(const Chunk (&b)[BATCHES], const Chunk& a) {
+#pragma unroll
+    for (int j = 0; j < BATCHES; ++j) multiply(sums[j], b[j], a);
+  }
+  __device__ __forceinline__ void add(const Chunk (&b)[BATCHES], const Chunk (&a)[BATCHES]) {
+#pragma unroll
+    for (int j = 0; j < BATCHES; ++j) multiply(sums[j], b[j], a[j]);
+  }
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int j = 0; j < BATCHES; ++j)
+#pragma unroll
+      for (int apart = 1; apart < 4; apart *= 2)
+        sums[j] += __shfl_xor_sync(0xffffffff, sums[j], apart);
+  }
+  static __device__ __forceinline__ int holder(int g) { return 4 * g; }
+  __device__ __forceinline__ T sum(int j) const { return sums[j]; }
+
+ private:
+  static __device__ __forceinline__ void multiply(T& sum, const Chunk& b, const Chunk& a) {
+#pragma unroll
+    for (int i = 0; i < 16 / sizeof(T); ++i) sum += element(a, i) * element(b, i);
+  }
+  static __device__ __forceinline__ T element(const Chunk& chunk, int i) {
+    if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(chunk.word[i]);
+    } else {
+      return __hiloint2double(chunk.word[2 * i + 1], chunk.word[2 * i]);
+    }
+  }
+};
+template <int BATCHES>
+struct RowDot<float, BATCHES> : ScalarDot<float, BATCHES> {};
+template <int BATCHES>
+struct RowDot<double, BATCHES> : ScalarDot<double, BATCHES> {};
+
+}  // namespace sddmm

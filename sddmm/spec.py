@@ -1,0 +1,79 @@
+"""What is known of a GPU kernel before it runs: static facts, and what it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from gemm_core.device import Device
+from sddmm.problem import PRECISIONS, Problem, dtype_names
+
+# What a kernel calls a torch dtype.
+ELEMENTS = {
+    torch.float16: "gemm_core::f16",
+    torch.bfloat16: "gemm_core::bf16",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+
+_INT32 = 2**31
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One named variant of one family (a module of `families`).
+
+    source: file in kernels/. precision: what its arithmetic is, for float32. tile: rows and columns
+    of a tile and elements of k at a time, for those that compute tiles. shared_bytes: dynamic, a
+    block. min_blocks: blocks that share a multiprocessor. defines: macros without their prefix
+    SDDMM_, beside those that follow from the problem.
+    """
+
+    name: str
+    family: str
+    source: str
+    dtypes: tuple[torch.dtype, ...]
+    threads: int
+    precision: str = "ieee"
+    tile: tuple[int, int, int] = (0, 0, 0)
+    shared_bytes: int = 0
+    min_blocks: int = 1
+    min_capability: tuple[int, int] = (8, 0)
+    max_capability: tuple[int, int] | None = None
+    defines: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def refuses(self, problem: Problem, device: Device) -> str | None:
+        """None if this kernel computes `problem` on `device`, else why not."""
+        if device.capability < self.min_capability:
+            return f"needs compute capability {_dotted(self.min_capability)}"
+        if self.max_capability is not None and device.capability > self.max_capability:
+            return f"is made of instructions that end with {_dotted(self.max_capability)}"
+        if self.shared_bytes > device.shared_bytes:
+            return f"needs {self.shared_bytes} bytes of shared memory, has {device.shared_bytes}"
+        if problem.dtype not in self.dtypes:
+            return f"computes {dtype_names(self.dtypes)}, not {dtype_names((problem.dtype,))}"
+        if PRECISIONS.index(self.precision) > PRECISIONS.index(problem.precision):
+            return f"computes with precision {self.precision}, less than {problem.precision}"
+        for name in ("m", "n", "k"):
+            if getattr(problem, name) >= _INT32:
+                return f"counts {name} in 32 bits, got {getattr(problem, name)}"
+        if self.family != "gather" and problem.nnz >= _INT32:
+            return f"counts nonzeros in 32 bits, got {problem.nnz}"
+        return None
+
+
+def macros(values: Mapping[str, str | int | bool]) -> tuple[tuple[str, str], ...]:
+    """Macros as C++ spells them."""
+    return tuple(
+        (f"SDDMM_{name}", str(value).lower() if isinstance(value, bool) else str(value))
+        for name, value in values.items()
+    )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

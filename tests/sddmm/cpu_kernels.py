@@ -1,0 +1,57 @@
+"""The GPU kernels' real sources, compiled for the CPU with the shim of tests/gemm_core/shim."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sddmm import families
+from sddmm.families import gather, tile, windows
+from sddmm.spec import KernelSpec
+
+COMPILER = shutil.which("g++")
+SHIMS = (Path(__file__).parent / "shim", Path(__file__).parent.parent / "gemm_core" / "shim")
+
+
+class CpuKernel:
+    """As gemm_core.launch.Kernel, on the CPU and at once."""
+
+    def __init__(self, folder: Path, spec: KernelSpec, macros: Any, parameters: Any) -> None:
+        self.spec, self.parameters = spec, parameters
+        self.run = _library(folder, spec, macros).run
+
+    def __call__(self, blocks: int, *values: Any) -> None:
+        self.run(blocks, self.spec.threads, ctypes.byref(self.parameters(*values)))
+
+
+def _library(folder: Path, spec: KernelSpec, macros: Any) -> Any:
+    name = hashlib.sha1(repr((spec.name, macros)).encode()).hexdigest()[:16]
+    path = folder / f"{spec.name}-{name}.so"
+    if not path.exists():
+        command = [
+            str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC",
+            "-fsanitize=undefined", "-fno-sanitize-recover=all",
+            f'-DSDDMM_SOURCE="{families.KERNEL_FOLDER / spec.source}"',
+            *(f"-D{key}={value}" for key, value in macros),
+            *(f"-I{shim}" for shim in SHIMS), *(f"-I{include}" for include in families.INCLUDE),
+            str(SHIMS[0] / "library.cpp"), "-o", str(path),
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+    return ctypes.CDLL(str(path))
+
+
+def use(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Every family launches on the CPU."""
+
+    def loaded(spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Callable[..., None]:
+        return CpuKernel(folder, spec, macros, parameters)
+
+    for module in (gather, tile, windows):
+        monkeypatch.setattr(module, "loaded", loaded)

@@ -1,0 +1,13 @@
+// One SDDMM kernel as a library: run(blocks, threads, arguments) takes the struct of its parameters.
+#include "cuda_on_cpu.h"
+
+#include SDDMM_SOURCE
+
+template <class Arguments>
+static void run_kernel(void (*kernel)(Arguments), int blocks, int threads, const void* arguments) {
+  shim::run(blocks, threads, [&] { kernel(*static_cast<const Arguments*>(arguments)); });
+}
+
+extern "C" void run(int blocks, int threads, const void* arguments) {
+  run_kernel(sddmm_kernel, blocks, threads, arguments);
+}

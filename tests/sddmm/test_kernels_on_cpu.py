@@ -1,0 +1,134 @@
+"""The GPU kernels' sources, run on the CPU: every index, guard and tail, without a GPU.
+
+Integers small enough to be exact, whatever the order of summation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sddmm.backends.cuda import GpuExecute, prepared_for
+from sddmm.pattern import SparsePattern
+from sddmm.problem import make_problem
+from sddmm.registry import KERNELS
+from sddmm.testing import random_pattern
+from tests.conftest import H200
+from tests.sddmm import cpu_kernels
+
+pytestmark = pytest.mark.skipif(cpu_kernels.COMPILER is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("libraries")
+
+
+@pytest.fixture(autouse=True)
+def _on_cpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    cpu_kernels.use(monkeypatch, folder)
+
+
+def check(
+    kernel: str | None,
+    pattern: SparsePattern,
+    k: int,
+    dtype: torch.dtype,
+    *,
+    heads: int | None = None,
+    precision: str = "ieee",
+    aligned: bool = True,
+    scaled: bool = False,
+) -> GpuExecute:
+    """Run the kernel and compare every value with the exact one."""
+    problem = make_problem(
+        pattern, k=k, dtype=dtype, heads=heads, out_dtype=torch.float32, precision=precision
+    )
+    execute = prepared_for(pattern, problem, H200, kernel)
+    generator = torch.Generator().manual_seed(k)
+    per_16_bytes = 16 // dtype.itemsize
+    pitch = -(-k // per_16_bytes) * per_16_bytes + (0 if aligned else 1)
+
+    def operand(rows: int) -> torch.Tensor:
+        lead = () if heads is None else (heads,)
+        whole = torch.randint(-2, 3, (*lead, rows, pitch), generator=generator).to(dtype)
+        return whole[..., :k]
+
+    a, b_t = operand(pattern.shape[0]), operand(pattern.shape[1])
+    values = torch.randint(1, 4, (pattern.nnz,), generator=generator).to(dtype) if scaled else None
+    out = torch.full(problem.values_shape, float("nan"))
+    for launch in execute.launches:
+        launch(a, b_t, values, 2.0 if scaled else 1.0, out)
+    left = a.double()[..., pattern.row_ids.long(), :]
+    right = b_t.double()[..., pattern.col_indices.long(), :]
+    expected = (left * right).sum(-1)
+    if values is not None:
+        expected = 2 * expected * values.double()
+    wrong = (out.double() != expected).nonzero()
+    assert not len(wrong), f"{len(wrong)} of {out.numel()} wrong, first at {wrong[0].tolist()}"
+    return execute
+
+
+SPECS = [pytest.param(spec, id=name) for name, spec in KERNELS.items()]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("k", [0, 1, 40, 100])
+def test_ragged_sizes(spec: object, k: int) -> None:
+    assert isinstance(spec, type(next(iter(KERNELS.values()))))
+    pattern = random_pattern(67, 131, 700, layout="csr")
+    check(spec.name, pattern, k, spec.dtypes[0], precision=spec.precision)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_unaligned_rows_heads_and_scaling(spec: object) -> None:
+    assert isinstance(spec, type(next(iter(KERNELS.values()))))
+    pattern = random_pattern(30, 20, 90, layout="coo", shuffled=True)
+    check(
+        spec.name, pattern, 24, spec.dtypes[-1], heads=2, precision=spec.precision,
+        aligned=False, scaled=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", KERNELS["row_gather"].dtypes)
+@pytest.mark.parametrize("k", [32, 64, 128, 256, 300])
+def test_gather_in_one_pass_and_in_many(dtype: torch.dtype, k: int) -> None:
+    check("row_gather", random_pattern(9, 40, 250, layout="csr"), k, dtype)
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_gather_of_rows_that_start_at_few_bytes(width: int) -> None:
+    """k = 4 or 2 or 1 times an odd number of halves."""
+    check("row_gather", random_pattern(9, 40, 250, layout="csr"), 33 * width // 2, torch.float16)
+
+
+def test_more_nonzeros_than_a_warp_takes() -> None:
+    pattern = random_pattern(40, 700, 20_000, layout="csr")
+    check("row_gather", pattern, 8, torch.float16)
+    check("windows", pattern, 8, torch.float16)
+
+
+def test_several_windows() -> None:
+    """A window holds 100 rows of 1024 halves."""
+    check("windows", random_pattern(12, 350, 900, layout="csr"), 1024, torch.float16)
+
+
+def test_hybrid_of_a_dense_block_and_scattered_nonzeros() -> None:
+    block = torch.stack(torch.meshgrid(torch.arange(128), torch.arange(128), indexing="ij"))
+    rows, cols = block.reshape(2, -1)
+    scattered = random_pattern(300, 400, 500, layout="coo")
+    rows = torch.cat([rows, scattered.row_ids.long()])
+    cols = torch.cat([cols, scattered.col_indices.long()])
+    pattern = SparsePattern.from_coo(rows, cols, (300, 400))
+    execute = check("hybrid", pattern, 64, torch.float16)
+    assert len(execute.launches) == 2
+
+
+def test_duplicates_and_unsorted_columns_in_tiles() -> None:
+    crow = torch.tensor([0, 5, 5, 12])
+    cols = torch.tensor([9, 3, 3, 140, 0, 7, 7, 7, 150, 2, 1, 0])
+    pattern = SparsePattern.from_csr(crow, cols, (3, 151))
+    for name in ("tile_mma_64x64x32", "tile_wmma_m16n16k16", "row_gather", "windows"):
+        check(name, pattern, 16, torch.float16)
