@@ -22,7 +22,7 @@ class LaunchError(RuntimeError):
     """The driver refused to load or launch a kernel; the message names the kernel."""
 
 
-class _Arguments(threading.local):
+class Parameters(threading.local):
     """A thread's own copy of the parameters of a launch: made once, as making them costs 2 us."""
 
     def __init__(self, types: Sequence[Any] | type[ctypes.Structure]) -> None:
@@ -62,7 +62,7 @@ class Kernel:
         from cuda.bindings import driver
 
         self.name, self.threads, self.shared_bytes = name, threads, shared_bytes
-        self._arguments, self._device = _Arguments(parameters), device_index
+        self._arguments, self._device = Parameters(parameters), device_index
         with torch.cuda.device(device_index):
             torch.cuda.current_stream()  # the primary context exists and is current
             self._module = self._call(driver.cuModuleLoadData(cubin))
@@ -73,7 +73,7 @@ class Kernel:
                 self._call(driver.cuFuncSetAttribute(self._function, largest, shared_bytes))
         self._launch = driver.cuLaunchKernel
 
-    def __call__(self, blocks: int, *values: int | float) -> None:
+    def __call__(self, blocks: int, *values: int | float | bytes) -> None:
         """Launch `blocks` blocks with these parameter values; none at all for no blocks."""
         if blocks == 0:  # the driver takes an empty grid for an error
             return

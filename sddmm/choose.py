@@ -136,7 +136,7 @@ def tile_kernel(
     serving = [
         spec
         for spec in specs.values()
-        if spec.family == "tile"
+        if spec.family.startswith("tile")
         and spec.name in rates.tiles
         and spec.refuses(problem, device) is None
     ]

@@ -26,7 +26,8 @@ class Plan:
 
     `backend` computes it (`forced` if the caller named it, and so `kernel`), `refusals` says why
     those asked before it do not, and `prepare_ms` is what making it took. `alpha` and `values`
-    (S's, or None) scale what `run` returns. `transposed`: S is CSC, and `pattern` the CSR form of its transpose.
+    (S's, or None) scale what `run` returns. `transposed`: S is CSC, and `pattern` the CSR form of
+    its transpose.
     """
 
     pattern: SparsePattern

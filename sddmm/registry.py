@@ -57,6 +57,24 @@ def _mma(
     )
 
 
+def _wgmma(name: str, stages: int) -> KernelSpec:
+    """The stages and their barriers, then half the columns of each warpgroup's 64 rows."""
+    block_m, block_n, block_k = 128, 256, 64
+    stage_bytes = (block_m + block_n) * block_k * 2 + 16
+    return KernelSpec(
+        name=name,
+        family="tile_tma",
+        source="tile_wgmma.cu",
+        dtypes=_HALF,
+        threads=384,
+        tile=(block_m, block_n, block_k),
+        shared_bytes=stages * stage_bytes + 2 * 64 * (block_n // 2 + _TILE_PAD) * 4,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        defines={"STAGES": stages},
+    )
+
+
 def _wmma(fragment: tuple[int, int], warps: tuple[int, int]) -> KernelSpec:
     m, n = fragment
     return _tile(
@@ -70,6 +88,7 @@ KERNELS: dict[str, KernelSpec] = {
     for spec in (
         KernelSpec("row_gather", "gather", "row_gather.cu", _ALL, threads=128, min_blocks=4),
         KernelSpec("windows", "windows", "windows.cu", _ALL, threads=512, shared_bytes=200 * 1024),
+        _wgmma("tile_wgmma_128x256x64", stages=3),
         _mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2),
         _mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4),
         _mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32"),

@@ -62,6 +62,8 @@ class KernelSpec:
         for name in ("m", "n", "k"):
             if getattr(problem, name) >= _INT32:
                 return f"counts {name} in 32 bits, got {getattr(problem, name)}"
+        if self.family == "tile_tma" and problem.k == 0:
+            return "has nothing to multiply where k is 0"
         if self.family != "gather" and problem.nnz >= _INT32:
             return f"counts nonzeros in 32 bits, got {problem.nnz}"
         return None

@@ -12,7 +12,7 @@ from torch import Tensor
 from gemm_core.device import Device
 from gemm_core.device import device as device_of
 from sddmm import choose
-from sddmm.families import Launch, gather, rows_of, tile, windows
+from sddmm.families import Launch, gather, rows_of, tile, tile_tma, windows
 from sddmm.partition import (
     Nonzeros,
     SortedRows,
@@ -195,7 +195,8 @@ class _Preparation:
         _, counts = self._counted(spec)
         block, shape = spec.tile[:2], self.pattern.shape
         tiles = tile_list(counts, shape, block, least, _BAND)
-        return tile.prepare(spec, self.sorted, tiles, self.problem, self.device)
+        prepare = tile_tma.prepare if spec.family == "tile_tma" else tile.prepare
+        return prepare(spec, self.sorted, tiles, self.problem, self.device)
 
     def _tiles(self, spec: KernelSpec) -> int:
         m, n = self.pattern.shape

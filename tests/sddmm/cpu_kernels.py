@@ -5,15 +5,19 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
+from gemm_core.launch import Parameters
+from gemm_core.tensor_map import fits
 from sddmm import families
-from sddmm.families import gather, tile, windows
+from sddmm.families import gather, tile, tile_tma, windows
 from sddmm.spec import KernelSpec
 
 COMPILER = shutil.which("g++")
@@ -24,11 +28,13 @@ class CpuKernel:
     """As gemm_core.launch.Kernel, on the CPU and at once."""
 
     def __init__(self, folder: Path, spec: KernelSpec, macros: Any, parameters: Any) -> None:
-        self.spec, self.parameters = spec, parameters
+        self.spec, self.arguments = spec, Parameters(parameters)
         self.run = _library(folder, spec, macros).run
 
     def __call__(self, blocks: int, *values: Any) -> None:
-        self.run(blocks, self.spec.threads, ctypes.byref(self.parameters(*values)))
+        for slot, value in zip(self.arguments.values, values, strict=True):
+            slot.value = value
+        self.run(blocks, self.spec.threads, ctypes.c_void_p(self.arguments.pointers[0]))
 
 
 def _library(folder: Path, spec: KernelSpec, macros: Any) -> Any:
@@ -53,5 +59,18 @@ def use(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def loaded(spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Callable[..., None]:
         return CpuKernel(folder, spec, macros, parameters)
 
-    for module in (gather, tile, windows):
+    for module in (gather, tile, tile_tma, windows):
         monkeypatch.setattr(module, "loaded", loaded)
+    monkeypatch.setattr(tile_tma, "tensor_map", tensor_map)
+
+
+def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
+    """What the shim's TMA takes for a tensor map."""
+    assert fits(x)
+    heads = x.shape[0] if x.dim() == 3 else 1
+    head = x.stride(0) if x.dim() == 3 else 0
+    size = x.element_size()
+    return struct.pack(
+        "Pqqqqqiii68x", x.data_ptr(), x.shape[-1], x.shape[-2], heads, x.stride(-2) * size,
+        head * size, box_columns, box_rows, size,
+    )  # fmt: skip

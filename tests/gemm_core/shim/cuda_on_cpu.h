@@ -17,6 +17,7 @@
 #define __forceinline__ inline
 #define __restrict__
 #define __shared__
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 
@@ -94,7 +95,7 @@ struct Barrier {
     }
   }
 };
-inline Barrier block_barrier;
+inline Barrier block_barrier, named_barriers[16];
 inline std::vector<Barrier> warp_barriers;
 
 // What the lanes of the current warp hand each other in a warp-wide instruction.

@@ -5,7 +5,9 @@
 
 template <class Arguments>
 static void run_kernel(void (*kernel)(Arguments), int blocks, int threads, const void* arguments) {
-  shim::run(blocks, threads, [&] { kernel(*static_cast<const Arguments*>(arguments)); });
+  alignas(Arguments) unsigned char aligned[sizeof(Arguments)];
+  std::memcpy(aligned, arguments, sizeof(Arguments));
+  shim::run(blocks, threads, [&] { kernel(*reinterpret_cast<const Arguments*>(aligned)); });
 }
 
 extern "C" void run(int blocks, int threads, const void* arguments) {

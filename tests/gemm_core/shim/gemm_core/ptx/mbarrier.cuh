@@ -1,23 +1,32 @@
-// Host twin of gemm_core/ptx/mbarrier.cuh: a barrier's eight bytes hold its count, what is still
-// expected of this phase, and the phase.
+// Host twin of gemm_core/ptx/mbarrier.cuh: a barrier's eight bytes hold its count, the arrivals and
+// the bytes still expected of this phase, and the phase.
 #pragma once
 
 namespace gemm_core::ptx {
 
 struct Mbarrier {
-  unsigned short count, expected;
-  unsigned phase;
+  short count, expected;
+  int bytes : 28;
+  unsigned phase : 4;
 };
 inline Mbarrier& mbarrier_at(unsigned address) {
   if (address % 8 || address + 8 > sizeof(shared)) std::abort();
   return *reinterpret_cast<Mbarrier*>(shared + address);
 }
 inline void mbarrier_init(unsigned barrier, unsigned count) {
-  mbarrier_at(barrier) = {static_cast<unsigned short>(count), static_cast<unsigned short>(count), 0};
+  mbarrier_at(barrier) = {static_cast<short>(count), static_cast<short>(count), 0, 0};
+}
+inline void mbarrier_complete(Mbarrier& b) {
+  if (b.expected == 0 && b.bytes == 0) b.expected = b.count, ++b.phase;
 }
 inline void mbarrier_arrive(unsigned barrier) {
   Mbarrier& b = mbarrier_at(barrier);
-  if (--b.expected == 0) b.expected = b.count, ++b.phase;
+  --b.expected;
+  mbarrier_complete(b);
+}
+inline void mbarrier_arrive_expecting(unsigned barrier, unsigned bytes) {
+  mbarrier_at(barrier).bytes += bytes;
+  mbarrier_arrive(barrier);
 }
 inline void mbarrier_arrive_after_copies(unsigned barrier) { mbarrier_arrive(barrier); }
 inline void mbarrier_wait(unsigned barrier, unsigned parity) {

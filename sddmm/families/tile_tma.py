@@ -1,0 +1,55 @@
+"""tile_wgmma: dense tiles by wgmma, whose operands TMA brings; blocks that stay for many tiles."""
+
+from __future__ import annotations
+
+import ctypes
+
+from torch import Tensor
+
+from gemm_core.device import Device
+from gemm_core.launch import DOUBLE, INT, LONG, POINTER
+from gemm_core.tensor_map import TensorMap, fits, padded, tensor_map
+from sddmm.families import Launch, address, loaded, types
+from sddmm.families.tile import bounds_of
+from sddmm.partition import SortedRows, TileList
+from sddmm.problem import Problem
+from sddmm.spec import KernelSpec, macros
+
+
+class Arguments(ctypes.Structure):
+    """Of tile_wgmma.cu."""
+
+    _fields_ = [
+        ("a", TensorMap),
+        ("b", TensorMap),
+        *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles", "bounds")),
+        ("head_out", LONG),
+        ("alpha", DOUBLE),
+        *((name, INT) for name in ("tile_count", "heads", "blocks", "k")),
+        *((f"unused{i}", INT) for i in range(12)),
+    ]
+
+
+_UNUSED = (0,) * 12
+
+
+def prepare(
+    spec: KernelSpec, rows: SortedRows, tiles: TileList, problem: Problem, device: Device
+) -> Launch:
+    bounds = bounds_of(rows, tiles, problem.m, device)
+    heads = problem.heads or 1
+    blocks = min(tiles.length * heads, device.sm_count)
+    kernel = loaded(spec, macros({**types(problem), **spec.defines}), Arguments, device.index)
+    block_m, block_n, block_k = spec.tile
+
+    def launch(a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
+        a = a if fits(a) else padded(a)
+        b_t = b_t if fits(b_t) else padded(b_t)
+        kernel(
+            blocks, tensor_map(a, block_m, block_k), tensor_map(b_t, block_n, block_k),
+            address(values), out.data_ptr(), rows.cols.data_ptr(), address(rows.order),
+            tiles.places.data_ptr(), bounds.data_ptr(), problem.nnz, alpha, tiles.length, heads,
+            blocks, problem.k, *_UNUSED,
+        )  # fmt: skip
+
+    return launch

@@ -1,0 +1,35 @@
+// Host twin of gemm_core/ptx/tma.cuh: the map is what tests/sddmm/cpu_kernels.py makes of a tensor.
+#pragma once
+
+#include "gemm_core/ptx/mbarrier.cuh"
+
+namespace gemm_core::ptx {
+
+struct alignas(64) TensorMap {
+  const unsigned char* first;
+  long long sizes[3], strides[2];  // elements; bytes
+  int box_columns, box_rows, element;
+  unsigned char unused[128 - 60];
+};
+static_assert(sizeof(TensorMap) == 128, "");
+
+inline void tma_load(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier) {
+  const int row_bytes = map.box_columns * map.element;
+  if (target % 1024 || row_bytes != 128 || target + map.box_rows * 128 > sizeof(shared)) std::abort();
+  for (int row = 0; row < map.box_rows; ++row)
+    for (int column = 0; column < map.box_columns; ++column) {
+      const unsigned byte = target + row * 128 + column * map.element;
+      unsigned char* to = shared + (byte ^ (byte >> 7 & 7) << 4);
+      std::memset(to, 0, map.element);
+      if (x + column < map.sizes[0] && y + row < map.sizes[1] && z < map.sizes[2])
+        std::memcpy(to,
+                    map.first + z * map.strides[1] + (y + row) * map.strides[0] +
+                        (long long)(x + column) * map.element,
+                    map.element);
+    }
+  Mbarrier& b = mbarrier_at(barrier);
+  b.bytes -= map.box_rows * 128;
+  mbarrier_complete(b);
+}
+
+}  // namespace gemm_core::ptx
