@@ -23,31 +23,51 @@ struct Arguments {
   int unused[12];  // to a multiple of 64 bytes, which the maps' alignment asks for
 };
 
-extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, 1)
-    sddmm_kernel(const __grid_constant__ Arguments p) {
-  extern __shared__ __align__(1024) unsigned char shared[];
-  auto consume = [&](int work, const Mainloop::Accumulators& sums) {
-    const int head = work / p.tile_count, index = work - head * p.tile_count;
-    const int consumer = Mainloop::consumer(), thread = threadIdx.x % 128;
-    const Tile half{reinterpret_cast<float*>(shared + Mainloop::BYTES + consumer * Tile::BYTES)};
-    Tile::Cursor cursor(p.bounds + static_cast<i64>(index) * Mainloop::BM + 64 * consumer, p.cols,
-                        p.tiles[index].y * Mainloop::BN, thread);
-    const Result<SDDMM_ELEMENT, SDDMM_OUTPUT> result{p.out + head * p.head_out, p.values,
-                                                     static_cast<float>(p.alpha)};
+// What a warpgroup does with its 64 rows of a tile.
+struct Sampler {
+  const Arguments& p;
+  unsigned char* shared;  // behind the main loop's
+  int half, thread;
+  int work, n0;      // of the tile announced
+  Tile::Rows rows;
+  int now;           // the tile begun
+  Tile::Columns<3> columns;
+
+  __device__ __forceinline__ void announce(int next) {
+    work = next;
+    const int index = work % p.tile_count;
+    n0 = p.tiles[index].y * Mainloop::BN;
+    rows = Tile::Rows(p.bounds + static_cast<i64>(index) * Mainloop::BM + 64 * half, thread);
+  }
+
+  __device__ __forceinline__ void begin() {
+    now = work;
+    columns = Tile::Columns<3>(rows, p.cols, n0, thread);
+  }
+
+  __device__ __forceinline__ void consume(const Mainloop::Accumulators& sums) const {
+    const Tile tile{reinterpret_cast<float*>(shared + half * Tile::BYTES)};
+    const Result<SDDMM_ELEMENT, SDDMM_OUTPUT> result{p.out + now / p.tile_count * p.head_out,
+                                                     p.values, static_cast<float>(p.alpha)};
 #pragma unroll
-    for (int first = 0; first < Mainloop::BN; first += 128) {
-      gemm_core::ptx::named_barrier(1 + consumer, 128);  // the half before has been read
+    for (int left = 0; left < Mainloop::BN; left += 128) {
+      gemm_core::ptx::named_barrier(1 + half, 128);  // what lay there has been read
 #pragma unroll
       for (int i = 0; i < 64; i += 2) {
         const auto at = gemm_core::fragment::wgmma_d(thread, i);
-        half(at.row, at.column, sums[first / 2 + i], sums[first / 2 + i + 1]);
+        tile(at.row, at.column, sums[left / 2 + i], sums[left / 2 + i + 1]);
       }
-      gemm_core::ptx::named_barrier(1 + consumer, 128);
-      half.sample(cursor, first, [&](int nonzero, float sum) {
+      gemm_core::ptx::named_barrier(1 + half, 128);
+      tile.sample(columns, left, [&](int nonzero, float sum) {
         result.store(p.order == nullptr ? nonzero : p.order[nonzero], sum);
       });
     }
-  };
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, 1)
+    sddmm_kernel(const __grid_constant__ Arguments p) {
+  extern __shared__ __align__(1024) unsigned char shared[];
   Mainloop::run(
       shared, p.a, p.b, p.k, p.tile_count * p.heads, p.blocks,
       [&](int work) {
@@ -55,5 +75,5 @@ extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, 1)
         const int2 tile = p.tiles[work - head * p.tile_count];
         return Mainloop::Corner{tile.x * Mainloop::BM, tile.y * Mainloop::BN, head};
       },
-      consume);
+      Sampler{p, shared + Mainloop::BYTES, Mainloop::half(), static_cast<int>(threadIdx.x % 128)});
 }

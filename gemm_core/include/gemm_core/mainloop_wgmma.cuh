@@ -23,19 +23,20 @@ struct MainloopWgmma {
 
   // Sums of 64 rows and all columns, by a warpgroup (fragment.cuh: wgmma_d).
   using Accumulators = float[128];
-  static __device__ __forceinline__ int consumer() { return threadIdx.x / 128 - 1; }
+  static __device__ __forceinline__ int half() { return threadIdx.x / 128 - 1; }
 
   struct Corner {
     int m0, n0, head;
   };
 
   // Tiles blockIdx.x, + blocks, .. of `count`, by all threads of the block. corner(tile) says where
-  // one lies; consume(tile, sums) takes its sums, called by those that have them. `shared` starts at
-  // a multiple of 1024.
-  template <class CornerOf, class Consume>
+  // one lies. Those that have sums call, of a Consumer of their own, announce(tile) while the tile
+  // before is under way, begin() before its products, and consume(sums). `shared` starts at a multiple
+  // of 1024.
+  template <class CornerOf, class Consumer>
   static __device__ __forceinline__ void run(unsigned char* shared, const ptx::TensorMap& a,
                                              const ptx::TensorMap& b, int k, int count, int blocks,
-                                             const CornerOf& corner, const Consume& consume) {
+                                             const CornerOf& corner, Consumer consumer) {
     const u32 base = ptx::shared_address(shared);
     const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
     if (threadIdx.x < STAGES) {
@@ -65,7 +66,9 @@ struct MainloopWgmma {
       }
     } else {
       ptx::registers_claim<232>();
+      if (blockIdx.x < count) consumer.announce(blockIdx.x);
       for (int tile = blockIdx.x; tile < count; tile += blocks) {
+        consumer.begin();
         Accumulators sums;
         u32 before = 0;
         for (int step = 0; step < steps; ++step, next()) {
@@ -81,7 +84,8 @@ struct MainloopWgmma {
         }
         ptx::wgmma_wait<0>();
         if (steps > 0) release(empty + 8 * before);
-        consume(tile, sums);
+        if (tile + blocks < count) consumer.announce(tile + blocks);
+        consumer.consume(sums);
       }
     }
   }
@@ -92,7 +96,7 @@ struct MainloopWgmma {
   }
 
   static __device__ __forceinline__ void multiply(Accumulators& sums, u32 stage, bool accumulate) {
-    const u32 a = stage + consumer() * 64 * BK * 2, b = stage + A_BYTES;
+    const u32 a = stage + half() * 64 * BK * 2, b = stage + A_BYTES;
 #pragma unroll
     for (int step = 0; step < BK / 16; ++step)
       ptx::wgmma_m64n256k16(sums, ptx::wgmma_descriptor(a + 32 * step),

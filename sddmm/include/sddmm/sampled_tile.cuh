@@ -24,40 +24,63 @@ struct SampledTile {
     tile[row * PITCH + column] = v;
   }
 
-  // A thread's place among the nonzeros of each of its rows. Those of row r are bounds[r].x ..
-  // bounds[r].y - 1, their columns ascending.
-  struct Cursor {
-    const int* cols;
-    int at[ROUNDS], end[ROUNDS];
-    int column[ROUNDS];  // of nonzero `at`, from n0 on
-    int n0, thread;
+  // Which nonzeros each row of the tile has: bounds[r].x .. bounds[r].y - 1.
+  struct Rows {
+    int2 bounds[ROUNDS];
 
-    // Begun before the sums are put down, as memory takes its time.
-    __device__ __forceinline__ Cursor(const int2* bounds, const int* cols_, int n0_, int thread_)
-        : cols(cols_), n0(n0_), thread(thread_) {
+    Rows() = default;
+    __device__ __forceinline__ Rows(const int2* tile_bounds, int thread) {
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) {
         const int row = thread / LANES + i * ROWS;
-        const int2 found = BM % ROWS == 0 || row < BM ? bounds[row] : make_int2(0, 0);
-        at[i] = found.x + thread % LANES, end[i] = found.y;
+        bounds[i] = BM % ROWS == 0 || row < BM ? tile_bounds[row] : make_int2(0, 0);
       }
-#pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) column[i] = at[i] < end[i] ? cols[at[i]] - n0 : 0;
     }
   };
 
-  // store(nonzero, sum) for the nonzeros in columns first .. first + BN, by all threads, whose sums
-  // are in place. Calls follow each other from left to right.
-  template <class Store>
-  __device__ __forceinline__ void sample(Cursor& cursor, int first, const Store& store) const {
+  // Columns, from n0 on, of a thread's first DEPTH nonzeros in each of its rows: asked for before the
+  // sums are there, as memory takes its time.
+  template <int DEPTH>
+  struct Columns {
+    Rows rows;
+    const int* cols;
+    int n0, thread;
+    int column[ROUNDS][DEPTH];
+
+    Columns() = default;
+    __device__ __forceinline__ Columns(const Rows& rows_, const int* cols_, int n0_, int thread_)
+        : rows(rows_), cols(cols_), n0(n0_), thread(thread_) {
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i)
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d) {
+          const int at = first(i) + d * LANES;
+          column[i][d] = at < rows.bounds[i].y ? cols[at] : 0;
+        }
+    }
+    __device__ __forceinline__ int first(int i) const {
+      return rows.bounds[i].x + thread % LANES;
+    }
+  };
+
+  // store(nonzero, sum) for the nonzeros in columns left .. left + BN of what `columns` knows, by all
+  // threads, whose sums are in place.
+  template <int DEPTH, class Store>
+  __device__ __forceinline__ void sample(const Columns<DEPTH>& columns, int left,
+                                         const Store& store) const {
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
-      const float* sums = tile + (cursor.thread / LANES + i * ROWS) * PITCH - first;
-      while (cursor.at[i] < cursor.end[i] && cursor.column[i] < first + BN) {
-        store(cursor.at[i], sums[cursor.column[i]]);
-        if ((cursor.at[i] += LANES) < cursor.end[i])
-          cursor.column[i] = cursor.cols[cursor.at[i]] - cursor.n0;
-      }
+      const float* sums = tile + (columns.thread / LANES + i * ROWS) * PITCH;
+      const int end = columns.rows.bounds[i].y;
+      auto take = [&](int at, int absolute) {
+        const int column = absolute - columns.n0 - left;
+        if (column >= 0 && column < BN) store(at, sums[column]);
+      };
+      int at = columns.first(i);
+#pragma unroll
+      for (int d = 0; d < DEPTH; ++d, at += LANES)
+        if (at < end) take(at, columns.column[i][d]);
+      for (; at < end; at += LANES) take(at, columns.cols[at]);
     }
   }
 };

@@ -31,13 +31,14 @@ __device__ __forceinline__ void sampled_tile(const TileArguments<T, OUT>& p, uns
   typename Mainloop::Accumulators acc = {};
   Mainloop::run(acc, shared, p.a + head * p.head_a, p.pitch_a, p.b + head * p.head_b, p.pitch_b, m0,
                 n0, p.m, p.n, p.k);
-  typename Tile::Cursor cursor(p.bounds + static_cast<i64>(index) * BM, p.cols, n0, threadIdx.x);
+  const typename Tile::Rows rows(p.bounds + static_cast<i64>(index) * BM, threadIdx.x);
+  const typename Tile::template Columns<1> columns(rows, p.cols, n0, threadIdx.x);
   __syncthreads();  // everyone has read the main loop's last stage
   const Tile sums{reinterpret_cast<float*>(shared)};
   put(acc, sums);
   __syncthreads();
   const Result<T, OUT> result{p.out + head * p.head_out, p.values, static_cast<float>(p.alpha)};
-  sums.sample(cursor, 0, [&](int nonzero, float sum) {
+  sums.sample(columns, 0, [&](int nonzero, float sum) {
     result.store(p.order == nullptr ? nonzero : p.order[nonzero], sum);
   });
 }

@@ -1,0 +1,246 @@
+"""Every GPU kernel against float64: dtypes, patterns, sizes; streams, graphs, repeats."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+import sddmm
+from gemm_core.device import device
+from sddmm.pattern import SparsePattern
+from sddmm.registry import KERNELS
+from sddmm.spec import KernelSpec
+from sddmm.testing import assert_close, random_pattern
+
+pytestmark = pytest.mark.gpu
+
+SPECS = [pytest.param(spec, id=name) for name, spec in KERNELS.items()]
+CASES = [
+    pytest.param(spec, dtype, id=f"{name}-{str(dtype)[6:]}")
+    for name, spec in KERNELS.items()
+    for dtype in spec.dtypes
+]
+every_case = pytest.mark.parametrize(("spec", "dtype"), CASES)
+every_kernel = pytest.mark.parametrize("spec", SPECS)
+
+
+def operands(
+    pattern: SparsePattern, k: int, dtype: torch.dtype, heads: int | None = None
+) -> tuple[Tensor, Tensor]:
+    lead = () if heads is None else (heads,)
+    a = torch.randn(*lead, pattern.shape[0], k, device="cuda").to(dtype)
+    b_t = torch.randn(*lead, pattern.shape[1], k, device="cuda").to(dtype)
+    return a, b_t.mT
+
+
+def plan_of(
+    spec: KernelSpec, pattern: SparsePattern, k: int, dtype: torch.dtype, heads: int | None = None
+) -> sddmm.Plan:
+    wide = torch.promote_types(dtype, torch.float32)
+    return sddmm.plan(
+        pattern, k=k, dtype=dtype, heads=heads, out_dtype=wide, precision=spec.precision,
+        kernel=spec.name,
+    )  # fmt: skip
+
+
+def check(
+    spec: KernelSpec,
+    pattern: SparsePattern,
+    k: int,
+    dtype: torch.dtype,
+    heads: int | None = None,
+) -> None:
+    plan = plan_of(spec, pattern, k, dtype, heads)
+    a, b = operands(pattern, k, dtype, heads)
+    out = torch.full(plan.problem.values_shape, torch.nan, dtype=plan.problem.out_dtype).cuda()
+    assert_close(plan.run(a, b, out), pattern, a, b, precision=spec.precision)
+
+
+def coo(rows: Tensor, cols: Tensor, shape: tuple[int, int]) -> SparsePattern:
+    return SparsePattern.from_coo(rows.cuda(), cols.cuda(), shape)
+
+
+def patterns() -> dict[str, SparsePattern]:
+    """One of every family."""
+    grid = torch.cartesian_prod(torch.arange(140), torch.arange(70)).T
+    diagonal = torch.arange(300)
+    row = torch.full((5000,), 3)
+    popular = (torch.rand(2, 20_000) ** 3 * 2000).long()
+    return {
+        "one nonzero": coo(torch.tensor([130]), torch.tensor([257]), (131, 300)),
+        "one full row": coo(row, torch.arange(5000), (7, 5000)),
+        "one full column": coo(torch.arange(5000), row, (5000, 7)),
+        "dense": coo(grid[0], grid[1], (140, 70)),
+        "diagonal": coo(diagonal, diagonal, (300, 300)),
+        "duplicates": coo(
+            torch.tensor([5] * 70 + [2] * 9), torch.tensor([1, 4] * 39 + [3]), (9, 8)
+        ),
+        "unsorted": random_pattern(500, 400, 9000, layout="coo", shuffled=True, device="cuda"),
+        "all in one tile": coo(diagonal[:40] + 256, diagonal[:40].flip(0) + 512, (2000, 2000)),
+        "power law": coo(popular[0], popular[1], (2000, 2000)),
+        "tall": random_pattern(30_000, 20, 40_000, device="cuda"),
+        "wide": random_pattern(20, 30_000, 40_000, device="cuda"),
+    }
+
+
+@every_case
+def test_every_family_of_patterns(spec: KernelSpec, dtype: torch.dtype) -> None:
+    for name, pattern in patterns().items():
+        try:
+            check(spec, pattern, 64, dtype)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+
+
+@every_case
+@pytest.mark.parametrize("k", [1, 7, 100, 256, 257])
+def test_inner_dimensions(spec: KernelSpec, dtype: torch.dtype, k: int) -> None:
+    check(spec, random_pattern(200, 300, 5000, device="cuda"), k, dtype)
+
+
+@every_kernel
+@pytest.mark.parametrize("k", [512, 1000, 2053])
+def test_long_rows(spec: KernelSpec, k: int) -> None:
+    check(spec, random_pattern(200, 300, 5000, device="cuda"), k, spec.dtypes[0])
+
+
+@every_kernel
+def test_sizes_around_the_tile(spec: KernelSpec) -> None:
+    tile = [size or 64 for size in spec.tile]
+    around = ((size - 1, size, size + 1) for size in tile)
+    for m, n, k in itertools.product(*around):
+        check(spec, random_pattern(m, n, min(m * n, 900), device="cuda"), k, spec.dtypes[0])
+
+
+@every_case
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_heads_and_index_types(
+    spec: KernelSpec, dtype: torch.dtype, index_dtype: torch.dtype
+) -> None:
+    pattern = random_pattern(
+        150, 90, 3000, layout="coo", shuffled=True, device="cuda", index_dtype=index_dtype
+    )
+    check(spec, pattern, 48, dtype, heads=3)
+
+
+@every_kernel
+def test_empty_pattern(spec: KernelSpec) -> None:
+    plan = plan_of(spec, random_pattern(9, 8, 0, device="cuda"), 16, spec.dtypes[0])
+    a, b = operands(plan.pattern, 16, spec.dtypes[0])
+    assert plan.run(a, b).shape == (0,)
+
+
+@every_kernel
+def test_strided_operands(spec: KernelSpec) -> None:
+    """Rows that start anywhere, and operands stored by columns."""
+    pattern = random_pattern(100, 120, 3000, device="cuda")
+    plan = plan_of(spec, pattern, 33, spec.dtypes[0])
+    for make in (
+        lambda rows: torch.randn(rows, 37, device="cuda")[:, 1:34],
+        lambda rows: torch.randn(33, rows, device="cuda").T,
+        lambda rows: torch.randn(1, 33, device="cuda").expand(rows, 33),
+        lambda rows: torch.randn(2 * rows, 40, device="cuda")[::2, :33],
+    ):
+        a, b_t = (make(rows).to(spec.dtypes[0]) for rows in (100, 120))
+        assert_close(plan.run(a, b_t.mT), pattern, a, b_t.mT, precision=spec.precision)
+
+
+@every_case
+def test_values_and_alpha_scale(spec: KernelSpec, dtype: torch.dtype) -> None:
+    pattern = random_pattern(100, 120, 3000, layout="coo", shuffled=True, device="cuda")
+    a, b = operands(pattern, 40, dtype)
+    values = torch.randn(3000, device="cuda").to(dtype)
+    indices = torch.stack([pattern.row_ids, pattern.col_indices])
+    S = torch.sparse_coo_tensor(indices, values, (100, 120), is_coalesced=True)
+    plan = sddmm.plan(S, k=40, dtype=dtype, precision=spec.precision, alpha=-0.7, kernel=spec.name)
+    assert_close(plan.run(a, b), S, a, b, alpha=-0.7, precision=spec.precision)
+
+
+@every_kernel
+def test_repeats_are_bit_equal(spec: KernelSpec) -> None:
+    pattern = random_pattern(700, 900, 60_000, device="cuda")
+    plan = plan_of(spec, pattern, 96, spec.dtypes[0])
+    a, b = operands(pattern, 96, spec.dtypes[0])
+    first = plan.run(a, b)
+    for _ in range(50):
+        assert torch.equal(plan.run(a, b), first)
+
+
+@every_kernel
+def test_side_streams_and_graphs(spec: KernelSpec) -> None:
+    """A captured run reads the operands as they are when it is replayed."""
+    pattern = random_pattern(300, 400, 9000, device="cuda")
+    plan = plan_of(spec, pattern, 64, spec.dtypes[0])
+    a, b = operands(pattern, 64, spec.dtypes[0])
+    out = torch.empty(pattern.nnz, device="cuda", dtype=plan.problem.out_dtype)
+    plan.run(a, b, out)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        plan.run(a, b, out.fill_(torch.nan))
+        stream.synchronize()
+        assert_close(out, pattern, a, b, precision=spec.precision)
+        with torch.cuda.graph(graph, stream=stream):
+            plan.run(a, b, out)
+    for _ in range(3):
+        a.copy_(torch.randn_like(a, dtype=torch.float32))
+        out.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_close(out, pattern, a, b, precision=spec.precision)
+
+
+def test_the_hybrid_covers_every_nonzero() -> None:
+    block = torch.cartesian_prod(torch.arange(128), torch.arange(256)).T + 128
+    scattered = torch.randint(0, 2000, (2, 9000))
+    rows, cols = torch.cat([block, scattered], 1)
+    pattern = coo(rows, cols, (2000, 2000))
+    plan = sddmm.plan(pattern, k=64, dtype=torch.float16, out_dtype=torch.float32, kernel="hybrid")
+    a, b = operands(pattern, 64, torch.float16)
+    assert_close(plan.run(a, b), pattern, a, b)
+
+
+def test_offsets_beyond_31_bits() -> None:
+    """Operands of more than 2^31 elements, nonzeros in their first and last rows."""
+    m, k = 2**31 // 256 + 1000, 256
+    a = torch.randn(m, k, device="cuda", dtype=torch.float16)
+    rows = torch.cat([torch.arange(500), torch.arange(m - 500, m)])
+    pattern = coo(rows, torch.arange(1000) % 70, (m, 70))
+    b = torch.randn(70, k, device="cuda", dtype=torch.float16).mT
+    for name in ("row_gather", "windows", "tile_mma_64x64x32", "tile_wgmma_128x256x64"):
+        if (
+            KERNELS[name].refuses(
+                plan_of(KERNELS["row_gather"], pattern, k, a.dtype).problem, device(0)
+            )
+            is None
+        ):
+            plan = plan_of(KERNELS[name], pattern, k, a.dtype)
+            assert_close(plan.run(a, b), pattern, a, b)
+
+
+def test_a_pattern_changed_in_place_is_planned_anew() -> None:
+    pattern = random_pattern(300, 400, 9000, layout="coo", device="cuda", index_dtype=torch.int32)
+    a, b = operands(pattern, 64, torch.float16)
+    plan = sddmm.plan(pattern, k=64, dtype=torch.float16, out_dtype=torch.float32)
+    plan.run(a, b)
+    pattern.col_indices.copy_(pattern.col_indices.flip(0))
+    assert_close(plan.run(a, b), pattern, a, b)
+
+
+def test_a_demand_that_cannot_be_met_says_why() -> None:
+    pattern = random_pattern(30, 40, 90, device="cuda")
+    with pytest.raises(ValueError, match="computes float16, bfloat16, not float32"):
+        sddmm.plan(pattern, k=8, dtype=torch.float32, kernel="tile_mma_64x64x32")
+    with pytest.raises(ValueError, match="kernel must be one of row_gather"):
+        sddmm.plan(pattern, k=8, dtype=torch.float32, kernel="fast")
+
+
+def test_the_plan_tells_what_was_chosen_and_why_not_the_others() -> None:
+    pattern = random_pattern(300, 400, 9000, device="cuda")
+    told = sddmm.plan(pattern, k=64, dtype=torch.float16).explain()
+    assert "us predicted" in told
+    assert "tile_mma_tf32_64x64x32: computes float32, not float16" in told
