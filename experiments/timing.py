@@ -47,6 +47,7 @@ def interleaved_ms(
     tens of milliseconds. A GPU meanwhile takes the clock that this method's power allows.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
+    samplers: dict[str, _Sampler] = {}
     budget_ms = timing.seconds * 1e3
 
     def wants_more(name: str) -> bool:
@@ -58,39 +59,65 @@ def interleaved_ms(
 
     while hungry := [name for name in runs if wants_more(name)]:
         for name in hungry:
-            call_ms = _settle(runs[name], device, first_ms[name])
+            if name not in samplers:
+                samplers[name] = _Sampler(runs[name], device, first_ms[name])
+            samplers[name].settle()
             for _ in range(_TURN):
                 if wants_more(name):
-                    samples[name].append(_sample_ms(runs[name], device, call_ms))
+                    samples[name].append(samplers[name].sample_ms())
     return samples
 
 
-def _sample_ms(run: Run, device: str, call_ms: float) -> float:
-    """One call in ms: wall time on a CPU; on a GPU the device's, without the host's share."""
-    if not device.startswith("cuda"):
-        return elapsed_ms(run, device)
-    calls = max(1, min(_MOST_CALLS, round(_BATCH_MS / max(call_ms, 1e-3))))
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(calls):
-        run()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / calls
+class _Sampler:
+    """Times one method. On a CPU a sample is the wall time of a call.
 
-
-def _settle(run: Run, device: str, first_ms: float) -> float:
-    """Uncounted calls for _SETTLE_MS; none for a method so slow that it does not matter.
-
-    Returns what a call took in ms.
+    On a GPU it is the device's time of back-to-back calls, by events, as one CUDA graph, so that
+    the host, which may be slower than a short kernel, has no part in it; a run that cannot be
+    captured is called instead.
     """
-    if first_ms > 20 * _SETTLE_MS:
-        return first_ms
-    spent = call_ms = 0.0
-    while spent < _SETTLE_MS:
-        call_ms = elapsed_ms(run, device)
-        spent += call_ms
-    return call_ms
+
+    def __init__(self, run: Run, device: str, first_ms: float) -> None:
+        self.run, self.device, self.first_ms = run, device, first_ms
+        self.work: Callable[[], object] = run
+        self.calls = 1
+        if device.startswith("cuda"):
+            call_ms = min(elapsed_ms(run, device) for _ in range(3))
+            self.calls = max(1, min(_MOST_CALLS, round(_BATCH_MS / max(call_ms, 1e-3))))
+            self.work = _graph(self._all_calls) or self._all_calls
+
+    def _all_calls(self) -> None:
+        for _ in range(self.calls):
+            self.run()
+
+    def settle(self) -> None:
+        """Uncounted calls for _SETTLE_MS; none for a method so slow that it does not matter."""
+        if self.first_ms > 20 * _SETTLE_MS:
+            return
+        spent = 0.0
+        while spent < _SETTLE_MS:
+            spent += elapsed_ms(self.work, self.device)
+
+    def sample_ms(self) -> float:
+        if not self.device.startswith("cuda"):
+            return elapsed_ms(self.work, self.device)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        self.work()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / self.calls
+
+
+def _graph(work: Callable[[], object]) -> Callable[[], object] | None:
+    """What replays the device's work of work(), or None if it cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph.replay
 
 
 @contextlib.contextmanager

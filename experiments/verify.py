@@ -38,9 +38,8 @@ class Truth:
             rows, cols = rows[self._chosen], cols[self._chosen]
         sampled = sddmm.SparsePattern.from_coo(rows, cols, case.pattern.shape)
         self._values = testing.reference(sampled, case.a, case.b)
-        self._bound = testing.error_bound(
-            sampled, case.a, case.b, self._values, out_dtype=case.out_dtype
-        )
+        self._sampled, self._case = sampled, case
+        self._bounds: dict[torch.dtype, Tensor] = {}
         norms = testing.magnitude(sampled, case.a, case.b)
         self._scale = norms.clamp_min(torch.finfo(torch.float64).tiny)
 
@@ -50,10 +49,18 @@ class Truth:
             return Verdict(0, self.nnz, float("inf"))
         if self._chosen is not None:
             values = values[self._chosen]
-        wrong = int(testing.mismatches(values, self._values, self._bound).sum())
+        wrong = int(testing.mismatches(values, self._values, self._bound(values.dtype)).sum())
         errors = (values.double() - self._values).abs() / self._scale
         worst = float(errors.nan_to_num(nan=torch.inf).max()) if errors.numel() else 0.0
         return Verdict(values.numel(), wrong, worst)
+
+    def _bound(self, dtype: torch.dtype) -> Tensor:
+        """How far values of this dtype may be off; a method need not give the case's."""
+        if dtype not in self._bounds:
+            self._bounds[dtype] = testing.error_bound(
+                self._sampled, self._case.a, self._case.b, self._values, out_dtype=dtype
+            )
+        return self._bounds[dtype]
 
 
 def _choose(case: Case, full_work: int) -> Tensor | None:

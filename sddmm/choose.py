@@ -32,7 +32,7 @@ class TileRate:
 class Rates:
     """What a device reaches: bytes a second gathered from L2 and from memory, a launch in us.
 
-    shared_bytes: a second, read by `windows` from shared memory. tiles: by kernel name.
+    shared_bytes: a second, through the registers of `windows`. tiles: by kernel name.
     """
 
     l2_bytes: float
@@ -78,8 +78,12 @@ def windows_us(problem: Problem, width: int, rates: Rates, device: Device) -> fl
     windows = -(-problem.n // width)
     pairs = min(problem.nnz, problem.m * windows)  # of a row and a window, where S is uniform
     from_l2 = heads * (pairs + problem.n + device.sm_count * width) * row_bytes
-    from_shared = heads * 2 * problem.nnz * row_bytes
-    return rates.launch_us + 1e6 * (from_l2 / rates.l2_bytes + from_shared / rates.shared_bytes)
+    both_rows = heads * 2 * problem.nnz * row_bytes  # through registers
+    rate = rates.shared_bytes * (0.7 if problem.dtype.itemsize == 2 else 1.0)
+    memory = gather_us(problem, pairs, rates, device)
+    return max(
+        memory, rates.launch_us + 1e6 * max(both_rows / rate, from_l2 / rates.l2_bytes / 0.7)
+    )
 
 
 def tile_us(problem: Problem, spec: KernelSpec, tiles: int, rates: Rates) -> float:

@@ -9,10 +9,10 @@ from sddmm.choose import Rates, TileRate
 _H200 = Rates(
     l2_bytes=9.1e12,
     memory_bytes=3.9e12,
-    shared_bytes=20e12,
+    shared_bytes=24e12,
     launch_us=4.0,
     tiles={
-        "tile_wgmma_128x256x64": TileRate(650e12, 10e-3),
+        "tile_wgmma_128x256x64": TileRate(840e12, 14e-3),
         "tile_mma_128x128x64": TileRate(539e12, 15e-3),
         "tile_mma_tf32_64x64x32": TileRate(150e12, 5e-3),
         "tile_mma_tf32x3_64x64x32": TileRate(45e12, 5e-3),

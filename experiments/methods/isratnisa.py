@@ -1,15 +1,19 @@
-"""isratnisa's cuSDDMM ("SM-L2"): its preparation, and its loop over COO on the CPU.
+"""isratnisa's cuSDDMM ("SM-L2"): its preparation, its kernel, and its loop over COO on the CPU.
 
 Source: Nisa, Sukumaran-Rajam, Kurt, Hong, Sadayappan, "Sampled Dense Matrix Multiplication for
 High-Performance Machine Learning", HiPC 2018, and the published CPU reference, an OpenMP loop over
-the nonzeros. Re-implemented from a description. On the CPU the panels of active rows only set the
-order of the nonzeros; shared memory, and with it the panel height, means nothing here.
+the nonzeros. Re-implemented from a description. On a GPU it runs with the best of its four panel
+heights, half types as float32, converted beforehand, uncounted. On the CPU the panels of active
+rows only set the order of the nonzeros; shared memory, and with it the panel height, means nothing
+there.
 """
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +21,15 @@ import torch
 from torch import Tensor
 
 from experiments.case import Case
+from experiments.gpu_kernel import as_float32, gpu_kernel
 from experiments.methods import Run
+from gemm_core.launch import INT, POINTER
 
 COLUMN_TILE = 50_000
 PANEL_HEIGHT = 192
+HEIGHTS = (192, 96, 48, 24)
+# Floats of A in shared memory, and threads of a block.
+_CAPACITY, _THREADS = 6144, 512
 # Nonzeros handed to a thread at a time.
 _CHUNK = 4096
 
@@ -43,16 +52,97 @@ class Panels(NamedTuple):
 
 
 def refuses(case: Case) -> str | None:
-    if case.device != "cpu":
-        return "its GPU kernel is not part of this version"
     if find_spec("numba") is None:
         return "numba is not installed (pip install 'sddmm[cpu]')"
-    if case.a.dtype not in (torch.float32, torch.float64):
+    on_gpu = case.device.startswith("cuda")
+    if case.a.dtype.itemsize == (8 if on_gpu else 2):
         return f"it computes float32, not {case.dtype}"
     return None
 
 
 def prepare(case: Case) -> Run:
+    if case.device.startswith("cuda"):
+        return _on_gpu(case, _best_height(case))
+    return _on_cpu(case)
+
+
+class Arguments(ctypes.Structure):
+    """Of isratnisa.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("a", "b", "out", "local_row", "cols", "position")),
+        *((name, POINTER) for name in ("active_rows", "panel_begin")),
+        *((name, INT) for name in ("active", "k", "k0", "add")),
+    ]
+
+
+# The best height of the case measured last, so that preparing it again is preparing it once.
+_best: dict[object, int] = {}
+
+
+def _best_height(case: Case) -> int:
+    key = (case.matrix, case.nnz, case.k, case.dtype, case.seed)
+    if key in _best:
+        return _best[key]
+    times = {height: _device_ms(_on_gpu(case, height)) for height in HEIGHTS}
+    _best.clear()
+    best = _best[key] = min(times, key=lambda height: times[height])
+    return best
+
+
+def _device_ms(run: Run) -> float:
+    """The least of three, after one that does not count."""
+    run()
+    times = []
+    for _ in range(3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return min(times)
+
+
+def _on_gpu(case: Case, height: int) -> Run:
+    rows, cols = case.pattern.row_ids.cpu().numpy(), case.pattern.col_indices.cpu().numpy()
+    panels = build_panels(rows, cols, case.m, case.n, height=height)
+    local_row, columns, position, active_rows, panel_begin = (
+        torch.from_numpy(array.astype(np.int32)).to(case.device)
+        for array in (
+            panels.local_row, panels.cols, panels.position, panels.active_rows, panels.panel_begin,
+        )
+    )  # fmt: skip
+    tiles = len(panels.tile_begin) - 1
+    # Of each tile: its active rows, and its first panel and the one after its last.
+    spans = [
+        (
+            *(int(x) for x in panels.tile_begin[t : t + 2]),
+            *(int(x) for x in np.searchsorted(panels.panel_tile, [t, t + 1])),
+        )
+        for t in range(tiles)
+    ]
+    a, b = as_float32(case.a), as_float32(case.b.mT)
+    kernel = gpu_kernel(
+        Path(__file__).with_suffix(".cu"), "sm_l2", Arguments, _THREADS,
+        (("ISRATNISA_HEIGHT", str(height)),),
+    )  # fmt: skip
+
+    def run() -> Tensor:
+        out = torch.empty(case.nnz, device=case.device)
+        for first_row, end_row, first, end in spans:
+            for k0 in range(0, case.k, _CAPACITY // height):
+                kernel(
+                    end - first, a.data_ptr(), b.data_ptr(), out.data_ptr(), local_row.data_ptr(),
+                    columns.data_ptr(), position.data_ptr(), active_rows[first_row:].data_ptr(),
+                    panel_begin[first:].data_ptr(), end_row - first_row, case.k, k0, int(k0 > 0),
+                )  # fmt: skip
+        return out
+
+    return run
+
+
+def _on_cpu(case: Case) -> Run:
     from sddmm.parallel import for_chunks
 
     data = case.numpy

@@ -1,0 +1,32 @@
+"""Kernels of baselines: a .cu file beside the method, compiled as our own are."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from gemm_core.compile import compile_kernel
+from gemm_core.device import device
+from gemm_core.launch import Kernel
+
+
+@cache
+def gpu_kernel(
+    source: Path,
+    function: str,
+    parameters: type[ctypes.Structure],
+    threads: int,
+    macros: tuple[tuple[str, str], ...] = (),
+) -> Kernel:
+    """The kernel of a source, loaded on the current device; `parameters` is the struct it takes."""
+    index = torch.cuda.current_device()
+    code = compile_kernel(source, dict(macros), device(index).arch).code
+    return Kernel(source.stem, code, function, parameters, threads, 0, index)
+
+
+def as_float32(x: torch.Tensor) -> torch.Tensor:
+    """Half types as float32, for methods that compute nothing else."""
+    return x.float() if x.dtype.itemsize == 2 else x
