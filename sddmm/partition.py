@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sddmm.pattern import SparsePattern
+# Tile rows that are walked together (tile_list).
+_BAND = 8
 
 
 class Nonzeros(NamedTuple):
@@ -51,57 +53,45 @@ def int32(x: Tensor) -> Tensor:
     return x.to(torch.int32).contiguous()
 
 
-def as_stored(pattern: SparsePattern) -> Nonzeros:
-    """The nonzeros in the pattern's own order."""
-    return Nonzeros(int32(pattern.row_ids), int32(pattern.col_indices), None)
-
-
-def by_row(pattern: SparsePattern) -> Nonzeros:
-    """The nonzeros row by row; in the pattern's own order where its rows never fall."""
-    grouping = pattern.by_row
-    if grouping.order is None:
-        return as_stored(pattern)
-    rows = pattern.row_ids[grouping.order]
-    return Nonzeros(int32(rows), int32(grouping.minor), int32(grouping.order))
-
-
-def sorted_rows(pattern: SparsePattern, grouped: Nonzeros) -> SortedRows:
-    """The nonzeros, which `grouped` has by row, by column within a row; stable."""
-    crow, (rows, cols, order) = int32(pattern.by_row.compressed), grouped
-    if bool(((cols[1:] >= cols[:-1]) | (rows[1:] != rows[:-1])).all()):
-        return SortedRows(crow, cols, order)
-    sorting = torch.argsort(rows.to(torch.int64) * pattern.shape[1] + cols, stable=True)
+def by_row_and_column(nonzeros: Nonzeros, n: int) -> Nonzeros:
+    """Sorted, stable among duplicates."""
+    rows, cols, order = nonzeros
+    sorting = torch.argsort(rows.to(torch.int64) * n + cols, stable=True)
     places = sorting if order is None else order[sorting]
-    return SortedRows(crow, cols[sorting], int32(places))
+    return Nonzeros(rows[sorting], cols[sorting], int32(places))
 
 
-def tile_ids(rows: Tensor, cols: Tensor, n: int, block: tuple[int, int]) -> Tensor:
+def tile_ids(nonzeros: Nonzeros, n: int, block: tuple[int, int]) -> Tensor:
     """Of each nonzero, the number of its tile, counted along the rows of tiles; int64."""
     across = -(-n // block[1])
-    return (rows // block[0]).to(torch.int64) * across + cols // block[1]
-
-
-def tile_counts(ids: Tensor, shape: tuple[int, int], block: tuple[int, int]) -> Tensor:
-    """Nonzeros of every tile of the matrix, int32."""
-    tiles = -(-shape[0] // block[0]) * -(-shape[1] // block[1])
-    counts = torch.zeros(tiles, dtype=torch.int32, device=ids.device)
-    return counts.scatter_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
+    return (nonzeros.rows // block[0]).to(torch.int64) * across + nonzeros.cols // block[1]
 
 
 def tile_list(
-    counts: Tensor, shape: tuple[int, int], block: tuple[int, int], least: int, band: int
+    counts: Tensor, shape: tuple[int, int], block: tuple[int, int], least: int, chosen: int
 ) -> TileList:
-    """Tiles of at least `least` nonzeros, in bands of `band` tile rows walked down, then right.
+    """The `chosen` tiles of at least `least` nonzeros, in bands of tile rows.
 
-    Tiles that run together so share rows of A and columns of B in L2 (gemm_core/raster.cuh).
+    Bands are walked down, then right: tiles that run together so share rows of A and columns of B
+    in L2 (gemm_core/raster.cuh).
     """
+    if chosen == counts.numel():
+        return TileList(_all_tiles(shape, block, counts.device), block)
+    found = (counts >= least).nonzero().squeeze(1)
+    return TileList(_walked(found, -(-shape[1] // block[1])), block)
+
+
+@functools.lru_cache(maxsize=16)
+def _all_tiles(shape: tuple[int, int], block: tuple[int, int], device: torch.device) -> Tensor:
+    """Every tile: the same for every pattern of this shape that has nonzeros in all of them."""
     across = -(-shape[1] // block[1])
-    chosen = (counts >= least).nonzero().squeeze(1)
-    row, column = chosen // across, chosen % across
-    walked = (row // band * across + column) * band + row % band
-    order = walked.argsort()
-    places = torch.stack([row[order], column[order]], dim=1)
-    return TileList(int32(places), block)
+    return _walked(torch.arange(-(-shape[0] // block[0]) * across, device=device), across)
+
+
+def _walked(tiles: Tensor, across: int) -> Tensor:
+    row, column = tiles // across, tiles % across
+    order = ((row // _BAND * across + column) * _BAND + row % _BAND).argsort()
+    return int32(torch.stack([row[order], column[order]], dim=1))
 
 
 def outside(nonzeros: Nonzeros, ids: Tensor, counts: Tensor, least: int) -> Nonzeros:
@@ -116,9 +106,9 @@ def window_list(nonzeros: Nonzeros, n: int, width: int) -> WindowList:
     count = -(-n // width)
     window = nonzeros.cols // width
     order = window.to(torch.int16 if count < 2**15 else torch.int32).argsort(stable=True)
-    starts = torch.zeros(count + 1, dtype=torch.int32, device=window.device)
     per_window = torch.zeros(count, dtype=torch.int64, device=window.device)
     per_window.scatter_add_(0, window.to(torch.int64), torch.ones_like(window, dtype=torch.int64))
+    starts = torch.zeros(count + 1, dtype=torch.int32, device=window.device)
     starts[1:] = per_window.cumsum(0)
     place = order if nonzeros.order is None else nonzeros.order[order]
     slots = (nonzeros.cols - window * width)[order]

@@ -189,6 +189,16 @@ class SparsePattern:
         value: T = known[1]
         return value
 
+    def derived(self, name: str) -> Any:
+        """What `derive` or `put` remembers under this name, or None."""
+        known = self._derived.get(name)
+        return known[1] if known is not None and known[0] == self.versions else None
+
+    def put(self, name: str, value: T) -> T:
+        """Remember, until torch changes an index tensor in place."""
+        self._derived[name] = (self.versions, value)
+        return value
+
     def _check(self) -> None:
         m, n = self.shape
         if self.crow_indices is not None:

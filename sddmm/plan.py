@@ -179,13 +179,13 @@ def _make(
     versions = pattern.versions
     begin = time.perf_counter()
     backend, refusals = backends.choose(problem, name)
-    pattern.check()
-    if backend is backends.CUDA:
+    if backend is backends.CUDA:  # which checks the pattern on its way
         execute = backends.CUDA.prepare(pattern, problem, kernel, reuse)
     elif kernel is not None:
         told = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
         raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{told}")
     else:
+        pattern.check()
         execute = backend.prepare(pattern, problem)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     return Plan(

@@ -12,15 +12,13 @@ from torch import Tensor
 from gemm_core.device import Device
 from gemm_core.device import device as device_of
 from sddmm import choose
+from sddmm.analysis import Analysis, analyse, crow_of
 from sddmm.families import Launch, gather, rows_of, tile, tile_tma, windows
 from sddmm.partition import (
     Nonzeros,
     SortedRows,
-    as_stored,
-    by_row,
+    by_row_and_column,
     outside,
-    sorted_rows,
-    tile_counts,
     tile_ids,
     tile_list,
     window_list,
@@ -34,8 +32,6 @@ from sddmm.spec import KernelSpec
 if TYPE_CHECKING:
     from sddmm.backends import Execute
 
-# Tile rows that are walked together (partition.tile_list).
-_BAND = 8
 # Above this, counting a pattern's nonzeros by tile takes too much memory.
 _MOST_TILES = 2**28
 
@@ -106,10 +102,11 @@ def prepared_for(
 
 
 class _Preparation:
-    """Making one plan. Work arrays are made when they are first asked for."""
+    """Making one plan. What follows from the pattern alone is kept with it, for the next."""
 
     def __init__(self, pattern: SparsePattern, problem: Problem, device: Device) -> None:
         self.pattern, self.problem, self.device = pattern, problem, device
+        self.rates = rates_of(device)
         self.refusals = {
             name: reason
             for name, spec in KERNELS.items()
@@ -120,52 +117,34 @@ class _Preparation:
         if kernel is not None:
             return self._execute(self._demanded(kernel), (f"kernel   {kernel}, as demanded",))
         if not reuse or self.problem.nnz == 0:
-            launch = gather.prepare(
-                KERNELS[choose.GATHER], as_stored(self.pattern), self.problem, self.device
-            )
+            known = self._analysed(None)
+            stored = Nonzeros(known.rows, known.cols, None)
+            launch = gather.prepare(KERNELS[choose.GATHER], stored, self.problem, self.device)
             return self._execute((launch,), (f"kernel   {choose.GATHER}, which prepares least",))
         return self._choose()
 
     def _choose(self) -> GpuExecute:
-        problem, device = self.problem, self.device
-        rates = rates_of(device)
-        spec = choose.tile_kernel(problem, KERNELS, device, rates)
-        profile = None
-        if spec is not None and self._tiles(spec) <= _MOST_TILES:
-            least = choose.least_nonzeros(problem, spec, rates)
-            _, counts = self._counted(spec)
-            worth = counts >= least
-            found = torch.stack([(counts > 0).sum(), worth.sum(), (counts * worth).sum()]).tolist()
-            profile = choose.TileProfile(*found)
+        problem = self.problem
+        spec = choose.tile_kernel(problem, KERNELS, self.device, self.rates)
+        if spec is not None and self._tiles(spec) > _MOST_TILES:
+            spec = None
         width = 0
         if choose.WINDOWS not in self.refusals:
             width = windows.width_of(KERNELS[choose.WINDOWS], problem)
-        ranked = choose.predictions(problem, spec, profile, width, rates, device)
+        profile = self._analysed(spec).profile
+        ranked = choose.predictions(problem, spec, profile, width, self.rates, self.device)
         notes = [f"kernel   {ranked[0].name}: {ranked[0].us:.3g} us predicted"]
         notes += [f"  not    {p.name}: {p.us:.3g} us predicted" for p in ranked[1:]]
-        best = ranked[0].name
-        if best == choose.HYBRID:
-            assert spec is not None
-            return self._execute(self._hybrid(spec, least), tuple(notes))
-        return self._execute(self._single(KERNELS[best]), tuple(notes))
-
-    @property
-    def grouped(self) -> Nonzeros:
-        return self.pattern.derive("gpu_by_row", lambda: by_row(self.pattern))
-
-    @property
-    def sorted(self) -> SortedRows:
-        return self.pattern.derive(
-            "gpu_sorted_rows", lambda: sorted_rows(self.pattern, self.grouped)
-        )
+        if ranked[0].name == choose.HYBRID and spec is not None:
+            return self._execute(self._hybrid(spec), tuple(notes))
+        return self._execute(self._single(KERNELS[ranked[0].name]), tuple(notes))
 
     def _demanded(self, kernel: str) -> tuple[Launch, ...]:
         if kernel == choose.HYBRID:
-            rates = rates_of(self.device)
-            spec = choose.tile_kernel(self.problem, KERNELS, self.device, rates)
+            spec = choose.tile_kernel(self.problem, KERNELS, self.device, self.rates)
             if spec is None:
                 raise ValueError(f"kernel {kernel!r}: no tile kernel computes {self.problem.dtype}")
-            return self._hybrid(spec, choose.least_nonzeros(self.problem, spec, rates))
+            return self._hybrid(spec)
         if kernel not in KERNELS:
             names = ", ".join([*KERNELS, choose.HYBRID])
             raise ValueError(f"kernel must be one of {names}, got {kernel!r}")
@@ -183,34 +162,62 @@ class _Preparation:
                 raise ValueError(f"kernel {spec.name!r} holds no row of k = {problem.k}")
             work = window_list(self.grouped, problem.n, width)
             return (windows.prepare(spec, work, problem, device),)
-        return (self._tiled(spec, 1),)
+        profile = self._analysed(spec).profile
+        return (self._tiled(spec, 1, 0 if profile is None else profile.tiles),)
 
-    def _hybrid(self, spec: KernelSpec, least: int) -> tuple[Launch, ...]:
-        ids, counts = self._counted(spec)
-        rest = outside(self.grouped, ids, counts, least)
+    def _hybrid(self, spec: KernelSpec) -> tuple[Launch, ...]:
+        known, least = self._analysed(spec), self._least(spec)
+        assert known.counts is not None
+        assert known.profile is not None
+        ids = tile_ids(self.grouped, self.problem.n, spec.tile[:2])
+        rest = outside(self.grouped, ids, known.counts, least)
         gathered = gather.prepare(KERNELS[choose.GATHER], rest, self.problem, self.device)
-        return (self._tiled(spec, least), gathered)
+        return (self._tiled(spec, least, known.profile.worth_tiles), gathered)
 
-    def _tiled(self, spec: KernelSpec, least: int) -> Launch:
-        _, counts = self._counted(spec)
-        block, shape = spec.tile[:2], self.pattern.shape
-        tiles = tile_list(counts, shape, block, least, _BAND)
+    def _tiled(self, spec: KernelSpec, least: int, chosen: int) -> Launch:
+        counts = self._analysed(spec).counts
+        assert counts is not None
+        tiles = tile_list(counts, self.pattern.shape, spec.tile[:2], least, chosen)
         prepare = tile_tma.prepare if spec.family == "tile_tma" else tile.prepare
         return prepare(spec, self.sorted, tiles, self.problem, self.device)
+
+    @property
+    def grouped(self) -> Nonzeros:
+        """The nonzeros by row."""
+        known = self._analysed(None)
+        stored = Nonzeros(known.rows, known.cols, None)
+        if known.rows_ascend:
+            return stored
+        return self.pattern.derive("gpu_by_row", lambda: by_row_and_column(stored, self.problem.n))
+
+    @property
+    def sorted(self) -> SortedRows:
+        """The nonzeros by row, and by column within a row."""
+        known, grouped = self._analysed(None), self.grouped
+        if not (known.rows_ascend and known.columns_ascend) and grouped.order is None:
+            grouped = self.pattern.derive(
+                "gpu_sorted", lambda: by_row_and_column(grouped, self.problem.n)
+            )
+        crow = crow_of(self.pattern, grouped.rows)
+        return SortedRows(crow, grouped.cols, grouped.order)
+
+    def _analysed(self, spec: KernelSpec | None) -> Analysis:
+        """What is known of the pattern; with its tiles' counts if `spec` has tiles."""
+        known = self.pattern.derived("gpu_analysis")
+        block = None if spec is None else spec.tile[:2]
+        least = 1 if spec is None else self._least(spec)
+        if isinstance(known, Analysis) and (block is None or known.counted == (block, least)):
+            return known
+        return self.pattern.put("gpu_analysis", analyse(self.pattern, self.device, block, least))
+
+    def _least(self, spec: KernelSpec) -> int:
+        if spec.name not in self.rates.tiles:
+            return 1
+        return choose.least_nonzeros(self.problem, spec, self.rates)
 
     def _tiles(self, spec: KernelSpec) -> int:
         m, n = self.pattern.shape
         return -(-m // spec.tile[0]) * -(-n // spec.tile[1])
-
-    def _counted(self, spec: KernelSpec) -> tuple[Tensor, Tensor]:
-        """The tile of each nonzero, in grouped order, and the nonzeros of each tile."""
-        block, (_, n) = spec.tile[:2], self.pattern.shape
-
-        def count() -> tuple[Tensor, Tensor]:
-            ids = tile_ids(self.grouped.rows, self.grouped.cols, n, block)
-            return ids, tile_counts(ids, self.pattern.shape, block)
-
-        return self.pattern.derive(f"gpu_tiles {block}", count)
 
     def _execute(self, launches: tuple[Launch, ...], notes: tuple[str, ...]) -> GpuExecute:
         told = tuple(f"  not    {name}: {reason}" for name, reason in self.refusals.items())

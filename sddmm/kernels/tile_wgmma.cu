@@ -58,9 +58,7 @@ struct Sampler {
         tile(at.row, at.column, sums[left / 2 + i], sums[left / 2 + i + 1]);
       }
       gemm_core::ptx::named_barrier(1 + half, 128);
-      tile.sample(columns, left, [&](int nonzero, float sum) {
-        result.store(p.order == nullptr ? nonzero : p.order[nonzero], sum);
-      });
+      result.in_order(p.order, [&](const auto& store) { tile.sample(columns, left, store); });
     }
   }
 };

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gemm_core.launch import Parameters
 from gemm_core.tensor_map import fits
-from sddmm import families
+from sddmm import analysis, families
 from sddmm.families import gather, tile, tile_tma, windows
 from sddmm.spec import KernelSpec
 
@@ -59,7 +59,7 @@ def use(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def loaded(spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Callable[..., None]:
         return CpuKernel(folder, spec, macros, parameters)
 
-    for module in (gather, tile, tile_tma, windows):
+    for module in (analysis, gather, tile, tile_tma, windows):
         monkeypatch.setattr(module, "loaded", loaded)
     monkeypatch.setattr(tile_tma, "tensor_map", tensor_map)
 

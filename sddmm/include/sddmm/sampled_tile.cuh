@@ -58,30 +58,48 @@ struct SampledTile {
           column[i][d] = at < rows.bounds[i].y ? cols[at] : 0;
         }
     }
+    __device__ __forceinline__ int end(int i) const { return rows.bounds[i].y; }
     __device__ __forceinline__ int first(int i) const {
       return rows.bounds[i].x + thread % LANES;
     }
   };
 
   // store(nonzero, sum) for the nonzeros in columns left .. left + BN of what `columns` knows, by all
-  // threads, whose sums are in place.
+  // threads, whose sums are in place. All are read before the first is stored.
   template <int DEPTH, class Store>
   __device__ __forceinline__ void sample(const Columns<DEPTH>& columns, int left,
                                          const Store& store) const {
+    float taken[ROUNDS][DEPTH];
 #pragma unroll
-    for (int i = 0; i < ROUNDS; ++i) {
-      const float* sums = tile + (columns.thread / LANES + i * ROWS) * PITCH;
-      const int end = columns.rows.bounds[i].y;
-      auto take = [&](int at, int absolute) {
-        const int column = absolute - columns.n0 - left;
-        if (column >= 0 && column < BN) store(at, sums[column]);
-      };
-      int at = columns.first(i);
+    for (int i = 0; i < ROUNDS; ++i)
 #pragma unroll
-      for (int d = 0; d < DEPTH; ++d, at += LANES)
-        if (at < end) take(at, columns.column[i][d]);
-      for (; at < end; at += LANES) take(at, columns.cols[at]);
-    }
+      for (int d = 0; d < DEPTH; ++d) {
+        const int column = columns.column[i][d] - columns.n0 - left;
+        taken[i][d] = sums(columns, i)[inside(column) ? column : 0];
+      }
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i)
+#pragma unroll
+      for (int d = 0; d < DEPTH; ++d) {
+        const int at = columns.first(i) + d * LANES;
+        if (at < columns.end(i) && inside(columns.column[i][d] - columns.n0 - left))
+          store(at, taken[i][d]);
+      }
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i)
+      for (int at = columns.first(i) + DEPTH * LANES; at < columns.end(i); at += LANES) {
+        const int column = columns.cols[at] - columns.n0 - left;
+        if (inside(column)) store(at, sums(columns, i)[column]);
+      }
+  }
+
+ private:
+  static __device__ __forceinline__ bool inside(int column) {
+    return static_cast<u32>(column) < static_cast<u32>(BN);
+  }
+  template <int DEPTH>
+  __device__ __forceinline__ const float* sums(const Columns<DEPTH>& columns, int i) const {
+    return tile + (columns.thread / LANES + i * ROWS) * PITCH;
   }
 };
 

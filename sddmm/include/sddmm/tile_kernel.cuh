@@ -38,9 +38,7 @@ __device__ __forceinline__ void sampled_tile(const TileArguments<T, OUT>& p, uns
   put(acc, sums);
   __syncthreads();
   const Result<T, OUT> result{p.out + head * p.head_out, p.values, static_cast<float>(p.alpha)};
-  sums.sample(columns, 0, [&](int nonzero, float sum) {
-    result.store(p.order == nullptr ? nonzero : p.order[nonzero], sum);
-  });
+  result.in_order(p.order, [&](const auto& store) { sums.sample(columns, 0, store); });
 }
 
 }  // namespace sddmm

@@ -49,6 +49,19 @@ struct Result {
     if (values != nullptr) sum *= widened(values[at]);
     out[at] = Narrow<OUT>::from(sum);
   }
+
+  // Calls each(store), where store(nonzero, sum) takes nonzeros in an order whose places in the
+  // caller's `order` has; the common case, no order and no values, without a branch.
+  template <class Each>
+  __device__ __forceinline__ void in_order(const int* order, const Each& each) const {
+    if (order == nullptr && values == nullptr) {
+      each([&](int nonzero, Sum<T> sum) { out[nonzero] = Narrow<OUT>::from(sum * alpha); });
+    } else {
+      each([&](int nonzero, Sum<T> sum) {
+        store(order == nullptr ? nonzero : order[nonzero], sum);
+      });
+    }
+  }
 };
 
 }  // namespace sddmm

@@ -169,6 +169,21 @@ template <class T>
 inline T __shfl_xor_sync(unsigned, T value, int mask) {
   return __shfl_sync(0u, value, int(threadIdx.x % shim::warp_size) ^ mask);
 }
+template <class T>
+inline unsigned __match_any_sync(unsigned, T value) {
+  unsigned alike = 0;
+  shim::with_warp(value, [&](const T* all, int) {
+    for (int i = 0; i < shim::warp_size; ++i) alike |= unsigned(all[i] == value) << i;
+  });
+  return alike;
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
+template <class T, class U>
+inline void atomicAdd(T* at, U value) {
+  *at += value;
+}
+inline void atomicOr(unsigned* at, unsigned value) { *at |= value; }
 inline bool __all_sync(unsigned, bool value) {
   bool all_true = true;
   shim::with_warp(value, [&](const bool* all, int) {

@@ -1,0 +1,99 @@
+"""The cost model, without a GPU: what is chosen for the cases that were measured on one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sddmm import choose
+from sddmm.choose import TileProfile
+from sddmm.families import windows
+from sddmm.problem import Problem
+from sddmm.rates import rates_of
+from sddmm.registry import KERNELS
+from tests.conftest import H200
+
+RATES = rates_of(H200)
+
+
+def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float16) -> Problem:
+    return Problem(
+        m=size, n=size, k=k, nnz=nnz, dtype=dtype, out_dtype=torch.float32, precision="ieee",
+        index_dtype=torch.int32, heads=None, device=torch.device("cuda", 0),
+    )  # fmt: skip
+
+
+def best(asked: Problem, profile: TileProfile | None = None) -> str:
+    spec = choose.tile_kernel(asked, KERNELS, H200, RATES)
+    if spec is not None and profile is None:  # uniform: every tile alike
+        tiles = -(-asked.m // spec.tile[0]) * -(-asked.n // spec.tile[1])
+        enough = asked.nnz / tiles >= choose.least_nonzeros(asked, spec, RATES)
+        profile = TileProfile(min(tiles, asked.nnz), tiles * enough, asked.nnz * enough)
+    width = windows.width_of(KERNELS["windows"], asked)
+    return choose.predictions(asked, spec, profile, width, RATES, H200)[0].name
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (problem(10_000, 5_000_000), "tile_wgmma_128x256x64"),
+        (problem(10_000, 5_000_000, k=1024), "tile_wgmma_128x256x64"),
+        (problem(10_000, 1_000_000), "row_gather"),
+        (problem(10_000, 1_000_000, k=128), "row_gather"),
+        (problem(10_000, 100_000), "row_gather"),
+        (problem(36_000, 4_000_000), "row_gather"),
+        (problem(50_000, 25_000_000), "row_gather"),
+        (problem(549_000, 926_000), "row_gather"),
+        (problem(10_000, 5_000_000, dtype=torch.float32), "windows"),
+        (problem(10_000, 1_000_000, dtype=torch.float32), "windows"),
+        (problem(36_000, 4_000_000, dtype=torch.float32), "row_gather"),
+        (problem(5_000, 100, dtype=torch.float64), "row_gather"),
+    ],
+)
+def test_the_quickest_as_measured_is_chosen(asked: Problem, name: str) -> None:
+    assert best(asked) == name
+
+
+def test_dense_blocks_among_scattered_nonzeros_make_a_hybrid() -> None:
+    profile = TileProfile(tiles=60_000, worth_tiles=800, worth_nonzeros=9_000_000)
+    assert best(problem(50_000, 10_000_000), profile) == "hybrid"
+
+
+def test_a_tile_is_worth_more_nonzeros_the_cheaper_they_are_gathered() -> None:
+    asked = problem(10_000, 5_000_000)
+    spec = KERNELS["tile_wgmma_128x256x64"]
+    least = choose.least_nonzeros(asked, spec, RATES)
+    assert 0.01 < least / (128 * 256) < 0.05
+    twice = choose.least_nonzeros(asked, spec, replace(RATES, l2_bytes=2 * RATES.l2_bytes))
+    assert twice == pytest.approx(2 * least, abs=2)
+
+
+def test_heads_cost_as_much_as_so_many_problems() -> None:
+    one, four = problem(10_000, 1_000_000), replace(problem(10_000, 1_000_000), heads=4)
+    single = choose.gather_us(one, one.nnz, RATES, H200) - RATES.launch_us
+    together = choose.gather_us(four, four.nnz, RATES, H200) - RATES.launch_us
+    assert together == pytest.approx(4 * single)
+
+
+def test_kernels_say_what_they_do_not_serve() -> None:
+    half = problem(10, 10)
+    wgmma = KERNELS["tile_wgmma_128x256x64"]
+    ada = replace(H200, capability=(8, 9))
+    assert wgmma.refuses(half, ada) == "needs compute capability 9.0"
+    assert wgmma.refuses(replace(half, k=0), H200) == "has nothing to multiply where k is 0"
+    assert KERNELS["windows"].refuses(half, replace(H200, shared_bytes=99_000)) == (
+        "needs 204800 bytes of shared memory, has 99000"
+    )
+    assert (
+        KERNELS["tile_mma_tf32_64x64x32"].refuses(problem(10, 10, dtype=torch.float32), H200)
+        == "computes with precision tf32, less than ieee"
+    )
+    assert KERNELS["row_gather"].refuses(replace(half, n=2**31), H200) == (
+        "counts n in 32 bits, got 2147483648"
+    )
+    assert KERNELS["row_gather"].refuses(replace(half, nnz=2**31), H200) is None
+    assert KERNELS["windows"].refuses(replace(half, nnz=2**31), H200) == (
+        "counts nonzeros in 32 bits, got 2147483648"
+    )

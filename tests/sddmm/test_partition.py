@@ -1,0 +1,64 @@
+"""Work arrays hold every nonzero once, in the order that their kernels ask for."""
+
+from __future__ import annotations
+
+import torch
+
+from sddmm.partition import Nonzeros, by_row_and_column, outside, tile_ids, tile_list, window_list
+
+
+def scattered(m: int, n: int, count: int) -> Nonzeros:
+    generator = torch.Generator().manual_seed(count)
+    rows = torch.randint(m, (count,), generator=generator, dtype=torch.int32)
+    cols = torch.randint(n, (count,), generator=generator, dtype=torch.int32)
+    return Nonzeros(rows, cols, None)
+
+
+def test_sorting_keeps_duplicates_in_order_and_tells_places() -> None:
+    given = scattered(9, 7, 300)
+    found = by_row_and_column(given, 7)
+    keys = found.rows.long() * 7 + found.cols
+    assert bool((keys.diff() >= 0).all())
+    assert found.order is not None
+    assert torch.equal(given.rows[found.order.long()], found.rows)
+    assert torch.equal(given.cols[found.order.long()], found.cols)
+    same = keys.diff() == 0
+    assert bool((found.order.diff()[same] > 0).all())
+
+
+def test_tiles_and_the_nonzeros_outside_them_cover_the_pattern() -> None:
+    given, shape, block = scattered(100, 90, 400), (100, 90), (16, 32)
+    ids = tile_ids(given, 90, block)
+    counts = torch.bincount(ids, minlength=7 * 3)
+    chosen = int((counts >= 20).sum())
+    tiles = tile_list(counts, shape, block, 20, chosen)
+    assert tiles.length == chosen
+    inside = {(int(row), int(column)) for row, column in tiles.places}
+    rest = outside(given, ids, counts, 20)
+    left = {(int(row) // 16, int(col) // 32) for row, col in zip(*rest[:2], strict=True)}
+    assert not inside & left
+    held = sum(int(counts[row * 3 + column]) for row, column in inside)
+    assert held + len(rest.rows) == 400
+    assert rest.order is not None
+    assert torch.equal(given.cols[rest.order.long()], rest.cols)
+
+
+def test_every_tile_is_listed_once_in_bands() -> None:
+    places = tile_list(torch.ones(9 * 5), (90, 50), (10, 10), 1, 45).places
+    assert len({tuple(place) for place in places.tolist()}) == 45
+    assert places[:9].tolist() == [[row, 0] for row in range(8)] + [[0, 1]]
+    assert places[-1].tolist() == [8, 4]
+
+
+def test_windows_hold_their_columns_by_row() -> None:
+    given = by_row_and_column(scattered(30, 50, 600), 50)
+    found = window_list(given, 50, 12)
+    assert found.starts.tolist()[0] == 0
+    assert found.starts.tolist()[-1] == 600
+    assert found.starts.dtype == torch.int32
+    window = torch.repeat_interleave(torch.arange(5), found.starts.diff().long())
+    assert given.order is not None
+    back = given.order.argsort()[found.order.long()]
+    assert torch.equal(given.rows[back], found.rows)
+    assert torch.equal(given.cols[back].long(), found.slots + 12 * window)
+    assert bool((found.rows.diff()[window.diff() == 0] >= 0).all())
