@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import sddmm
 from experiments import table
 from experiments.environment import environment
 from experiments.errors import ExperimentError
@@ -17,6 +18,7 @@ from experiments.schema import LaunchConfig
 from gemm_core.api import gemm, launch_arguments, loaded, problem_of
 from gemm_core.choose import choose
 from gemm_core.device import device
+from sddmm.testing import random_pattern
 
 _SIZE = 64  # so small that the GPU keeps up
 
@@ -33,6 +35,7 @@ def run(config: LaunchConfig) -> None:
         "prepared launch": lambda: kernel(*arguments),
         "gemm(a, b, out=out)": lambda: gemm(a, b, out=out),
         "torch.mm(a, b, out=out)": lambda: torch.mm(a, b, out=out),
+        **_sampled(a, b),
     }
     samples_us = {name: _host_us(call, config) for name, call in calls.items()}
     output = Path(config.output)
@@ -42,6 +45,21 @@ def run(config: LaunchConfig) -> None:
     text = table.as_text([_row(name, us) for name, us in samples_us.items()])
     (output / "launch.md").write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+def _sampled(a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """This package's operator with a plan at hand, and with one that it finds by itself."""
+    pattern = random_pattern(_SIZE, _SIZE, _SIZE, device="cuda")
+    plan = sddmm.plan(pattern, k=_SIZE, dtype=a.dtype)
+    matrix = torch.sparse_csr_tensor(
+        pattern.major_indices, pattern.col_indices, torch.ones_like(a[0]), pattern.shape,
+        check_invariants=False,
+    )  # fmt: skip
+    return {
+        "plan.run(a, b)": lambda: plan.run(a, b),
+        "sddmm(pattern, a, b)": lambda: sddmm.sddmm(pattern, a, b),
+        "sddmm(csr_tensor, a, b)": lambda: sddmm.sddmm(matrix, a, b),
+    }
 
 
 def _host_us(call: Callable[[], object], config: LaunchConfig) -> list[float]:

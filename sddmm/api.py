@@ -14,6 +14,9 @@ from sddmm.operands import as_operands, check_values, differentiates, oriented, 
 from sddmm.plan import Plan, plan_for
 from sddmm.problem import Problem, make_problem
 
+# Kinds of operands whose plans a pattern remembers without asking again what they are.
+_MOST_CALLS = 64
+
 
 def sddmm(
     S: Any,
@@ -52,8 +55,7 @@ def sddmm(
     a, b, give_back = as_operands(a, b)
     values = sampling.values if scale else None
     made, a, b = _fitted(sampling, a, b, values, out_dtype, precision)
-    result = replace(made, alpha=float(alpha), values=values).sample(a, b)
-    return _give(sampling, result, give_back)
+    return _give(sampling, _sampled(made, a, b, values, float(alpha)), give_back)
 
 
 def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
@@ -70,7 +72,7 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     a, b, give_back = as_operands(a, b)
     values = sampling.values if beta != 0 else None
     made, a, b = _fitted(sampling, a, b, values, None, "ieee")
-    result = replace(made, alpha=float(alpha)).sample(a, b)
+    result = _sampled(made, a, b, None, float(alpha))
     if values is not None:
         result = result + beta * values
     return _give(sampling, result, give_back)
@@ -113,6 +115,12 @@ def plan(
     return replace(made, alpha=float(alpha), values=values, transposed=sampling.transposed)
 
 
+def _sampled(made: Plan, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
+    if differentiates(a, b, values):
+        return replace(made, alpha=alpha, values=values).sample(a, b)
+    return made.compute(a, b, values, alpha)
+
+
 def _fitted(
     sampling: Sampling,
     a: Tensor,
@@ -121,16 +129,29 @@ def _fitted(
     out_dtype: torch.dtype | None,
     precision: str,
 ) -> tuple[Plan, Tensor, Tensor]:
-    """The plan for these operands, and the operands as it takes them; all is checked here."""
+    """The plan for these operands, and the operands as it takes them; all is checked here.
+
+    What was checked once is not again: the pattern remembers the plans of operands like these.
+    """
     a, b = oriented(a, b, sampling.pattern, sampling.transposed)
-    problem = problem_of(sampling.pattern, a, b, out_dtype, precision)
+    like = (a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout)
+    call = (like, out_dtype, precision, sampling.foreign, sampling.tracked)
+    known: dict[Any, Plan] = sampling.pattern.derive("calls", dict)
+    made = known.get(call)
+    if made is None:
+        problem = problem_of(sampling.pattern, a, b, out_dtype, precision)
+        made = plan_for(sampling.pattern, problem, reuse=not sampling.foreign)
+        if len(known) >= _MOST_CALLS:
+            known.clear()
+        known[call] = made
     if values is not None:
-        check_values(values, problem)
+        check_values(values, made.problem)
     if sampling.foreign:
-        _check_foreign(problem, a, b)
-    # Gradients are taken after the call, from the same indices.
-    pattern = sampling.kept() if differentiates(a, b) else sampling.pattern
-    return plan_for(pattern, problem, reuse=not sampling.foreign), a, b
+        _check_foreign(made.problem, a, b)
+    if not sampling.tracked and differentiates(a, b):
+        # Gradients are taken after the call, from the same indices.
+        made = plan_for(sampling.kept(), made.problem, reuse=not sampling.foreign)
+    return made, a, b
 
 
 def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:

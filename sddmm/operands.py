@@ -32,7 +32,11 @@ def from_numpy(array: Any, name: str) -> Tensor:
 
 def differentiates(*operands: Tensor | None) -> bool:
     """Whether autograd will ask for a gradient of any of them."""
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
+    if torch.is_grad_enabled():
+        for x in operands:  # a loop, as every call comes by here
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def by_head(a: Tensor, b_t: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -129,7 +129,9 @@ class SparsePattern:
     @property
     def versions(self) -> tuple[int, ...]:
         """Torch's in-place change counters of the index tensors."""
-        return tuple(_version(t) for t in (self.major_indices, self.col_indices))
+        major = self.crow_indices if self.crow_indices is not None else self.row_indices
+        assert major is not None
+        return _version(major), _version(self.col_indices)
 
     def check(self) -> None:
         """Raise ValueError if an index lies outside the shape or crow_indices fall."""

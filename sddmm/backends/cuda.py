@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +12,7 @@ from gemm_core.device import Device
 from gemm_core.device import device as device_of
 from sddmm import choose
 from sddmm.analysis import Analysis, analyse, crow_of
-from sddmm.families import Launch, gather, rows_of, tile, tile_tma, windows
+from sddmm.families import Bound, Launch, gather, tile, tile_tma, windows
 from sddmm.partition import (
     Nonzeros,
     SortedRows,
@@ -36,13 +35,16 @@ if TYPE_CHECKING:
 _MOST_TILES = 2**28
 
 
-@dataclass(frozen=True)
 class GpuExecute:
-    """The launches that compute a problem, one after the other, on the current stream."""
+    """The launches that compute a problem, one after the other, on the current stream.
 
-    launches: tuple[Launch, ...]
-    notes: tuple[str, ...]
-    index: int
+    What follows from where the operands lie is worked out when they come to lie elsewhere.
+    """
+
+    def __init__(self, launches: tuple[Launch, ...], notes: tuple[str, ...], index: int) -> None:
+        self.launches, self.notes, self.index = launches, notes, index
+        # Replaced whole, never changed: another thread may be about to use it.
+        self._last: tuple[object, list[Bound]] = (None, [])
 
     def __call__(
         self, a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
@@ -50,12 +52,26 @@ class GpuExecute:
         if self.index != torch.cuda.current_device():
             with torch.cuda.device(self.index):  # the driver launches in the current context
                 return self(a, b_t, values, alpha, out)
-        a, b_t = rows_of(a), rows_of(b_t)
         if values is not None and not values.is_contiguous():
             values = values.contiguous()
-        for launch in self.launches:
-            launch(a, b_t, values, alpha, out)
+        place = (a.data_ptr(), b_t.data_ptr(), a.stride(), b_t.stride())
+        known, bounds = self._last
+        if known != place:
+            bounds, copies = self._bind(a, b_t)
+            if not copies:  # which are of the values as they are now
+                self._last = (place, bounds)
+        for bound in bounds:
+            bound(0 if values is None else values.data_ptr(), out.data_ptr(), alpha)
         return None
+
+    def _bind(self, a: Tensor, b_t: Tensor) -> tuple[list[Bound], list[Tensor]]:
+        """The launches on these operands, and copies that must live until they are launched."""
+        bounds, copies = [], []
+        for launch in self.launches:
+            operands = [x if launch.fits(x) else launch.lay_out(x) for x in (a, b_t)]
+            bounds.append(launch.bind(operands[0], operands[1]))
+            copies += [x for x in operands if x is not a and x is not b_t]
+        return bounds, copies
 
 
 class CudaBackend:

@@ -1,12 +1,13 @@
 """Families of GPU kernels: what each prepares of a pattern, and how it is launched.
 
-A module of this folder has `prepare(spec, nonzeros, problem, device) -> Launch`.
+A module of this folder has a `prepare` that makes a Launch of a spec and its work arrays.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,25 @@ FOLDER = Path(__file__).parent.parent
 KERNEL_FOLDER = FOLDER / "kernels"
 INCLUDE = (INCLUDE_FOLDER, FOLDER / "include")
 
-Launch = Callable[[Tensor, Tensor, "Tensor | None", float, Tensor], None]
-"""launch(a, b_t, values, alpha, out): as Execute, operands laid out by `rows_of`."""
+Bound = Callable[[int, int, float], None]
+"""bound(values, out, alpha): launch on bound operands; addresses, values 0 for none."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with its work arrays.
+
+    fits(x): whether it can read the rows of x as they lie. lay_out(x): a copy that it can read.
+    bind(a, b_t): everything that follows from where two such operands lie.
+    """
+
+    bind: Callable[[Tensor, Tensor], Bound]
+    fits: Callable[[Tensor], bool]
+    lay_out: Callable[[Tensor], Tensor] = Tensor.contiguous
+
+
+def rows_are_contiguous(x: Tensor) -> bool:
+    return x.stride(-1) == 1 or x.shape[-1] <= 1
 
 
 @functools.cache
@@ -43,11 +61,6 @@ def loaded(
 def types(problem: Problem) -> dict[str, str]:
     """The macros of what every kernel reads and writes."""
     return {"ELEMENT": ELEMENTS[problem.dtype], "OUTPUT": ELEMENTS[problem.out_dtype]}
-
-
-def rows_of(x: Tensor) -> Tensor:
-    """x with contiguous rows: itself, or a copy."""
-    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
 def pitch_of(x: Tensor) -> int:
@@ -72,6 +85,7 @@ def alignment(a: Tensor, b: Tensor, extra: int = 0) -> int:
 
 
 def address(x: Tensor | None) -> int:
+    """Of the first element; 0 for None."""
     return 0 if x is None else x.data_ptr()
 
 

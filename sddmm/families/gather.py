@@ -8,7 +8,17 @@ from torch import Tensor
 
 from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
-from sddmm.families import Launch, address, alignment, head_stride, loaded, pitch_of, types
+from sddmm.families import (
+    Bound,
+    Launch,
+    address,
+    alignment,
+    head_stride,
+    loaded,
+    pitch_of,
+    rows_are_contiguous,
+    types,
+)
 from sddmm.partition import Nonzeros
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
@@ -86,16 +96,21 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         chunks = -(-count // chunk)
         return kernel, -(-chunks * heads // (spec.threads // 32)), chunk, chunks
 
-    def launch(a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
+    def bind(a: Tensor, b_t: Tensor) -> Bound:
         step = alignment(a, b_t, row_bytes)
         found = kernels.get(step)
         if found is None:
             found = kernels[step] = specialised(step)
         kernel, blocks, chunk, chunks = found
-        kernel(
-            blocks, a.data_ptr(), b_t.data_ptr(), address(values), out.data_ptr(),
+        operands = (a.data_ptr(), b_t.data_ptr())
+        work = (
             rows.data_ptr(), cols.data_ptr(), address(order), count, pitch_of(a), pitch_of(b_t),
-            head_stride(a), head_stride(b_t), problem.nnz, chunks, chunk, heads, problem.k, alpha,
+            head_stride(a), head_stride(b_t), problem.nnz, chunks, chunk, heads, problem.k,
         )  # fmt: skip
 
-    return launch
+        def bound(values: int, out: int, alpha: float) -> None:
+            kernel(blocks, *operands, values, out, *work, alpha)
+
+        return bound
+
+    return Launch(bind, rows_are_contiguous)

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
-from sddmm.families import Launch, address, alignment, head_stride, loaded, pitch_of, types
+from sddmm.families import (
+    Bound,
+    Launch,
+    address,
+    alignment,
+    head_stride,
+    loaded,
+    pitch_of,
+    rows_are_contiguous,
+    types,
+)
 from sddmm.partition import SortedRows, TileList
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
@@ -65,22 +75,26 @@ def prepare(
     }  # fmt: skip
     kernels: dict[bool, Kernel] = {}
 
-    def launch(a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
-        a, b_t = _near(a), _near(b_t)
+    def bind(a: Tensor, b_t: Tensor) -> Bound:
         aligned = alignment(a, b_t) == 16
         kernel = kernels.get(aligned)
         if kernel is None:
             made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
             kernel = kernels[aligned] = loaded(spec, made, Arguments, device.index)
-        kernel(
-            blocks, a.data_ptr(), b_t.data_ptr(), address(values), out.data_ptr(),
+        operands = (a.data_ptr(), b_t.data_ptr())
+        rest = (
             rows.cols.data_ptr(), address(rows.order), tiles.places.data_ptr(), bounds.data_ptr(),
             pitch_of(a), pitch_of(b_t), head_stride(a), head_stride(b_t), problem.nnz,
-            tiles.length, problem.m, problem.n, problem.k, alpha,
+            tiles.length, problem.m, problem.n, problem.k,
         )  # fmt: skip
 
-    return launch
+        def bound(values: int, out: int, alpha: float) -> None:
+            kernel(blocks, *operands, values, out, *rest, alpha)
+
+        return bound
+
+    return Launch(bind, _fits)
 
 
-def _near(x: Tensor) -> Tensor:
-    return x if pitch_of(x) * x.element_size() < _NEAR_BYTES else x.contiguous()
+def _fits(x: Tensor) -> bool:
+    return rows_are_contiguous(x) and pitch_of(x) * x.element_size() < _NEAR_BYTES

@@ -9,7 +9,7 @@ from torch import Tensor
 from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER
 from gemm_core.tensor_map import TensorMap, fits, padded, tensor_map
-from sddmm.families import Launch, address, loaded, types
+from sddmm.families import Bound, Launch, address, loaded, rows_are_contiguous, types
 from sddmm.families.tile import bounds_of
 from sddmm.partition import SortedRows, TileList
 from sddmm.problem import Problem
@@ -42,14 +42,18 @@ def prepare(
     kernel = loaded(spec, macros({**types(problem), **spec.defines}), Arguments, device.index)
     block_m, block_n, block_k = spec.tile
 
-    def launch(a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
-        a = a if fits(a) else padded(a)
-        b_t = b_t if fits(b_t) else padded(b_t)
-        kernel(
-            blocks, tensor_map(a, block_m, block_k), tensor_map(b_t, block_n, block_k),
-            address(values), out.data_ptr(), rows.cols.data_ptr(), address(rows.order),
-            tiles.places.data_ptr(), bounds.data_ptr(), problem.nnz, alpha, tiles.length, heads,
-            blocks, problem.k, *_UNUSED,
+    def bind(a: Tensor, b_t: Tensor) -> Bound:
+        maps = (tensor_map(a, block_m, block_k), tensor_map(b_t, block_n, block_k))
+        # Here, not before: this function keeps the work arrays alive.
+        work = (
+            rows.cols.data_ptr(), address(rows.order), tiles.places.data_ptr(), bounds.data_ptr(),
+            problem.nnz,
         )  # fmt: skip
+        sizes = (tiles.length, heads, blocks, problem.k, *_UNUSED)
 
-    return launch
+        def bound(values: int, out: int, alpha: float) -> None:
+            kernel(blocks, *maps, values, out, *work, alpha, *sizes)
+
+        return bound
+
+    return Launch(bind, lambda x: rows_are_contiguous(x) and fits(x), padded)

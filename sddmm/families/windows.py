@@ -8,7 +8,16 @@ from torch import Tensor
 
 from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
-from sddmm.families import Launch, address, alignment, head_stride, loaded, pitch_of, types
+from sddmm.families import (
+    Bound,
+    Launch,
+    alignment,
+    head_stride,
+    loaded,
+    pitch_of,
+    rows_are_contiguous,
+    types,
+)
 from sddmm.families.gather import shape_of
 from sddmm.partition import WindowList
 from sddmm.problem import Problem
@@ -42,18 +51,23 @@ def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device
     chunks = -(-count // chunk)
     kernels: dict[int, Kernel] = {}
 
-    def launch(a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
+    def bind(a: Tensor, b_t: Tensor) -> Bound:
         step = alignment(a, b_t, row_bytes)
         kernel = kernels.get(step)
         if kernel is None:
             made = macros({**types(problem), **shape_of(problem, step), "THREADS": spec.threads})
             kernel = kernels[step] = loaded(spec, made, Arguments, device.index)
-        kernel(
-            chunks * heads, a.data_ptr(), b_t.data_ptr(), address(values), out.data_ptr(),
+        operands = (a.data_ptr(), b_t.data_ptr())
+        rest = (
             work.rows.data_ptr(), work.slots.data_ptr(), work.order.data_ptr(),
             work.starts.data_ptr(), pitch_of(a), pitch_of(b_t), head_stride(a), head_stride(b_t),
             problem.nnz, count, chunks, chunk, work.starts.numel() - 1, work.width, problem.n,
-            problem.k, alpha,
+            problem.k,
         )  # fmt: skip
 
-    return launch
+        def bound(values: int, out: int, alpha: float) -> None:
+            kernel(chunks * heads, *operands, values, out, *rest, alpha)
+
+        return bound
+
+    return Launch(bind, rows_are_contiguous)

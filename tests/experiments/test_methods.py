@@ -12,19 +12,25 @@ import datasets
 from experiments import methods
 from experiments.case import Case, make_case
 from experiments.errors import ExperimentError
-from experiments.methods import isratnisa
+from experiments.methods import isratnisa, zcx
 from experiments.schema import Config, Uniform
 from experiments.verify import Truth
 
 CaseMaker = Callable[..., Case]
 
 
-def case_of(rows: int, cols: int, nnz: int, k: int, dtype: str = "float32") -> Case:
+def case_of(
+    rows: int, cols: int, nnz: int, k: int, dtype: str = "float32", device: str = "cpu"
+) -> Case:
     source = Uniform(rows=rows, cols=cols, nnz=nnz)
-    return make_case("test", Config(matrix=source, k=k, dtype=dtype, device="cpu"))
+    return make_case("test", Config(matrix=source, k=k, dtype=dtype, device=device))
 
 
-@pytest.mark.parametrize("name", methods.names())
+# Methods that are a GPU kernel and nothing else.
+ON_GPU_ONLY = {"zcx"}
+
+
+@pytest.mark.parametrize("name", [name for name in methods.names() if name not in ON_GPU_ONLY])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "size", [(50, 70, 400, 33), (1, 300, 40, 5), (300, 1, 40, 1), (9, 9, 0, 4)]
@@ -44,15 +50,43 @@ def test_half_types_are_right_or_refused(name: str, dtype: str) -> None:
     case = case_of(50, 70, 400, 33, dtype)
     method = methods.select([name])[name]
     reason = method.refuses(case)
-    if name in ("ours", "torch_dense"):
+    if name in ON_GPU_ONLY:
+        assert reason == "it is a GPU kernel"
+    elif name in ("ours", "torch_dense"):
         assert reason is None
         values = method.prepare(case)()
-        assert values.dtype == torch.float32
-        if name == "ours":
-            assert Truth(case).judge(values).wrong == 0
+        assert values.dtype == (torch.float32 if name == "ours" else case.a.dtype)
+        assert Truth(case).judge(values).wrong == 0
     else:
         assert reason is not None
         assert dtype in reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("k", [1, 33, 256, 500])
+def test_each_method_is_right_on_a_gpu_or_refuses(name: str, dtype: str, k: int) -> None:
+    method = methods.select([name])[name]
+    for rows, cols, nnz in ((50, 70, 400), (1, 300, 40), (700, 60_000, 9000)):
+        case = case_of(rows, cols, nnz, k, dtype, "cuda")
+        reason = method.refuses(case)
+        if reason is not None:
+            assert name != "ours"
+            assert dtype in reason or "CPU" in reason
+            return
+        verdict = Truth(case).judge(method.prepare(case)())
+        assert (verdict.checked, verdict.wrong) == (nnz, 0)
+
+
+def test_zcx_groups_every_nonzero_by_its_tile() -> None:
+    coo = datasets.uniform(50, 40, 300).tocoo()
+    tiles, index, places, position = zcx.tile_index(coo.row, coo.col, 50, 40)
+    assert sorted(position.tolist()) == list(range(300))
+    tile = np.repeat(np.arange(len(tiles)), np.diff(index))
+    assert np.array_equal(tiles[tile, 0] * 16 + places // 16, coo.row[position])
+    assert np.array_equal(tiles[tile, 1] * 16 + places % 16, coo.col[position])
+    assert (np.diff(index) > 0).all()
 
 
 def test_a_dense_product_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
