@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import TYPE_CHECKING
 
@@ -80,10 +81,7 @@ class CudaBackend:
     def available(self) -> str | None:
         if not torch.cuda.is_available():
             return "torch sees no CUDA device"
-        if (
-            importlib.util.find_spec("cuda") is None
-            or importlib.util.find_spec("cuda.core") is None
-        ):
+        if not _can_compile():
             return "cuda.core, which compiles the kernels, is not installed"
         return None
 
@@ -123,11 +121,8 @@ class _Preparation:
     def __init__(self, pattern: SparsePattern, problem: Problem, device: Device) -> None:
         self.pattern, self.problem, self.device = pattern, problem, device
         self.rates = rates_of(device)
-        self.refusals = {
-            name: reason
-            for name, spec in KERNELS.items()
-            if (reason := spec.refuses(problem, device)) is not None
-        }
+        self.refusals = _refusals(problem, device)
+        self.tile_spec = _tile_kernel(problem, device)
 
     def make(self, kernel: str | None, reuse: bool) -> GpuExecute:
         if kernel is not None:
@@ -141,7 +136,7 @@ class _Preparation:
 
     def _choose(self) -> GpuExecute:
         problem = self.problem
-        spec = choose.tile_kernel(problem, KERNELS, self.device, self.rates)
+        spec = self.tile_spec
         if spec is not None and self._tiles(spec) > _MOST_TILES:
             spec = None
         width = 0
@@ -157,7 +152,7 @@ class _Preparation:
 
     def _demanded(self, kernel: str) -> tuple[Launch, ...]:
         if kernel == choose.HYBRID:
-            spec = choose.tile_kernel(self.problem, KERNELS, self.device, self.rates)
+            spec = self.tile_spec
             if spec is None:
                 raise ValueError(f"kernel {kernel!r}: no tile kernel computes {self.problem.dtype}")
             return self._hybrid(spec)
@@ -238,6 +233,25 @@ class _Preparation:
     def _execute(self, launches: tuple[Launch, ...], notes: tuple[str, ...]) -> GpuExecute:
         told = tuple(f"  not    {name}: {reason}" for name, reason in self.refusals.items())
         return GpuExecute(launches, notes + told, self.device.index)
+
+
+@functools.cache
+def _can_compile() -> bool:
+    return bool(importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _refusals(problem: Problem, device: Device) -> dict[str, str]:
+    return {
+        name: reason
+        for name, spec in KERNELS.items()
+        if (reason := spec.refuses(problem, device)) is not None
+    }
+
+
+@functools.lru_cache(maxsize=1024)
+def _tile_kernel(problem: Problem, device: Device) -> KernelSpec | None:
+    return choose.tile_kernel(problem, KERNELS, device, rates_of(device))
 
 
 def _index(problem: Problem) -> int:

@@ -54,13 +54,13 @@ def test_an_unknown_command_is_told_with_the_valid_ones(call) -> None:
 
 def test_a_bare_run_uses_a_small_matrix_and_all_methods(call, tmp_path: Path) -> None:
     out = call("run", "timing.max_samples=3", "timing.seconds=0")
-    assert out.count("| 1000x1000 |") == 6
+    assert out.count("| 1000x1000 |") == 7
     assert "isratnisa" in out
     assert (tmp_path / "results" / "records.jsonl").is_file()
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
     assert call("run", "timing.max_samples=3", "timing.seconds=0").count("| cached |") == 6
     reported = call("report")
-    assert reported.count("| 1000x1000 |") == 6
+    assert reported.count("| 1000x1000 |") == 7
     assert (tmp_path / "results" / "report" / "speedup_over_k.png").is_file()
     assert not list(tmp_path.glob("*.log"))
 
@@ -136,7 +136,7 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
         (["+matrix.row=1"], "unknown config key 'matrix.row'; did you mean 'matrix.rows'?"),
         (["+timing.foo=1"], "unknown config key 'timing.foo'; choose from: min_samples, "),
         (["matrix=nope"], "unknown matrix 'nope'; choose from: 1000x1000, banded_20k, "),
-        (["+study=nope"], "unknown study 'nope'; choose from: published_10000, "),
+        (["+study=nope"], "unknown study 'nope'; choose from: peers, "),
         (["k=abc"], "k=abc: Value 'abc' of type 'str' could not be converted to Integer"),
         (["k=0"], "k must be >= 1, got 0"),
         (["sparsity=1"], "sparsity must be a fraction in 0 <= sparsity < 1, got 1.0"),
