@@ -9,9 +9,6 @@ from sddmm.spec import KernelSpec
 _HALF = (torch.float16, torch.bfloat16)
 _ALL = (*_HALF, torch.float32, torch.float64)
 
-# Floats between the rows of a tile in shared memory, beyond its columns (sampled_tile.cuh).
-_TILE_PAD = 8
-
 
 def _tile(
     name: str,
@@ -36,7 +33,7 @@ def _tile(
         threads=32 * warps[0] * warps[1],
         precision=precision,
         tile=tile,
-        shared_bytes=max(stages * stage_bytes, block_m * (block_n + _TILE_PAD) * 4),
+        shared_bytes=max(stages * stage_bytes, block_m * block_n * 4),
         min_blocks=min_blocks,
         defines={"WARPS_M": warps[0], "WARPS_N": warps[1], "STAGES": stages, **defines},
     )
@@ -58,7 +55,7 @@ def _mma(
 
 
 def _wgmma(name: str, stages: int) -> KernelSpec:
-    """The stages and their barriers, then half the columns of each warpgroup's 64 rows."""
+    """The stages and their barriers, then 64 columns of each warpgroup's 64 rows."""
     block_m, block_n, block_k = 128, 256, 64
     stage_bytes = (block_m + block_n) * block_k * 2 + 16
     return KernelSpec(
@@ -68,7 +65,7 @@ def _wgmma(name: str, stages: int) -> KernelSpec:
         dtypes=_HALF,
         threads=384,
         tile=(block_m, block_n, block_k),
-        shared_bytes=stages * stage_bytes + 2 * 64 * (block_n // 2 + _TILE_PAD) * 4,
+        shared_bytes=stages * stage_bytes + 2 * 64 * 64 * 4,
         min_capability=(9, 0),
         max_capability=(9, 0),
         defines={"STAGES": stages},
@@ -88,7 +85,7 @@ KERNELS: dict[str, KernelSpec] = {
     for spec in (
         KernelSpec("row_gather", "gather", "row_gather.cu", _ALL, threads=128, min_blocks=4),
         KernelSpec("windows", "windows", "windows.cu", _ALL, threads=512, shared_bytes=200 * 1024),
-        _wgmma("tile_wgmma_128x256x64", stages=3),
+        _wgmma("tile_wgmma_128x256x64", stages=4),
         _mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2),
         _mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4),
         _mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32"),

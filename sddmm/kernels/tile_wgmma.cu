@@ -8,8 +8,9 @@
 using namespace sddmm;
 
 using Mainloop = gemm_core::MainloopWgmma<SDDMM_ELEMENT, SDDMM_STAGES>;
-// A warpgroup puts its sums down in shared memory by halves of its 256 columns.
-using Tile = SampledTile<64, 128, 128>;
+// A warpgroup puts its sums down in shared memory a quarter of its 256 columns at a time.
+constexpr int PART = 64;
+using Tile = SampledTile<64, PART, 128>;
 
 struct Arguments {
   gemm_core::ptx::TensorMap a, b;
@@ -50,10 +51,10 @@ struct Sampler {
     const Result<SDDMM_ELEMENT, SDDMM_OUTPUT> result{p.out + now / p.tile_count * p.head_out,
                                                      p.values, static_cast<float>(p.alpha)};
 #pragma unroll
-    for (int left = 0; left < Mainloop::BN; left += 128) {
+    for (int left = 0; left < Mainloop::BN; left += PART) {
       gemm_core::ptx::named_barrier(1 + half, 128);  // what lay there has been read
 #pragma unroll
-      for (int i = 0; i < 64; i += 2) {
+      for (int i = 0; i < PART / 2; i += 2) {
         const auto at = gemm_core::fragment::wgmma_d(thread, i);
         tile(at.row, at.column, sums[left / 2 + i], sums[left / 2 + i + 1]);
       }

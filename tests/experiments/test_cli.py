@@ -58,7 +58,7 @@ def test_a_bare_run_uses_a_small_matrix_and_all_methods(call, tmp_path: Path) ->
     assert "isratnisa" in out
     assert (tmp_path / "results" / "records.jsonl").is_file()
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
-    assert call("run", "timing.max_samples=3", "timing.seconds=0").count("| cached |") == 6
+    assert call("run", "timing.max_samples=3", "timing.seconds=0").count("| cached  |") == 6
     reported = call("report")
     assert reported.count("| 1000x1000 |") == 7
     assert (tmp_path / "results" / "report" / "speedup_over_k.png").is_file()

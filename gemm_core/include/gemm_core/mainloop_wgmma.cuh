@@ -52,7 +52,7 @@ struct MainloopWgmma {
     };
     // One if with both roles whole, to the end: else the compiler does not use what is claimed.
     if (threadIdx.x < PRODUCERS) {
-      ptx::registers_release<40>();
+      ptx::registers_release<24>();
       if (threadIdx.x > 0) return;
       for (int tile = blockIdx.x; tile < count; tile += blocks) {
         const Corner at = corner(tile);
@@ -65,7 +65,7 @@ struct MainloopWgmma {
         }
       }
     } else {
-      ptx::registers_claim<232>();
+      ptx::registers_claim<240>();
       if (blockIdx.x < count) consumer.announce(blockIdx.x);
       for (int tile = blockIdx.x; tile < count; tile += blocks) {
         consumer.begin();

@@ -6,11 +6,11 @@
 
 namespace sddmm {
 
-// A BM x BN tile of sums in shared memory, for THREADS threads. Rows are eight floats further apart
-// than they are long, so that fragments are written without bank conflicts.
+// A BM x BN tile of sums in shared memory, for THREADS threads. Columns are XORed with the row, by
+// eights, so that fragments are written without bank conflicts.
 template <int BM, int BN, int THREADS>
 struct SampledTile {
-  static constexpr int PITCH = BN + 8, BYTES = BM * PITCH * 4;
+  static constexpr int BYTES = BM * BN * 4;
   static constexpr int LANES = 8;  // that share a row
   static constexpr int ROWS = THREADS / LANES, ROUNDS = (BM + ROWS - 1) / ROWS;
 
@@ -18,10 +18,10 @@ struct SampledTile {
 
   // What gemm_core::store_mma and store_wmma hand over, from (0, 0) on.
   __device__ __forceinline__ void operator()(int row, int column, float v0, float v1) const {
-    *reinterpret_cast<float2*>(tile + row * PITCH + column) = make_float2(v0, v1);
+    *reinterpret_cast<float2*>(tile + index(row, column)) = make_float2(v0, v1);
   }
   __device__ __forceinline__ void operator()(int row, int column, float v) const {
-    tile[row * PITCH + column] = v;
+    tile[index(row, column)] = v;
   }
 
   // Which nonzeros each row of the tile has: bounds[r].x .. bounds[r].y - 1.
@@ -55,9 +55,10 @@ struct SampledTile {
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d) {
           const int at = first(i) + d * LANES;
-          column[i][d] = at < rows.bounds[i].y ? cols[at] : 0;
+          column[i][d] = at < rows.bounds[i].y ? cols[at] : -1;
         }
     }
+    __device__ __forceinline__ int row(int i) const { return thread / LANES + i * ROWS; }
     __device__ __forceinline__ int end(int i) const { return rows.bounds[i].y; }
     __device__ __forceinline__ int first(int i) const {
       return rows.bounds[i].x + thread % LANES;
@@ -75,21 +76,21 @@ struct SampledTile {
 #pragma unroll
       for (int d = 0; d < DEPTH; ++d) {
         const int column = columns.column[i][d] - columns.n0 - left;
-        taken[i][d] = sums(columns, i)[inside(column) ? column : 0];
+        taken[i][d] = tile[index(columns.row(i), inside(column) ? column : 0)];
       }
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i)
 #pragma unroll
       for (int d = 0; d < DEPTH; ++d) {
         const int at = columns.first(i) + d * LANES;
-        if (at < columns.end(i) && inside(columns.column[i][d] - columns.n0 - left))
+        if (inside(columns.column[i][d] - columns.n0 - left))
           store(at, taken[i][d]);
       }
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i)
       for (int at = columns.first(i) + DEPTH * LANES; at < columns.end(i); at += LANES) {
         const int column = columns.cols[at] - columns.n0 - left;
-        if (inside(column)) store(at, sums(columns, i)[column]);
+        if (inside(column)) store(at, tile[index(columns.row(i), column)]);
       }
   }
 
@@ -97,9 +98,8 @@ struct SampledTile {
   static __device__ __forceinline__ bool inside(int column) {
     return static_cast<u32>(column) < static_cast<u32>(BN);
   }
-  template <int DEPTH>
-  __device__ __forceinline__ const float* sums(const Columns<DEPTH>& columns, int i) const {
-    return tile + (columns.thread / LANES + i * ROWS) * PITCH;
+  static __device__ __forceinline__ int index(int row, int column) {
+    return row * BN + (column ^ row % 4 * 8);
   }
 };
 
