@@ -23,9 +23,14 @@ class LaunchError(RuntimeError):
 
 
 class Parameters(threading.local):
-    """A thread's own copy of the parameters of a launch: made once, as making them costs 2 us."""
+    """A thread's own copy of the parameters of a launch: made once, as making them costs 2 us.
 
-    def __init__(self, types: Sequence[Any] | type[ctypes.Structure]) -> None:
+    values: what they are to begin with.
+    """
+
+    def __init__(
+        self, types: Sequence[Any] | type[ctypes.Structure], values: Sequence[Any] = ()
+    ) -> None:
         self.values: list[Any]
         if isinstance(types, type):
             block = types()
@@ -37,6 +42,8 @@ class Parameters(threading.local):
         else:
             self.values = [kind() for kind in types]
             addresses = [ctypes.addressof(value) for value in self.values]
+        for slot, value in zip(self.values, values, strict=False):
+            slot.value = value
         self.pointers = (ctypes.c_void_p * len(addresses))(*addresses)
         self.address = ctypes.addressof(self.pointers)
 
@@ -62,7 +69,8 @@ class Kernel:
         from cuda.bindings import driver
 
         self.name, self.threads, self.shared_bytes = name, threads, shared_bytes
-        self._arguments, self._device = Parameters(parameters), device_index
+        self.parameters, self._device = parameters, device_index
+        self._arguments = Parameters(parameters)
         with torch.cuda.device(device_index):
             torch.cuda.current_stream()  # the primary context exists and is current
             self._module = self._call(driver.cuModuleLoadData(cubin))
@@ -75,11 +83,15 @@ class Kernel:
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:
         """Launch `blocks` blocks with these parameter values; none at all for no blocks."""
-        if blocks == 0:  # the driver takes an empty grid for an error
-            return
         arguments = self._arguments
         for slot, value in zip(arguments.values, values, strict=True):
             slot.value = value
+        self.launch(blocks, arguments)
+
+    def launch(self, blocks: int, arguments: Parameters) -> None:
+        """Launch `blocks` blocks with parameters whose values are set."""
+        if blocks == 0:  # the driver takes an empty grid for an error
+            return
         (status,) = self._launch(
             self._function, blocks, 1, 1, self.threads, 1, 1, self.shared_bytes,
             current_stream(self._device), arguments.address, 0,

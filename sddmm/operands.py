@@ -15,6 +15,8 @@ from sddmm.problem import DTYPES, Problem, dtype_names, make_problem
 
 def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
     """a and b as tensors, and what gives a result back: as numpy if both came as numpy."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a, b, unchanged
     both_numpy = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
     give_back: Callable[[Tensor], Any] = to_numpy if both_numpy else unchanged
     return _operand(a, "a"), _operand(b, "b"), give_back

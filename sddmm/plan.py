@@ -64,7 +64,7 @@ class Plan:
             raise ValueError("out= cannot be differentiated; call run without out")
         self._check_out(out)
         if out.numel():
-            self.execute(a, b.mT, self.values, self.alpha, out)
+            self.execute(a, b, self.values, self.alpha, out)
         return out
 
     def _renewed(self) -> Plan:
@@ -95,7 +95,7 @@ class Plan:
         problem = self.problem
         out = torch.empty(problem.values_shape, dtype=problem.out_dtype, device=problem.device)
         if out.numel():
-            self.execute(a, b.mT, values, alpha, out)
+            self.execute(a, b, values, alpha, out)
         return out
 
     def explain(self) -> str:

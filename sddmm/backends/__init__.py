@@ -15,10 +15,10 @@ from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
 
 Execute = Callable[[Tensor, Tensor, "Tensor | None", float, Tensor], None]
-"""execute(a, b_t, values, alpha, out): out = alpha * (a @ b) at the pattern, times values.
+"""execute(a, b, values, alpha, out): out = alpha * (a @ b) at the pattern, times values.
 
-a is ([heads,] m, k); b_t is b's transpose, ([heads,] n, k); values, if any, (nnz,) of a's dtype;
-out ([heads,] nnz), contiguous, of the problem's out_dtype. Any strides of a and b_t.
+a is ([heads,] m, k); b ([heads,] k, n); values, if any, (nnz,) of a's dtype; out ([heads,] nnz),
+contiguous, of the problem's out_dtype. Any strides of a and b.
 """
 
 

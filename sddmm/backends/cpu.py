@@ -52,12 +52,10 @@ class CpuBackend:
         # Imported here: numba is optional, and slow to import.
         from sddmm.backends.cpu_kernel import sample
 
-        def execute(
-            a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
-        ) -> None:
+        def execute(a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
             direct = grouping.order is None and values is None and out.dtype == dtype
             sums = out if direct else torch.empty(out.shape, dtype=dtype)
-            for head in by_head(_rows(a, dtype), _rows(b_t, dtype), sums):
+            for head in by_head(_rows(a, dtype), _rows(b.mT, dtype), sums):
                 _sample(sample, crow, cols, head, alpha, width, chunk)
             if grouping.order is not None:
                 sums = torch.empty_like(sums).index_copy_(-1, grouping.order, sums)

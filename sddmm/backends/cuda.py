@@ -48,17 +48,17 @@ class GpuExecute:
         self._last: tuple[object, list[Bound]] = (None, [])
 
     def __call__(
-        self, a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
+        self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
     ) -> None:
         if self.index != torch.cuda.current_device():
             with torch.cuda.device(self.index):  # the driver launches in the current context
-                return self(a, b_t, values, alpha, out)
+                return self(a, b, values, alpha, out)
         if values is not None and not values.is_contiguous():
             values = values.contiguous()
-        place = (a.data_ptr(), b_t.data_ptr(), a.stride(), b_t.stride())
+        place = (a.data_ptr(), b.data_ptr(), a.stride(), b.stride())
         known, bounds = self._last
         if known != place:
-            bounds, copies = self._bind(a, b_t)
+            bounds, copies = self._bind(a, b.mT)
             if not copies:  # which are of the values as they are now
                 self._last = (place, bounds)
         for bound in bounds:

@@ -31,10 +31,8 @@ class ReferenceBackend:
         rows, cols = pattern.row_ids, pattern.col_indices
         chunk = max(1, _CHUNK_ELEMENTS // max(1, problem.k))
 
-        def execute(
-            a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
-        ) -> None:
-            for head_a, head_b, target in by_head(a, b_t, out):
+        def execute(a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
+            for head_a, head_b, target in by_head(a, b.mT, out):
                 for begin in range(0, problem.nnz, chunk):
                     part = slice(begin, begin + chunk)
                     left = head_a.index_select(0, rows[part]).double()

@@ -39,10 +39,8 @@ class TorchCsrBackend:
         # Duplicates and unsorted columns are independent entries to this function.
         position = slice(None) if grouping.order is None else grouping.order
 
-        def execute(
-            a: Tensor, b_t: Tensor, values: Tensor | None, alpha: float, out: Tensor
-        ) -> None:
-            for head_a, head_b, target in by_head(a, b_t, out):
+        def execute(a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
+            for head_a, head_b, target in by_head(a, b.mT, out):
                 product = torch.sparse.sampled_addmm(
                     sampled, head_a, head_b.mT, beta=0.0, alpha=alpha
                 )

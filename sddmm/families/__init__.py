@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gemm_core.compile import INCLUDE_FOLDER, compile_kernel
 from gemm_core.device import device as device_of
-from gemm_core.launch import Kernel
+from gemm_core.launch import Kernel, Parameters
 from sddmm.problem import Problem
 from sddmm.spec import ELEMENTS, KernelSpec
 
@@ -39,6 +39,23 @@ class Launch:
     bind: Callable[[Tensor, Tensor], Bound]
     fits: Callable[[Tensor], bool]
     lay_out: Callable[[Tensor], Tensor] = Tensor.contiguous
+
+
+def bound(kernel: Kernel, blocks: int, /, **parameters: Any) -> Bound:
+    """The launch of a kernel with these parameters; values, out and alpha are still open."""
+    names = [name for name, *_ in kernel.parameters._fields_]  # type: ignore[union-attr]
+    at_values, at_out, at_alpha = (names.index(name) for name in ("values", "out", "alpha"))
+    arguments = Parameters(kernel.parameters, [parameters.get(name, 0) for name in names])
+    unknown = parameters.keys() - set(names)
+    assert not unknown, f"{kernel.name} has no parameter {unknown}"
+
+    def launch(values: int, out: int, alpha: float) -> None:
+        slots = arguments.values
+        slots[at_values].value, slots[at_out].value = values, out
+        slots[at_alpha].value = alpha
+        kernel.launch(blocks, arguments)
+
+    return launch
 
 
 def rows_are_contiguous(x: Tensor) -> bool:

@@ -13,6 +13,7 @@ from sddmm.families import (
     Launch,
     address,
     alignment,
+    bound,
     head_stride,
     loaded,
     pitch_of,
@@ -102,15 +103,11 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         if found is None:
             found = kernels[step] = specialised(step)
         kernel, blocks, chunk, chunks = found
-        operands = (a.data_ptr(), b_t.data_ptr())
-        work = (
-            rows.data_ptr(), cols.data_ptr(), address(order), count, pitch_of(a), pitch_of(b_t),
-            head_stride(a), head_stride(b_t), problem.nnz, chunks, chunk, heads, problem.k,
+        return bound(
+            kernel, blocks, a=a.data_ptr(), b=b_t.data_ptr(), rows=rows.data_ptr(),
+            cols=cols.data_ptr(), order=address(order), count=count, pitch_a=pitch_of(a),
+            pitch_b=pitch_of(b_t), head_a=head_stride(a), head_b=head_stride(b_t),
+            head_out=problem.nnz, chunks=chunks, chunk=chunk, heads=heads, k=problem.k,
         )  # fmt: skip
-
-        def bound(values: int, out: int, alpha: float) -> None:
-            kernel(blocks, *operands, values, out, *work, alpha)
-
-        return bound
 
     return Launch(bind, rows_are_contiguous)

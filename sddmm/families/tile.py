@@ -14,6 +14,7 @@ from sddmm.families import (
     Launch,
     address,
     alignment,
+    bound,
     head_stride,
     loaded,
     pitch_of,
@@ -81,17 +82,13 @@ def prepare(
         if kernel is None:
             made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
             kernel = kernels[aligned] = loaded(spec, made, Arguments, device.index)
-        operands = (a.data_ptr(), b_t.data_ptr())
-        rest = (
-            rows.cols.data_ptr(), address(rows.order), tiles.places.data_ptr(), bounds.data_ptr(),
-            pitch_of(a), pitch_of(b_t), head_stride(a), head_stride(b_t), problem.nnz,
-            tiles.length, problem.m, problem.n, problem.k,
+        return bound(
+            kernel, blocks, a=a.data_ptr(), b=b_t.data_ptr(), cols=rows.cols.data_ptr(),
+            order=address(rows.order), tiles=tiles.places.data_ptr(), bounds=bounds.data_ptr(),
+            pitch_a=pitch_of(a), pitch_b=pitch_of(b_t), head_a=head_stride(a),
+            head_b=head_stride(b_t), head_out=problem.nnz, tile_count=tiles.length, m=problem.m,
+            n=problem.n, k=problem.k,
         )  # fmt: skip
-
-        def bound(values: int, out: int, alpha: float) -> None:
-            kernel(blocks, *operands, values, out, *rest, alpha)
-
-        return bound
 
     return Launch(bind, _fits)
 

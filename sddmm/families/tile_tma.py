@@ -9,7 +9,7 @@ from torch import Tensor
 from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER
 from gemm_core.tensor_map import TensorMap, fits, padded, tensor_map
-from sddmm.families import Bound, Launch, address, loaded, rows_are_contiguous, types
+from sddmm.families import Bound, Launch, address, bound, loaded, rows_are_contiguous, types
 from sddmm.families.tile import bounds_of
 from sddmm.partition import SortedRows, TileList
 from sddmm.problem import Problem
@@ -25,12 +25,9 @@ class Arguments(ctypes.Structure):
         *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles", "bounds")),
         ("head_out", LONG),
         ("alpha", DOUBLE),
-        *((name, INT) for name in ("tile_count", "heads", "blocks", "k")),
+        *((name, INT) for name in ("tile_count", "heads", "clusters", "k")),
         *((f"unused{i}", INT) for i in range(12)),
     ]
-
-
-_UNUSED = (0,) * 12
 
 
 def prepare(
@@ -38,22 +35,20 @@ def prepare(
 ) -> Launch:
     bounds = bounds_of(rows, tiles, problem.m, device)
     heads = problem.heads or 1
-    blocks = min(tiles.length * heads, device.sm_count)
+    per_cluster = int(spec.defines["CLUSTER"])
+    clusters = min(tiles.length * heads, device.sm_count // per_cluster)
     kernel = loaded(spec, macros({**types(problem), **spec.defines}), Arguments, device.index)
-    block_m, block_n, block_k = spec.tile
+    tile_m, tile_n, block_k = spec.tile
+    # The blocks of a cluster have rows of A of their own, and bring B in equal parts.
+    box_m, box_n = tile_m // per_cluster, tile_n // per_cluster
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
-        maps = (tensor_map(a, block_m, block_k), tensor_map(b_t, block_n, block_k))
-        # Here, not before: this function keeps the work arrays alive.
-        work = (
-            rows.cols.data_ptr(), address(rows.order), tiles.places.data_ptr(), bounds.data_ptr(),
-            problem.nnz,
+        return bound(
+            kernel, clusters * per_cluster, a=tensor_map(a, box_m, block_k),
+            b=tensor_map(b_t, box_n, block_k),
+            cols=rows.cols.data_ptr(), order=address(rows.order), tiles=tiles.places.data_ptr(),
+            bounds=bounds.data_ptr(), head_out=problem.nnz, tile_count=tiles.length, heads=heads,
+            clusters=clusters, k=problem.k,
         )  # fmt: skip
-        sizes = (tiles.length, heads, blocks, problem.k, *_UNUSED)
-
-        def bound(values: int, out: int, alpha: float) -> None:
-            kernel(blocks, *maps, values, out, *work, alpha, *sizes)
-
-        return bound
 
     return Launch(bind, lambda x: rows_are_contiguous(x) and fits(x), padded)

@@ -12,6 +12,7 @@ from sddmm.families import (
     Bound,
     Launch,
     alignment,
+    bound,
     head_stride,
     loaded,
     pitch_of,
@@ -57,17 +58,13 @@ def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device
         if kernel is None:
             made = macros({**types(problem), **shape_of(problem, step), "THREADS": spec.threads})
             kernel = kernels[step] = loaded(spec, made, Arguments, device.index)
-        operands = (a.data_ptr(), b_t.data_ptr())
-        rest = (
-            work.rows.data_ptr(), work.slots.data_ptr(), work.order.data_ptr(),
-            work.starts.data_ptr(), pitch_of(a), pitch_of(b_t), head_stride(a), head_stride(b_t),
-            problem.nnz, count, chunks, chunk, work.starts.numel() - 1, work.width, problem.n,
-            problem.k,
+        return bound(
+            kernel, chunks * heads, a=a.data_ptr(), b=b_t.data_ptr(), rows=work.rows.data_ptr(),
+            slots=work.slots.data_ptr(), order=work.order.data_ptr(),
+            starts=work.starts.data_ptr(), pitch_a=pitch_of(a), pitch_b=pitch_of(b_t),
+            head_a=head_stride(a), head_b=head_stride(b_t), head_out=problem.nnz, count=count,
+            chunks=chunks, chunk=chunk, windows=work.starts.numel() - 1, width=work.width,
+            n=problem.n, k=problem.k,
         )  # fmt: skip
-
-        def bound(values: int, out: int, alpha: float) -> None:
-            kernel(chunks * heads, *operands, values, out, *rest, alpha)
-
-        return bound
 
     return Launch(bind, rows_are_contiguous)

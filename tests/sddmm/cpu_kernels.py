@@ -28,13 +28,14 @@ class CpuKernel:
     """As gemm_core.launch.Kernel, on the CPU and at once."""
 
     def __init__(self, folder: Path, spec: KernelSpec, macros: Any, parameters: Any) -> None:
-        self.spec, self.arguments = spec, Parameters(parameters)
+        self.spec, self.parameters, self.name = spec, parameters, spec.name
         self.run = _library(folder, spec, macros).run
 
     def __call__(self, blocks: int, *values: Any) -> None:
-        for slot, value in zip(self.arguments.values, values, strict=True):
-            slot.value = value
-        self.run(blocks, self.spec.threads, ctypes.c_void_p(self.arguments.pointers[0]))
+        self.launch(blocks, Parameters(self.parameters, values))
+
+    def launch(self, blocks: int, arguments: Parameters) -> None:
+        self.run(blocks, self.spec.threads, ctypes.c_void_p(arguments.pointers[0]))
 
 
 def _library(folder: Path, spec: KernelSpec, macros: Any) -> Any:

@@ -62,7 +62,7 @@ def check(
     values = torch.randint(1, 4, (pattern.nnz,), generator=generator).to(dtype) if scaled else None
     out = torch.full(problem.values_shape, float("nan"))
     with mock.patch.object(torch.cuda, "current_device", return_value=H200.index):
-        execute(a, b_t, values, 2.0 if scaled else 1.0, out)
+        execute(a, b_t.mT, values, 2.0 if scaled else 1.0, out)
     left = a.double()[..., pattern.row_ids.long(), :]
     right = b_t.double()[..., pattern.col_indices.long(), :]
     expected = (left * right).sum(-1)
