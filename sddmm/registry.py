@@ -54,9 +54,9 @@ def _mma(
     )
 
 
-def _wgmma(name: str, stages: int, cluster: int) -> KernelSpec:
+def _wgmma(name: str, stages: int) -> KernelSpec:
     """The stages and their barriers, then 64 columns of each warpgroup's 64 rows."""
-    block_m, block_n, block_k = 128, 256, 64  # of each block of the cluster
+    block_m, block_n, block_k = 128, 256, 64
     stage_bytes = (block_m + block_n) * block_k * 2 + 16
     return KernelSpec(
         name=name,
@@ -64,11 +64,11 @@ def _wgmma(name: str, stages: int, cluster: int) -> KernelSpec:
         source="tile_wgmma.cu",
         dtypes=_HALF,
         threads=384,
-        tile=(cluster * block_m, block_n, block_k),
+        tile=(block_m, block_n, block_k),
         shared_bytes=stages * stage_bytes + 2 * 64 * 64 * 4,
         min_capability=(9, 0),
         max_capability=(9, 0),
-        defines={"STAGES": stages, "CLUSTER": cluster},
+        defines={"STAGES": stages},
     )
 
 
@@ -85,8 +85,7 @@ KERNELS: dict[str, KernelSpec] = {
     for spec in (
         KernelSpec("row_gather", "gather", "row_gather.cu", _ALL, threads=128, min_blocks=4),
         KernelSpec("windows", "windows", "windows.cu", _ALL, threads=512, shared_bytes=200 * 1024),
-        _wgmma("tile_wgmma_128x256x64", stages=4, cluster=1),
-        _wgmma("tile_wgmma_256x256x64", stages=4, cluster=2),
+        _wgmma("tile_wgmma_128x256x64", stages=4),
         _mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2),
         _mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4),
         _mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32"),

@@ -25,7 +25,7 @@ class Arguments(ctypes.Structure):
         *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles", "bounds")),
         ("head_out", LONG),
         ("alpha", DOUBLE),
-        *((name, INT) for name in ("tile_count", "heads", "clusters", "k")),
+        *((name, INT) for name in ("tile_count", "heads", "blocks", "k")),
         *((f"unused{i}", INT) for i in range(12)),
     ]
 
@@ -35,20 +35,17 @@ def prepare(
 ) -> Launch:
     bounds = bounds_of(rows, tiles, problem.m, device)
     heads = problem.heads or 1
-    per_cluster = int(spec.defines["CLUSTER"])
-    clusters = min(tiles.length * heads, device.sm_count // per_cluster)
+    blocks = min(tiles.length * heads, device.sm_count)
     kernel = loaded(spec, macros({**types(problem), **spec.defines}), Arguments, device.index)
-    tile_m, tile_n, block_k = spec.tile
-    # The blocks of a cluster have rows of A of their own, and bring B in equal parts.
-    box_m, box_n = tile_m // per_cluster, tile_n // per_cluster
+    block_m, block_n, block_k = spec.tile
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
         return bound(
-            kernel, clusters * per_cluster, a=tensor_map(a, box_m, block_k),
-            b=tensor_map(b_t, box_n, block_k),
+            kernel, blocks, a=tensor_map(a, block_m, block_k),
+            b=tensor_map(b_t, block_n, block_k),
             cols=rows.cols.data_ptr(), order=address(rows.order), tiles=tiles.places.data_ptr(),
             bounds=bounds.data_ptr(), head_out=problem.nnz, tile_count=tiles.length, heads=heads,
-            clusters=clusters, k=problem.k,
+            blocks=blocks, k=problem.k,
         )  # fmt: skip
 
     return Launch(bind, lambda x: rows_are_contiguous(x) and fits(x), padded)

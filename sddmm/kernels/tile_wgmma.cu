@@ -7,7 +7,7 @@
 
 using namespace sddmm;
 
-using Mainloop = gemm_core::MainloopWgmma<SDDMM_ELEMENT, SDDMM_STAGES, SDDMM_CLUSTER>;
+using Mainloop = gemm_core::MainloopWgmma<SDDMM_ELEMENT, SDDMM_STAGES>;
 // A warpgroup puts its sums down in shared memory a quarter of its 256 columns at a time.
 constexpr int PART = 64;
 using Tile = SampledTile<64, PART, 128>;
@@ -20,16 +20,15 @@ struct Arguments {
   const int2 *tiles, *bounds;  // see tile_kernel.cuh
   i64 head_out;
   double alpha;
-  int tile_count, heads, clusters, k;
+  int tile_count, heads, blocks, k;
   int unused[12];  // to a multiple of 64 bytes, which the maps' alignment asks for
 };
 
-// What a warpgroup does with its 64 rows of its block's part of a tile.
+// What a warpgroup does with its 64 rows of a tile.
 struct Sampler {
   const Arguments& p;
   unsigned char* shared;  // behind the main loop's
   int half, thread;
-  int first_row;     // of the warpgroup, in the tile
   int work, n0;      // of the tile announced
   Tile::Rows rows;
   int now;           // the tile begun
@@ -39,7 +38,7 @@ struct Sampler {
     work = next;
     const int index = work % p.tile_count;
     n0 = p.tiles[index].y * Mainloop::BN;
-    rows = Tile::Rows(p.bounds + static_cast<i64>(index) * Mainloop::BM + first_row, thread);
+    rows = Tile::Rows(p.bounds + static_cast<i64>(index) * Mainloop::BM + 64 * half, thread);
   }
 
   __device__ __forceinline__ void begin() {
@@ -65,18 +64,15 @@ struct Sampler {
   }
 };
 
-extern "C" __global__ void __cluster_dims__(SDDMM_CLUSTER, 1, 1)
-    __launch_bounds__(Mainloop::THREADS, 1)
+extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, 1)
     sddmm_kernel(const __grid_constant__ Arguments p) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const int half = Mainloop::half(), block = blockIdx.x % SDDMM_CLUSTER;
   Mainloop::run(
-      shared, p.a, p.b, p.k, blockIdx.x / SDDMM_CLUSTER, p.tile_count * p.heads, p.clusters,
+      shared, p.a, p.b, p.k, p.tile_count * p.heads, p.blocks,
       [&](int work) {
         const int head = work / p.tile_count;
         const int2 tile = p.tiles[work - head * p.tile_count];
         return Mainloop::Corner{tile.x * Mainloop::BM, tile.y * Mainloop::BN, head};
       },
-      Sampler{p, shared + Mainloop::BYTES, half, static_cast<int>(threadIdx.x % 128),
-              block * Mainloop::ROWS + half * 64});
+      Sampler{p, shared + Mainloop::BYTES, Mainloop::half(), static_cast<int>(threadIdx.x % 128)});
 }

@@ -4,7 +4,6 @@
 
 #include "gemm_core/fragment.cuh"
 #include "gemm_core/numeric.cuh"
-#include "gemm_core/ptx/cluster.cuh"
 #include "gemm_core/ptx/cp_async.cuh"
 #include "gemm_core/ptx/mbarrier.cuh"
 #include "gemm_core/ptx/setmaxnreg.cuh"
@@ -13,14 +12,13 @@
 
 namespace gemm_core {
 
-// Tiles of A B: 128 x 256 by each of the CLUSTER blocks that share one, blocks one below the other. Both
-// operands as rows of k, each a tensor map of boxes of 64 elements by 128 (A) or 256 / CLUSTER (B)
-// rows under the 128-byte swizzle: every block brings its part of B for all of them.
-template <class T, int STAGES, int CLUSTER>
+// 128 x 256 tiles of A B; both operands as rows of k, each a tensor map of boxes of 64 elements by
+// 128 (A) or 256 (B) rows under the 128-byte swizzle.
+template <class T, int STAGES>
 struct MainloopWgmma {
-  static constexpr int ROWS = 128, BM = ROWS * CLUSTER, BN = 256, BK = 64;
+  static constexpr int BM = 128, BN = 256, BK = 64;
   static constexpr int PRODUCERS = 128, THREADS = PRODUCERS + 256;
-  static constexpr int A_BYTES = ROWS * BK * 2, STAGE_BYTES = A_BYTES + BN * BK * 2;
+  static constexpr int A_BYTES = BM * BK * 2, STAGE_BYTES = A_BYTES + BN * BK * 2;
   static constexpr int BYTES = STAGES * (STAGE_BYTES + 16);  // the stages, then two barriers each
 
   // Sums of 64 rows and all columns, by a warpgroup (fragment.cuh: wgmma_d).
@@ -31,22 +29,22 @@ struct MainloopWgmma {
     int m0, n0, head;
   };
 
-  // Tiles first, first + step, .. of `count`, by all threads of the cluster. corner(tile) says where
+  // Tiles blockIdx.x, + blocks, .. of `count`, by all threads of the block. corner(tile) says where
   // one lies. Those that have sums call, of a Consumer of their own, announce(tile) while the tile
   // before is under way, begin() before its products, and consume(sums). `shared` starts at a multiple
   // of 1024.
   template <class CornerOf, class Consumer>
   static __device__ __forceinline__ void run(unsigned char* shared, const ptx::TensorMap& a,
-                                             const ptx::TensorMap& b, int k, int first, int count, int step,
+                                             const ptx::TensorMap& b, int k, int count, int blocks,
                                              const CornerOf& corner, Consumer consumer) {
     const u32 base = ptx::shared_address(shared);
     const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
     if (threadIdx.x < STAGES) {
       ptx::mbarrier_init(full + 8 * threadIdx.x, 1);
-      ptx::mbarrier_init(empty + 8 * threadIdx.x, 2 * CLUSTER);
+      ptx::mbarrier_init(empty + 8 * threadIdx.x, 2);
     }
     ptx::fence_stores_for_wgmma();  // TMA too sees the barriers
-    together();
+    __syncthreads();
     const int steps = (k + BK - 1) / BK;
     u32 stage = 0, parity = 0;
     auto next = [&] {
@@ -55,37 +53,30 @@ struct MainloopWgmma {
     // One if with both roles whole, to the end: else the compiler does not use what is claimed.
     if (threadIdx.x < PRODUCERS) {
       ptx::registers_release<24>();
-      const int rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
-      for (int tile = first; threadIdx.x == 0 && tile < count; tile += step) {
+      if (threadIdx.x > 0) return;
+      for (int tile = blockIdx.x; tile < count; tile += blocks) {
         const Corner at = corner(tile);
-        for (int k_step = 0; k_step < steps; ++k_step, next()) {
-          const u32 to = base + stage * STAGE_BYTES, barrier = full + 8 * stage;
+        for (int step = 0; step < steps; ++step, next()) {
           ptx::mbarrier_wait(empty + 8 * stage, parity ^ 1);
-          ptx::mbarrier_arrive_expecting(barrier, STAGE_BYTES);
-          ptx::tma_load(to, a, k_step * BK, at.m0 + rank * ROWS, at.head, barrier);
-          if constexpr (CLUSTER == 1) {
-            ptx::tma_load(to + A_BYTES, b, k_step * BK, at.n0, at.head, barrier);
-          } else {
-            constexpr int part = BN / CLUSTER;
-            ptx::tma_load(to + A_BYTES + rank * part * BK * 2, b, k_step * BK, at.n0 + rank * part,
-                          at.head, barrier, static_cast<u16>((1 << CLUSTER) - 1));
-          }
+          ptx::mbarrier_arrive_expecting(full + 8 * stage, STAGE_BYTES);
+          const u32 to = base + stage * STAGE_BYTES;
+          ptx::tma_load(to, a, step * BK, at.m0, at.head, full + 8 * stage);
+          ptx::tma_load(to + A_BYTES, b, step * BK, at.n0, at.head, full + 8 * stage);
         }
       }
-      leave();
     } else {
       ptx::registers_claim<240>();
-      if (first < count) consumer.announce(first);
-      for (int tile = first; tile < count; tile += step) {
+      if (blockIdx.x < count) consumer.announce(blockIdx.x);
+      for (int tile = blockIdx.x; tile < count; tile += blocks) {
         consumer.begin();
         Accumulators sums;
         u32 before = 0;
-        for (int k_step = 0; k_step < steps; ++k_step, next()) {
+        for (int step = 0; step < steps; ++step, next()) {
           ptx::mbarrier_wait(full + 8 * stage, parity);
           ptx::wgmma_fence();
-          multiply(sums, base + stage * STAGE_BYTES, k_step > 0);
+          multiply(sums, base + stage * STAGE_BYTES, step > 0);
           ptx::wgmma_commit();
-          if (k_step > 0) {
+          if (step > 0) {
             ptx::wgmma_wait<1>();
             release(empty + 8 * before);
           }
@@ -93,38 +84,15 @@ struct MainloopWgmma {
         }
         ptx::wgmma_wait<0>();
         if (steps > 0) release(empty + 8 * before);
-        if (tile + step < count) consumer.announce(tile + step);
+        if (tile + blocks < count) consumer.announce(tile + blocks);
         consumer.consume(sums);
       }
-      leave();
     }
   }
 
  private:
-  static __device__ __forceinline__ void together() {
-    if constexpr (CLUSTER == 1) {
-      __syncthreads();
-    } else {
-      ptx::fence_mbarrier_init();
-      ptx::cluster_sync();
-    }
-  }
-
-  // No block ends while others may still write to its shared memory.
-  static __device__ __forceinline__ void leave() {
-    if constexpr (CLUSTER > 1) {
-      __syncwarp();
-      ptx::cluster_sync();
-    }
-  }
-
-  // A stage has been read, in the sight of everyone who writes to it.
   static __device__ __forceinline__ void release(u32 barrier) {
-    if constexpr (CLUSTER == 1) {
-      if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(barrier);
-    } else {
-      if (threadIdx.x % 128 < CLUSTER) ptx::mbarrier_arrive_at(barrier, threadIdx.x % 128);
-    }
+    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(barrier);
   }
 
   static __device__ __forceinline__ void multiply(Accumulators& sums, u32 stage, bool accumulate) {

@@ -25,9 +25,11 @@ __device__ __forceinline__ double widened(double x) {
   return x;
 }
 
+// A sum, float or double, as a value of the result; never through double where neither is.
 template <class OUT>
 struct Narrow {
-  static __device__ __forceinline__ OUT from(double x) {
+  template <class S>
+  static __device__ __forceinline__ OUT from(S x) {
     return Numeric<OUT>::from_float(static_cast<float>(x));
   }
 };

@@ -20,7 +20,6 @@
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 
 struct Index {
   unsigned x, y, z;
@@ -185,7 +184,6 @@ inline void atomicAdd(T* at, U value) {
   *at += value;
 }
 inline void atomicOr(unsigned* at, unsigned value) { *at |= value; }
-inline void __syncwarp() {}
 inline bool __all_sync(unsigned, bool value) {
   bool all_true = true;
   shim::with_warp(value, [&](const bool* all, int) {

@@ -20,15 +20,4 @@ __device__ __forceinline__ void tma_load(unsigned int target, const TensorMap& m
       : "memory");
 }
 
-// The same to all blocks of the cluster whose bit is set in `blocks`, at the same shared addresses.
-__device__ __forceinline__ void tma_load(unsigned int target, const TensorMap& map, int x, int y,
-                                         int z, unsigned int barrier, unsigned short blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
-      :
-      : "r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(blocks)
-      : "memory");
-}
-
 }  // namespace gemm_core::ptx
