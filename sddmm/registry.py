@@ -84,7 +84,7 @@ KERNELS: dict[str, KernelSpec] = {
     spec.name: spec
     for spec in (
         KernelSpec("row_gather", "gather", "row_gather.cu", _ALL, threads=128, min_blocks=4),
-        KernelSpec("windows", "windows", "windows.cu", _ALL, threads=512, shared_bytes=200 * 1024),
+        KernelSpec("windows", "windows", "windows.cu", _ALL, threads=480, shared_bytes=200 * 1024),
         _wgmma("tile_wgmma_128x256x64", stages=4),
         _mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2),
         _mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4),

@@ -55,10 +55,12 @@ def shape_of(problem: Problem, step: int) -> dict[str, int | bool]:
     while segments < _PASS_BYTES // _SEGMENT_BYTES and segments * _SEGMENT_BYTES < row_bytes:
         segments *= 2
     per_pass = segments * _SEGMENT_BYTES
+    # Nonzeros at a time, by eights: as many as registers hold.
+    four = step == 16 and segments <= (4 if problem.dtype.itemsize == 2 else 2)
     return {
         "BYTES": step,
         "SEGMENTS": segments,
-        "BATCHES": 4 if segments <= 4 and step == 16 else 2,
+        "BATCHES": 4 if four else 2,
         "SINGLE": row_bytes <= per_pass,
         "WHOLE": step == 16 and row_bytes > 0 and row_bytes % per_pass == 0,
     }

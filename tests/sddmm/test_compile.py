@@ -1,0 +1,123 @@
+"""Every SDDMM kernel compiles, as its plans ask for it, for every architecture we name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from gemm_core.compile import CACHE_VARIABLE, Cubin, compile_kernel
+from gemm_core.device import Device
+from sddmm import analysis, families
+from sddmm.families import gather, tile, tile_tma, windows
+from sddmm.partition import Nonzeros, SortedRows, TileList, WindowList
+from sddmm.problem import Problem
+from sddmm.registry import KERNELS
+from sddmm.spec import KernelSpec
+from tests.conftest import H200
+
+pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
+
+DEVICES = {
+    "sm_80": replace(H200, capability=(8, 0), shared_bytes=166_912),
+    "sm_89": replace(H200, capability=(8, 9), shared_bytes=101_376),
+    "sm_90a": H200,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+class Compiler:
+    """Compiles what would be loaded, and keeps it by kernel."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.cubins: dict[str, list[Cubin]] = {}
+
+    def loaded(self, spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Any:
+        source = families.KERNEL_FOLDER / spec.source
+        cubin = compile_kernel(source, dict(macros), self.device.arch, families.INCLUDE)
+        self.cubins.setdefault(spec.name, []).append(cubin)
+        return mock.Mock(parameters=parameters)
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Compiler]:
+    def use(device: Device) -> Compiler:
+        made = Compiler(device)
+        for module in (gather, tile, tile_tma, windows):
+            monkeypatch.setattr(module, "loaded", made.loaded)
+        monkeypatch.setattr(tile_tma, "tensor_map", lambda *_: bytes(128))
+        return made
+
+    return use
+
+
+def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int) -> None:
+    """Ask for the kernel as a plan does, for operands whose rows lie `pitch` elements apart."""
+    index = torch.zeros(1, dtype=torch.int32)
+    stored, rows = Nonzeros(index, index, None), SortedRows(index, index, None)
+    places = TileList(torch.zeros(1, 2, dtype=torch.int32), spec.tile[:2])
+    if spec.family == "gather":
+        launch = gather.prepare(spec, stored, problem, device)
+    elif spec.family == "windows":
+        work = WindowList(index, index, index, torch.zeros(2, dtype=torch.int32), 8)
+        launch = windows.prepare(spec, work, problem, device)
+    elif spec.family == "tile":
+        launch = tile.prepare(spec, rows, places, problem, device)
+    else:
+        launch = tile_tma.prepare(spec, rows, places, problem, device)
+    operand = torch.zeros(8, pitch, dtype=problem.dtype)[:, : problem.k]
+    launch.bind(operand, operand)
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_compiles_without_spilling(
+    name: str, arch: str, compiler: Callable[[Device], Compiler]
+) -> None:
+    spec, device = KERNELS[name], DEVICES[arch]
+    made = compiler(device)
+    assert device.arch == arch
+    # Each way in which a row of k is cut up; rows at multiples of 16 bytes, and of one element.
+    sizes = (32, 64, 128, 256, 512, 1000) if spec.family in ("gather", "windows") else (256,)
+    for dtype in spec.dtypes if arch == "sm_90a" else spec.dtypes[:1]:
+        for k, extra in [(k, 0) for k in sizes] + [(257, 2)]:
+            wide = torch.promote_types(dtype, torch.float32)
+            problem = Problem(
+                8, 8, k, 1, dtype, wide, spec.precision, torch.int32, None,
+                torch.device("cuda", 0),
+            )  # fmt: skip
+            if spec.refuses(problem, device) is not None:
+                assert arch != "sm_90a"
+                continue
+            bind(spec, problem, device, k + extra)
+    for cubin in made.cubins.get(name, []):
+        assert cubin.resources.spill_bytes == 0
+        assert cubin.resources.registers <= 255
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("index", ["int", "gemm_core::i64"])
+@pytest.mark.parametrize("csr", ["true", "false"])
+def test_the_analysis_compiles_too(arch: str, index: str, csr: str) -> None:
+    folder, include = families.KERNEL_FOLDER, families.INCLUDE
+    macros = {"SDDMM_INDEX": index, "SDDMM_CSR": csr, "SDDMM_BLOCKS": "64"}
+    for source in ("analyse.cu", "tile_summary.cu", "tile_bounds.cu"):
+        assert compile_kernel(folder / source, macros, arch, include).resources.spill_bytes == 0
+
+
+def test_every_source_is_of_a_kernel() -> None:
+    used = {spec.source for spec in KERNELS.values()}
+    used |= {analysis.ANALYSE.source, analysis.SUMMARY.source, tile.BOUNDS.source}
+    assert {path.name for path in Path(families.KERNEL_FOLDER).glob("*.cu")} == used
