@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,10 @@ from experiments.schema import Config
 from experiments.timing import TimedOut, deadline, elapsed_ms, interleaved_ms
 from experiments.verify import Truth
 from sddmm.testing import poisoned_outputs
+
+# Preparations that are timed at most, and the time after which no more are.
+_PREPARATIONS = 5
+_PREPARING_MS = 100.0
 
 
 def run(name: str, config: Config) -> list[Record]:
@@ -121,8 +126,8 @@ def _prepared_and_right(
             results: list[torch.Tensor] = []
             with poisoned_outputs():
                 first_ms = elapsed_ms(lambda: results.append(run()), case.device)
-            # The first time compiled kernels and set libraries up; this one is preparation alone.
-            record.prepare_ms = elapsed_ms(lambda: method.prepare(case), case.device)
+            # The first time compiled kernels and set libraries up; these are preparation alone.
+            record.prepare_ms = _prepare_ms(method, case)
     except TimedOut as error:
         return _fail(record, "timeout", error)
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -138,6 +143,14 @@ def _prepared_and_right(
         return None
     record.status = "ok"
     return run, first_ms
+
+
+def _prepare_ms(method: Method, case: Case) -> float:
+    """The median of a few preparations, one if it is slow."""
+    samples: list[float] = []
+    while len(samples) < _PREPARATIONS and sum(samples) < _PREPARING_MS:
+        samples.append(elapsed_ms(lambda: method.prepare(case), case.device))
+    return statistics.median(samples)
 
 
 def _fail(record: Record, status: str, error: BaseException) -> None:
