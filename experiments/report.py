@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments import table
+from experiments import published_sddmm, table
+from experiments.methods import OURS
 from experiments.record import Record, load_all
 from experiments.schema import ReportConfig
 
@@ -29,6 +30,10 @@ def report(config: ReportConfig) -> None:
         write(output / "report.md", text),
         write(output / "report.csv", table.as_csv(records)),
     ]
+    written.append(write(output / "summary.md", as_summary(records)))
+    beside_published = published_sddmm.as_markdown(records)
+    if beside_published:
+        written.append(write(output / "published.md", beside_published))
     if config.plots and can_draw():
         from experiments import plots
 
@@ -63,6 +68,29 @@ def as_markdown(records: list[Record]) -> str:
             lines += ["", *(f"* {note}" for note in notes)]
         sections.append("\n".join(lines))
     return "\n\n".join(sections) + "\n"
+
+
+def as_summary(records: Sequence[Record]) -> str:
+    """A row per case: every method's time in us, and the best of the others' over ours."""
+    cases: dict[tuple[object, ...], list[Record]] = {}
+    for record in records:
+        if record.median_ms is not None:
+            cases.setdefault((_device(record), *table.case_of(record)), []).append(record)
+    methods = list(dict.fromkeys(r.method for own in cases.values() for r in own))
+    rows = []
+    for own in cases.values():
+        us = {r.method: 1e3 * (r.median_ms or 0.0) for r in own}
+        row = {"matrix": own[0].matrix, "nnz": f"{own[0].nnz:,}", "K": str(own[0].k)}
+        row["dtype"] = own[0].dtype
+        row |= {method: f"{_us(us[method])}" if method in us else "" for method in methods}
+        others = [time for method, time in us.items() if method != OURS]
+        row["best other / ours"] = f"{min(others) / us[OURS]:.2f}" if OURS in us and others else ""
+        rows.append(row)
+    return table.as_text(rows) + "\n"
+
+
+def _us(time: float) -> str:
+    return f"{time:,.0f}" if time >= 100 else f"{time:.1f}"
 
 
 def provenance(records: Sequence[Measured]) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from gemm_core.registry import KERNELS
 from tests.conftest import ROOT
 
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/ladder.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/ladder.md", "docs/sddmm.md")
 README = (ROOT / "README.md").read_text()
 
 

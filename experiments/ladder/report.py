@@ -38,15 +38,13 @@ def report(config: LadderConfig) -> None:
 
 
 def merge(paths: Iterable[str]) -> list[GemmRecord]:
-    """The newest session of every shape and arithmetic, in order of appearance."""
-    sessions: dict[tuple[object, ...], list[GemmRecord]] = {}
+    """The newest record of every variant and shape, and cuBLAS's of the same sessions."""
+    newest: dict[tuple[object, ...], GemmRecord] = {}
     for record in load_all(paths, GemmRecord, "gemm"):
-        case = (*_section(record), record.shape)
-        known = sessions.get(case)
-        if known is None or known[0].session != record.session:
-            known = sessions[case] = []
-        known.append(record)
-    return [record for session in sessions.values() for record in session]
+        own_session = record.session if record.is_cublas else ""
+        newest[(*_section(record), record.shape, record.variant, own_session)] = record
+    sessions = {record.session for record in newest.values() if not record.is_cublas}
+    return [record for record in newest.values() if record.session in sessions]
 
 
 def sections(records: Sequence[GemmRecord]) -> list[list[GemmRecord]]:

@@ -88,26 +88,33 @@ def test_a_row_tells_its_speed_and_its_gain_over_the_rung_before() -> None:
     assert rows[3]["error"] == "2.5e-04"
 
 
-def test_reports_hold_the_newest_session_of_every_shape(tmp_path: Path) -> None:
+def test_reports_hold_the_newest_record_of_every_variant_and_its_baseline(tmp_path: Path) -> None:
     store = Store(tmp_path / "gemm.jsonl", GemmRecord)
     for session, ms in (("old", 8.0), ("new", 4.0)):
         for variant, factor in (("cublas", 1), ("mma", 2)):
             store.append(record(variant, ms * factor, session))
+    store.append(record("wmma", 16.0, "old"))
     store.append(record("cublas", 1.0, "else", k=100))
+    store.append(record("mma", 1.0, "else", k=100))
     config = LadderConfig(records=[str(store.path)], output=str(tmp_path / "out"), plots=False)
     report.report(config)
     merged = report.merge(config.records)
     assert [(r.variant, r.session) for r in merged if r.k == 500] == [
-        ("cublas", "new"),
+        ("cublas", "old"),
         ("mma", "new"),
+        ("cublas", "new"),
+        ("wmma", "old"),
     ]
+    assert [f"{part:.0%}" for part in report.of_cublas(merged).values()] == [
+        "100%", "50%", "100%", "50%", "100%", "100%",
+    ]  # fmt: skip
     summary = (tmp_path / "out" / "summary.md").read_text()
     assert "1000x1000x500" in summary
     assert "1000x1000x100" in summary
     assert "0.1 (50%)" in summary
     text = (tmp_path / "out" / "report.md").read_text()
     assert "Published hgemm figures (GPU: NVIDIA L20)" in text
-    assert len((tmp_path / "out" / "report.csv").read_text().splitlines()) == 1 + 3
+    assert len((tmp_path / "out" / "report.csv").read_text().splitlines()) == 1 + 6
 
 
 def test_the_plot_is_the_same_file_for_the_same_records(tmp_path: Path) -> None:

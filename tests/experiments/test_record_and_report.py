@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments import report, table
+from experiments import published_sddmm, report, table
 from experiments.errors import ExperimentError
 from experiments.record import Record, Store
 from experiments.schema import ReportConfig
@@ -116,7 +116,7 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
     Store(files[1], Record).append(record("cusparse", None))
     output = tmp_path / "out"
     report.report(ReportConfig(records=[str(f) for f in files], output=str(output)))
-    names = {"report.md", "report.csv"} | {
+    names = {"report.md", "report.csv", "summary.md"} | {
         f"speedup_over_{axis}.{kind}" for axis in ("k", "sparsity") for kind in ("png", "svg")
     }
     assert {path.name for path in output.iterdir()} == names
@@ -130,6 +130,27 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
     assert (output / "speedup_over_k.png").read_bytes().startswith(b"\x89PNG")
     svg = (output / "speedup_over_sparsity.svg").read_text()
     assert "<svg" in svg
+
+
+def test_the_summary_sets_every_method_beside_ours() -> None:
+    records = [record("ours", 0.25), record("isratnisa", 1.5), record("cusparse", 0.5)]
+    header, _, row = report.as_summary(records).splitlines()
+    cells = dict(zip(header.split("|"), row.split("|"), strict=True))
+    told = {name.strip(): cell.strip() for name, cell in cells.items()}
+    assert (told["ours"], told["isratnisa"], told["cusparse"]) == ("500", "3,000", "1,000")
+    assert told["best other / ours"] == "2.00"
+
+
+def test_published_figures_stand_beside_ours_where_the_log_has_the_case() -> None:
+    size = {"m": 10_000, "n": 10_000, "nnz": 5_000_000, "k": 256}
+    records = [
+        record(name, ms, **size) for name, ms in (("ours", 0.1), ("isratnisa", 2), ("zcx", 9))
+    ]
+    row = published_sddmm.as_markdown(records).splitlines()[-1].split("|")
+    cells = [cell.strip() for cell in row]
+    assert cells[4:6] == ["0.2", "1.5"]
+    assert cells[-5:-1] == ["2.3", "102", "0.96", "1.27e+03"]
+    assert published_sddmm.as_markdown(records[:2]) == ""
 
 
 def test_no_records_is_told(tmp_path: Path) -> None:
