@@ -44,6 +44,7 @@ def run(name: str, config: Config) -> list[Record]:
             records = _measure(case, config, chosen, keys, say)
         for record in records:
             store.append(record)
+    print(f"on {device_name(device_of(config))}")
     print(table.as_text(table.rows(records, cached)))
     for note in table.notes(records):
         print(f"  {note}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sddmm import backends
+from sddmm.memory import out_of_memory
 from sddmm.operands import as_operands, differentiates, oriented, problem_of
 from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
@@ -93,7 +95,12 @@ class Plan:
     def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
         """A new tensor of values, not differentiable; what the torch operator runs."""
         problem = self.problem
-        out = torch.empty(problem.values_shape, dtype=problem.out_dtype, device=problem.device)
+        shape, dtype = problem.values_shape, problem.out_dtype
+        try:
+            out = torch.empty(shape, dtype=dtype, device=problem.device)
+        except torch.OutOfMemoryError as error:
+            wanted = math.prod(shape) * dtype.itemsize
+            raise out_of_memory(f"a result of shape {shape}", wanted, problem.device) from error
         if out.numel():
             self.execute(a, b, values, alpha, out)
         return out

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 from gemm_core.device import Device
 from sddmm.choose import Rates, TileRate
 
-# Measured on an H200; other devices by their multiprocessors.
+# Measured on an H200 of 132 multiprocessors (docs/results/h200).
 _H200 = Rates(
     l2_bytes=9.1e12,
     memory_bytes=3.9e12,
@@ -18,7 +21,20 @@ _H200 = Rates(
         "tile_mma_tf32x3_64x64x32": TileRate(45e12, 5e-3),
     },
 )
+_H200_MULTIPROCESSORS = 132
 
 
+@functools.cache
 def rates_of(device: Device) -> Rates:
-    return _H200
+    """An H200's, in proportion to the multiprocessors: a guess for any other device."""
+    part = device.sm_count / _H200_MULTIPROCESSORS
+    return replace(
+        _H200,
+        l2_bytes=_H200.l2_bytes * part,
+        memory_bytes=_H200.memory_bytes * part,
+        shared_bytes=_H200.shared_bytes * part,
+        tiles={
+            name: TileRate(rate.flops * part, rate.fixed_us / part)
+            for name, rate in _H200.tiles.items()
+        },
+    )

@@ -14,6 +14,7 @@ from gemm_core.device import device as device_of
 from sddmm import choose
 from sddmm.analysis import Analysis, analyse, crow_of
 from sddmm.families import Bound, Launch, gather, tile, tile_tma, windows
+from sddmm.memory import out_of_memory
 from sddmm.partition import (
     Nonzeros,
     SortedRows,
@@ -98,7 +99,12 @@ class CudaBackend:
         reuse: bool = True,
     ) -> Execute:
         with torch.cuda.device(_index(problem)):
-            return prepared_for(pattern, problem, device_of(_index(problem)), kernel, reuse)
+            try:
+                return prepared_for(pattern, problem, device_of(_index(problem)), kernel, reuse)
+            except torch.OutOfMemoryError as error:
+                least = 4 * problem.nnz  # the rows
+                what = f"preparing a plan of {problem.nnz} nonzeros"
+                raise out_of_memory(f"{what}, at least,", least, problem.device) from error
 
 
 def prepared_for(

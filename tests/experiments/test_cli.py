@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from experiments import cli, schema
+from experiments.environment import device_name
 from experiments.errors import ExperimentError
 from tests.conftest import DATA, ROOT
 
@@ -56,6 +57,7 @@ def test_a_bare_run_uses_a_small_matrix_and_all_methods(call, tmp_path: Path) ->
     out = call("run", "timing.max_samples=3", "timing.seconds=0")
     assert out.count("| 1000x1000 |") == 7
     assert "isratnisa" in out
+    assert f"on {device_name('cpu')}" in out
     assert (tmp_path / "results" / "records.jsonl").is_file()
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
     assert call("run", "timing.max_samples=3", "timing.seconds=0").count("| cached  |") == 6
