@@ -5,7 +5,8 @@
 
 namespace sddmm {
 
-// Rows of A, (m, k) with this pitch, from global memory. BYTES: see load_chunk.
+// Rows of an operand in global memory, `pitch` elements apart. BYTES, WHOLE: see load_chunk. NEAR:
+// whether rows lie in shared memory.
 template <class T, int BYTES, bool WHOLE>
 struct GlobalRows {
   const T* first;
@@ -25,9 +26,10 @@ struct GlobalRows {
 };
 
 // The nonzeros begin .. end, 8 * BATCHES at a time. (rows[i], cols[i]) is the position of nonzero i,
-// whose rows come from rows_a and rows_b, and order[i], or i if order is null, where its sum is stored. A nonzero's row of k elements goes through registers in
-// passes of SEGMENTS times 64 bytes; SINGLE: in one. TURNED: odd nonzeros take each two segments in turned order, so
-// that rows in shared memory, two of which are read at once, lie in different banks.
+// whose rows come from rows_a and rows_b, and order[i], or i if order is null, where its sum is
+// stored. Rows of k elements go through registers in passes of SEGMENTS times 64 bytes; SINGLE: in
+// one. TURNED: odd nonzeros take each two segments in turned order, so that rows in shared memory,
+// two of which are read at once, lie in different banks.
 template <class T, int BATCHES, int SEGMENTS, bool SINGLE, bool TURNED, class RowsA, class RowsB,
           class Store>
 __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const int* rows,
