@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import mmap
 import shutil
 import struct
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from gemm_core.launch import Parameters
@@ -75,3 +77,19 @@ def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
         "Pqqqqqiii68x", x.data_ptr(), x.shape[-1], x.shape[-2], heads, x.stride(-2) * size,
         head * size, box_columns, box_rows, size,
     )  # fmt: skip
+
+
+def at_a_cliff(x: Tensor) -> Tensor:
+    """x with its last element at the end of what may be read: a byte more is a crash."""
+    sizes, strides = x.shape, x.stride()
+    if x.numel() == 0:
+        return x
+    count = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    page = mmap.PAGESIZE
+    room = -(-count * x.element_size() // page) * page
+    memory = mmap.mmap(-1, room + page)
+    forbidden = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + room
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(forbidden), page, 0) == 0
+    offset = room - count * x.element_size()
+    whole = torch.frombuffer(memory, dtype=x.dtype, count=count, offset=offset)
+    return whole.as_strided(sizes, strides).copy_(x)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,19 +10,8 @@ from sddmm.choose import TileProfile
 from sddmm.pattern import SparsePattern
 from sddmm.testing import random_pattern
 from tests.conftest import H200
-from tests.sddmm import cpu_kernels
 
-pytestmark = pytest.mark.skipif(cpu_kernels.COMPILER is None, reason="needs g++")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("libraries")
-
-
-@pytest.fixture(autouse=True)
-def _on_cpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    cpu_kernels.use(monkeypatch, folder)
+pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])

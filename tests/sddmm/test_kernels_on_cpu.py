@@ -5,12 +5,13 @@ Integers small enough to be exact, whatever the order of summation.
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from unittest import mock
 
 import pytest
 import torch
 
+from gemm_core.device import Device
 from sddmm.backends.cuda import GpuExecute, prepared_for
 from sddmm.pattern import SparsePattern
 from sddmm.problem import make_problem
@@ -18,19 +19,9 @@ from sddmm.registry import KERNELS
 from sddmm.spec import KernelSpec
 from sddmm.testing import random_pattern
 from tests.conftest import H200
-from tests.sddmm import cpu_kernels
+from tests.sddmm.cpu_kernels import at_a_cliff
 
-pytestmark = pytest.mark.skipif(cpu_kernels.COMPILER is None, reason="needs g++")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("libraries")
-
-
-@pytest.fixture(autouse=True)
-def _on_cpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    cpu_kernels.use(monkeypatch, folder)
+pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 
 def check(
@@ -43,12 +34,13 @@ def check(
     precision: str = "ieee",
     aligned: bool = True,
     scaled: bool = False,
+    device: Device = H200,
 ) -> GpuExecute:
     """Run the kernel and compare every value with the exact one."""
     problem = make_problem(
         pattern, k=k, dtype=dtype, heads=heads, out_dtype=torch.float32, precision=precision
     )
-    execute = prepared_for(pattern, problem, H200, kernel)
+    execute = prepared_for(pattern, problem, device, kernel)
     generator = torch.Generator().manual_seed(k)
     per_16_bytes = 16 // dtype.itemsize
     pitch = -(-k // per_16_bytes) * per_16_bytes + (0 if aligned else 1)
@@ -56,7 +48,7 @@ def check(
     def operand(rows: int) -> torch.Tensor:
         lead = () if heads is None else (heads,)
         whole = torch.randint(-2, 3, (*lead, rows, pitch), generator=generator).to(dtype)
-        return whole[..., :k]
+        return at_a_cliff(whole[..., :k])
 
     a, b_t = operand(pattern.shape[0]), operand(pattern.shape[1])
     values = torch.randint(1, 4, (pattern.nnz,), generator=generator).to(dtype) if scaled else None
@@ -108,10 +100,12 @@ def test_gather_of_rows_that_start_at_few_bytes(width: int) -> None:
     check("row_gather", random_pattern(9, 40, 250, layout="csr"), 33 * width // 2, torch.float16)
 
 
-def test_more_nonzeros_than_a_warp_takes() -> None:
-    pattern = random_pattern(40, 700, 20_000, layout="csr")
-    check("row_gather", pattern, 8, torch.float16)
-    check("windows", pattern, 8, torch.float16)
+@pytest.mark.parametrize("name", ["row_gather", "windows"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_warp_goes_from_row_to_row(name: str, dtype: torch.dtype) -> None:
+    """Groups of one row, of many, and ends of chunks within them, by few warps."""
+    few = replace(H200, sm_count=2)
+    check(name, random_pattern(40, 700, 20_000, layout="csr"), 8, dtype, device=few)
 
 
 def test_several_windows() -> None:
