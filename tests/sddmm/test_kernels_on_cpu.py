@@ -113,14 +113,15 @@ def test_several_windows() -> None:
     check("windows", random_pattern(12, 350, 900, layout="csr"), 1024, torch.float16)
 
 
-def test_hybrid_of_a_dense_block_and_scattered_nonzeros() -> None:
+@pytest.mark.parametrize("heads", [None, 2])
+def test_hybrid_of_a_dense_block_and_scattered_nonzeros(heads: int | None) -> None:
     block = torch.stack(torch.meshgrid(torch.arange(128), torch.arange(128), indexing="ij"))
     rows, cols = block.reshape(2, -1)
     scattered = random_pattern(300, 400, 500, layout="coo")
     rows = torch.cat([rows, scattered.row_ids.long()])
     cols = torch.cat([cols, scattered.col_indices.long()])
     pattern = SparsePattern.from_coo(rows, cols, (300, 400))
-    execute = check("hybrid", pattern, 64, torch.float16)
+    execute = check("hybrid", pattern, 64, torch.float16, heads=heads)
     assert len(execute.launches) == 2
 
 
