@@ -11,7 +11,7 @@ from gemm_core.choose import choose
 from gemm_core.compile import KERNEL_FOLDER, compile_kernel
 from gemm_core.device import device
 from gemm_core.launch import INT, LONG, POINTER, Kernel
-from gemm_core.spec import ELEMENTS, PRECISIONS, GemmProblem, KernelSpec
+from gemm_core.spec import ELEMENTS, NEAR_BYTES, PRECISIONS, GemmProblem, KernelSpec
 from gemm_core.wmma_layout import check_wmma_layout
 
 # Of every GEMM kernel: a, b, c, m, n, k and the row pitches of a, b, c in elements.
@@ -119,10 +119,6 @@ def _loaded(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index:
     )
 
 
-# Of the fast kernels: 256 rows of a tile then span less than 2^32 bytes.
-_NEAR_BYTES = 2**24
-
-
 def _row_major(x: Tensor) -> Tensor:
     return x if x.stride(1) == 1 and _near(x, x.stride(0)) else x.contiguous()
 
@@ -132,7 +128,7 @@ def _either_major(x: Tensor) -> Tensor:
 
 
 def _near(x: Tensor, pitch: int) -> bool:
-    return pitch * x.element_size() < _NEAR_BYTES
+    return pitch * x.element_size() < NEAR_BYTES
 
 
 def _pitch(b: Tensor, b_rows: str) -> int:

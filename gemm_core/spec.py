@@ -17,6 +17,10 @@ _ACCUMULATORS = {"fp32": "float", "fp16": "f16"}
 ELEMENTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "float"}
 
 
+# Rows that start fewer bytes apart are near: 256 rows of a tile then span less than 2^32 bytes.
+NEAR_BYTES = 2**24
+
+
 @dataclass(frozen=True)
 class GemmProblem:
     """C (m, n) = A (m, k) B (k, n), as it lies in memory. Hashable.
@@ -78,10 +82,10 @@ class KernelSpec:
     def refuses(self, problem: GemmProblem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else why not."""
         if device.capability < self.min_capability:
-            needed, got = _dotted(self.min_capability), _dotted(device.capability)
+            needed, got = dotted(self.min_capability), dotted(device.capability)
             return f"needs compute capability {needed}, got {got}"
         if self.max_capability is not None and device.capability > self.max_capability:
-            known, got = _dotted(self.max_capability), _dotted(device.capability)
+            known, got = dotted(self.max_capability), dotted(device.capability)
             return f"is made of instructions that end with compute capability {known}, got {got}"
         if self.shared_bytes > device.shared_bytes:
             needed, got = str(self.shared_bytes), str(device.shared_bytes)
@@ -129,7 +133,7 @@ class KernelSpec:
             "PAIRED_C": problem.paired_c,
             **self.defines,
         }
-        return {f"GEMM_{name}": _text(value) for name, value in values.items()}
+        return {f"GEMM_{name}": as_cpp(value) for name, value in values.items()}
 
 
 def raster(block: int, tiles_m: int, tiles_n: int, group: int) -> tuple[int, int]:
@@ -147,12 +151,13 @@ def _whole(problem: GemmProblem, tile: tuple[int, int, int]) -> bool:
     return aligned and all(size % part == 0 for size, part in zip(sizes, tile, strict=True))
 
 
-def _text(value: str | int | bool) -> str:
+def as_cpp(value: str | int | bool) -> str:
     """As C++ writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _dotted(capability: tuple[int, int]) -> str:
+def dotted(capability: tuple[int, int]) -> str:
+    """As NVIDIA writes it: 9.0."""
     return f"{capability[0]}.{capability[1]}"
 
 

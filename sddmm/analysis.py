@@ -11,8 +11,9 @@ from torch import Tensor
 from gemm_core.device import Device
 from gemm_core.launch import INT, LONG, POINTER
 from sddmm.choose import TileProfile
-from sddmm.families import address, int32, loaded
-from sddmm.pattern import SparsePattern
+from sddmm.families import address, loaded
+from sddmm.partition import int32
+from sddmm.pattern import SparsePattern, compress
 from sddmm.spec import KernelSpec, macros
 
 _INVALID, _ROWS_FALL, _COLUMNS_FALL = 1, 2, 4
@@ -105,5 +106,4 @@ def crow_of(pattern: SparsePattern, rows: Tensor) -> Tensor:
     """crow_indices, (m + 1,) int32; rows: the pattern's, ascending."""
     if pattern.is_csr:
         return int32(pattern.major_indices)
-    bounds = torch.arange(pattern.shape[0] + 1, dtype=torch.int32, device=rows.device)
-    return torch.searchsorted(rows, bounds, out_int32=True)
+    return compress(rows, pattern.shape[0])

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sddmm.pattern import row_major
+
 # Tile rows that are walked together (tile_list).
 _BAND = 8
 
@@ -53,10 +55,10 @@ def int32(x: Tensor) -> Tensor:
     return x.to(torch.int32).contiguous()
 
 
-def by_row_and_column(nonzeros: Nonzeros, n: int) -> Nonzeros:
+def by_row_and_column(nonzeros: Nonzeros, shape: tuple[int, int]) -> Nonzeros:
     """Sorted, stable among duplicates."""
     rows, cols, order = nonzeros
-    sorting = torch.argsort(rows.to(torch.int64) * n + cols, stable=True)
+    sorting = row_major(rows, cols, shape)
     places = sorting if order is None else order[sorting]
     return Nonzeros(rows[sorting], cols[sorting], int32(places))
 

@@ -191,16 +191,6 @@ class SparsePattern:
         value: T = known[1]
         return value
 
-    def derived(self, name: str) -> Any:
-        """What `derive` or `put` remembers under this name, or None."""
-        known = self._derived.get(name)
-        return known[1] if known is not None and known[0] == self.versions else None
-
-    def put(self, name: str, value: T) -> T:
-        """Remember, until torch changes an index tensor in place."""
-        self._derived[name] = (self.versions, value)
-        return value
-
     def _check(self) -> None:
         m, n = self.shape
         if self.crow_indices is not None:
@@ -221,7 +211,7 @@ class SparsePattern:
             return Grouping(self.crow_indices, self.col_indices, None)
         rows = self.row_ids
         if bool((rows[1:] >= rows[:-1]).all()):
-            return Grouping(_compress(rows, self.shape[0]), self.col_indices, None)
+            return Grouping(compress(rows, self.shape[0]), self.col_indices, None)
         return _group(rows, self.col_indices, self.shape)
 
     def _by_column(self) -> Grouping:
@@ -248,22 +238,25 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _compress(sorted_ids: Tensor, groups: int) -> Tensor:
+def compress(sorted_ids: Tensor, groups: int) -> Tensor:
     """Start of each group in ascending `sorted_ids`, and the end of the last: (groups + 1,)."""
     bounds = torch.arange(groups + 1, dtype=sorted_ids.dtype, device=sorted_ids.device)
     starts = torch.searchsorted(sorted_ids.contiguous(), bounds)
     return starts.to(sorted_ids.dtype) if sorted_ids.numel() < 2**31 else starts
 
 
+def row_major(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Tensor:
+    """What sorts by `major`, then by `minor`, stable among duplicates."""
+    if shape[0] * shape[1] < 2**63:
+        return torch.argsort(major.to(torch.int64) * shape[1] + minor, stable=True)
+    order = torch.argsort(minor, stable=True)
+    return order[torch.argsort(major[order], stable=True)]
+
+
 def _group(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Grouping:
     """Group by `major`, ascending in `minor` within a group, stable among duplicates."""
-    if shape[0] * shape[1] < 2**63:
-        key = major.to(torch.int64) * shape[1] + minor
-        order = torch.argsort(key, stable=True)
-    else:
-        order = torch.argsort(minor, stable=True)
-        order = order[torch.argsort(major[order], stable=True)]
-    return Grouping(_compress(major[order], shape[0]), minor[order], order)
+    order = row_major(major, minor, shape)
+    return Grouping(compress(major[order], shape[0]), minor[order], order)
 
 
 def _checked_shape(shape: tuple[int, int]) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gemm_core.device import Device
+from gemm_core.spec import as_cpp, dotted
 from sddmm.problem import PRECISIONS, Problem, dtype_names
 
 # What a kernel calls a torch dtype.
@@ -19,6 +20,8 @@ ELEMENTS = {
 }
 
 _INT32 = 2**31
+# Above this, counting a pattern's nonzeros by tile takes too much memory.
+_MOST_TILES = 2**28
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,9 @@ class KernelSpec:
     def refuses(self, problem: Problem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else why not."""
         if device.capability < self.min_capability:
-            return f"needs compute capability {_dotted(self.min_capability)}"
+            return f"needs compute capability {dotted(self.min_capability)}"
         if self.max_capability is not None and device.capability > self.max_capability:
-            return f"is made of instructions that end with {_dotted(self.max_capability)}"
+            return f"is made of instructions that end with {dotted(self.max_capability)}"
         if self.shared_bytes > device.shared_bytes:
             return f"needs {self.shared_bytes} bytes of shared memory, has {device.shared_bytes}"
         if problem.dtype not in self.dtypes:
@@ -66,16 +69,16 @@ class KernelSpec:
             return "has nothing to multiply where k is 0"
         if self.family != "gather" and problem.nnz >= _INT32:
             return f"counts nonzeros in 32 bits, got {problem.nnz}"
+        if self.tiles(problem.m, problem.n) > _MOST_TILES:
+            return f"counts at most {_MOST_TILES} tiles, got {self.tiles(problem.m, problem.n)}"
         return None
+
+    def tiles(self, m: int, n: int) -> int:
+        """Tiles of an m x n matrix, empty ones too; 0 for kernels that compute none."""
+        block_m, block_n, _ = self.tile
+        return -(-m // block_m) * -(-n // block_n) if block_m else 0
 
 
 def macros(values: Mapping[str, str | int | bool]) -> tuple[tuple[str, str], ...]:
     """Macros as C++ spells them."""
-    return tuple(
-        (f"SDDMM_{name}", str(value).lower() if isinstance(value, bool) else str(value))
-        for name, value in values.items()
-    )
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
+    return tuple((f"SDDMM_{name}", as_cpp(value)) for name, value in values.items())

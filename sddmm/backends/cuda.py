@@ -33,9 +33,6 @@ from sddmm.spec import KernelSpec
 if TYPE_CHECKING:
     from sddmm.backends import Execute
 
-# Above this, counting a pattern's nonzeros by tile takes too much memory.
-_MOST_TILES = 2**28
-
 
 class GpuExecute:
     """The launches that compute a problem, one after the other, on the current stream.
@@ -143,8 +140,6 @@ class _Preparation:
     def _choose(self) -> GpuExecute:
         problem = self.problem
         spec = self.tile_spec
-        if spec is not None and self._tiles(spec) > _MOST_TILES:
-            spec = None
         width = 0
         if choose.WINDOWS not in self.refusals:
             width = windows.width_of(KERNELS[choose.WINDOWS], problem)
@@ -205,7 +200,9 @@ class _Preparation:
         stored = Nonzeros(known.rows, known.cols, None)
         if known.rows_ascend:
             return stored
-        return self.pattern.derive("gpu_by_row", lambda: by_row_and_column(stored, self.problem.n))
+        return self.pattern.derive(
+            "gpu_by_row", lambda: by_row_and_column(stored, self.pattern.shape)
+        )
 
     @property
     def sorted(self) -> SortedRows:
@@ -213,28 +210,27 @@ class _Preparation:
         known, grouped = self._analysed(None), self.grouped
         if not (known.rows_ascend and known.columns_ascend) and grouped.order is None:
             grouped = self.pattern.derive(
-                "gpu_sorted", lambda: by_row_and_column(grouped, self.problem.n)
+                "gpu_sorted", lambda: by_row_and_column(grouped, self.pattern.shape)
             )
         crow = crow_of(self.pattern, grouped.rows)
         return SortedRows(crow, grouped.cols, grouped.order)
 
     def _analysed(self, spec: KernelSpec | None) -> Analysis:
         """What is known of the pattern; with its tiles' counts if `spec` has tiles."""
-        known = self.pattern.derived("gpu_analysis")
+        newest: list[Analysis] = self.pattern.derive("gpu_analysis", list)
         block = None if spec is None else spec.tile[:2]
         least = 1 if spec is None else self._least(spec)
-        if isinstance(known, Analysis) and (block is None or known.counted == (block, least)):
-            return known
-        return self.pattern.put("gpu_analysis", analyse(self.pattern, self.device, block, least))
+        for known in newest:
+            if block is None or known.counted == (block, least):
+                return known
+        made = analyse(self.pattern, self.device, block, least)
+        newest[:] = [made]
+        return made
 
     def _least(self, spec: KernelSpec) -> int:
         if spec.name not in self.rates.tiles:
             return 1
         return choose.least_nonzeros(self.problem, spec, self.rates)
-
-    def _tiles(self, spec: KernelSpec) -> int:
-        m, n = self.pattern.shape
-        return -(-m // spec.tile[0]) * -(-n // spec.tile[1])
 
     def _execute(self, launches: tuple[Launch, ...], notes: tuple[str, ...]) -> GpuExecute:
         told = tuple(f"  not    {name}: {reason}" for name, reason in self.refusals.items())

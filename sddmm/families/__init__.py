@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gemm_core.compile import INCLUDE_FOLDER, compile_kernel
@@ -90,6 +89,18 @@ def head_stride(x: Tensor) -> int:
     return x.stride(0) if x.dim() == 3 else 0
 
 
+def placed(a: Tensor, b_t: Tensor) -> dict[str, int]:
+    """The parameters that say where the operands lie, by name."""
+    return {
+        "a": a.data_ptr(),
+        "b": b_t.data_ptr(),
+        "pitch_a": pitch_of(a),
+        "pitch_b": pitch_of(b_t),
+        "head_a": head_stride(a),
+        "head_b": head_stride(b_t),
+    }
+
+
 def alignment(a: Tensor, b: Tensor, extra: int = 0) -> int:
     """The largest power of two, up to 16, of which every row of a and of b starts at a multiple.
 
@@ -104,7 +115,3 @@ def alignment(a: Tensor, b: Tensor, extra: int = 0) -> int:
 def address(x: Tensor | None) -> int:
     """Of the first element; 0 for None."""
     return 0 if x is None else x.data_ptr()
-
-
-def int32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.int32 and x.is_contiguous() else x.to(torch.int32).contiguous()

@@ -14,9 +14,8 @@ from sddmm.families import (
     address,
     alignment,
     bound,
-    head_stride,
     loaded,
-    pitch_of,
+    placed,
     rows_are_contiguous,
     types,
 )
@@ -48,13 +47,19 @@ _MOST_CHUNK = 512
 _CHUNK_IN_MEMORY = 16
 
 
+def pass_bytes(row_bytes: int) -> int:
+    """Of a row of so many bytes, what one pass takes: the whole, rounded up, of a short one."""
+    taken = _SEGMENT_BYTES
+    while taken < _PASS_BYTES and taken < row_bytes:
+        taken *= 2
+    return taken
+
+
 def shape_of(problem: Problem, step: int) -> dict[str, int | bool]:
     """How a row of k elements is cut up (gather.cuh), rows starting at multiples of `step`."""
     row_bytes = problem.k * problem.dtype.itemsize
-    segments = 1
-    while segments < _PASS_BYTES // _SEGMENT_BYTES and segments * _SEGMENT_BYTES < row_bytes:
-        segments *= 2
-    per_pass = segments * _SEGMENT_BYTES
+    per_pass = pass_bytes(row_bytes)
+    segments = per_pass // _SEGMENT_BYTES
     # Nonzeros at a time, by eights: as many as registers hold.
     four = step == 16 and segments <= (4 if problem.dtype.itemsize == 2 else 2)
     return {
@@ -106,10 +111,9 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
             found = kernels[step] = specialised(step)
         kernel, blocks, chunk, chunks = found
         return bound(
-            kernel, blocks, a=a.data_ptr(), b=b_t.data_ptr(), rows=rows.data_ptr(),
-            cols=cols.data_ptr(), order=address(order), count=count, pitch_a=pitch_of(a),
-            pitch_b=pitch_of(b_t), head_a=head_stride(a), head_b=head_stride(b_t),
-            head_out=problem.nnz, chunks=chunks, chunk=chunk, heads=heads, k=problem.k,
+            kernel, blocks, **placed(a, b_t), rows=rows.data_ptr(), cols=cols.data_ptr(),
+            order=address(order), count=count, head_out=problem.nnz, chunks=chunks,
+            chunk=chunk, heads=heads, k=problem.k,
         )  # fmt: skip
 
     return Launch(bind, rows_are_contiguous)

@@ -9,24 +9,22 @@ from torch import Tensor
 
 from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from gemm_core.spec import NEAR_BYTES
 from sddmm.families import (
     Bound,
     Launch,
     address,
     alignment,
     bound,
-    head_stride,
     loaded,
     pitch_of,
+    placed,
     rows_are_contiguous,
     types,
 )
 from sddmm.partition import SortedRows, TileList
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
-
-# Bytes from row to row below which a tile of 256 rows is addressed in 32 bits (gemm_core).
-_NEAR_BYTES = 2**24
 
 
 class Arguments(ctypes.Structure):
@@ -83,10 +81,9 @@ def prepare(
             made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
             kernel = kernels[aligned] = loaded(spec, made, Arguments, device.index)
         return bound(
-            kernel, blocks, a=a.data_ptr(), b=b_t.data_ptr(), cols=rows.cols.data_ptr(),
-            order=address(rows.order), tiles=tiles.places.data_ptr(), bounds=bounds.data_ptr(),
-            pitch_a=pitch_of(a), pitch_b=pitch_of(b_t), head_a=head_stride(a),
-            head_b=head_stride(b_t), head_out=problem.nnz, tile_count=tiles.length, m=problem.m,
+            kernel, blocks, **placed(a, b_t), cols=rows.cols.data_ptr(), order=address(rows.order),
+            tiles=tiles.places.data_ptr(), bounds=bounds.data_ptr(), head_out=problem.nnz,
+            tile_count=tiles.length, m=problem.m,
             n=problem.n, k=problem.k,
         )  # fmt: skip
 
@@ -94,4 +91,4 @@ def prepare(
 
 
 def _fits(x: Tensor) -> bool:
-    return rows_are_contiguous(x) and pitch_of(x) * x.element_size() < _NEAR_BYTES
+    return rows_are_contiguous(x) and pitch_of(x) * x.element_size() < NEAR_BYTES

@@ -13,13 +13,12 @@ from sddmm.families import (
     Launch,
     alignment,
     bound,
-    head_stride,
     loaded,
-    pitch_of,
+    placed,
     rows_are_contiguous,
     types,
 )
-from sddmm.families.gather import shape_of
+from sddmm.families.gather import pass_bytes, shape_of
 from sddmm.partition import WindowList
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
@@ -39,10 +38,9 @@ class Arguments(ctypes.Structure):
 
 def width_of(spec: KernelSpec, problem: Problem) -> int:
     """Columns whose rows of B a block's shared memory holds; 0 if not even one."""
-    shape = shape_of(problem, 16)
-    per_pass = int(shape["SEGMENTS"]) * 64
-    row_bytes = max(1, -(-problem.k * problem.dtype.itemsize // per_pass)) * per_pass
-    return spec.shared_bytes // row_bytes
+    row_bytes = problem.k * problem.dtype.itemsize
+    per_pass = pass_bytes(row_bytes)
+    return spec.shared_bytes // (max(1, -(-row_bytes // per_pass)) * per_pass)
 
 
 def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device) -> Launch:
@@ -59,12 +57,11 @@ def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device
             made = macros({**types(problem), **shape_of(problem, step), "THREADS": spec.threads})
             kernel = kernels[step] = loaded(spec, made, Arguments, device.index)
         return bound(
-            kernel, chunks * heads, a=a.data_ptr(), b=b_t.data_ptr(), rows=work.rows.data_ptr(),
+            kernel, chunks * heads, **placed(a, b_t), rows=work.rows.data_ptr(),
             slots=work.slots.data_ptr(), order=work.order.data_ptr(),
-            starts=work.starts.data_ptr(), pitch_a=pitch_of(a), pitch_b=pitch_of(b_t),
-            head_a=head_stride(a), head_b=head_stride(b_t), head_out=problem.nnz, count=count,
-            chunks=chunks, chunk=chunk, windows=work.starts.numel() - 1, width=work.width,
-            n=problem.n, k=problem.k,
+            starts=work.starts.data_ptr(), head_out=problem.nnz, count=count, chunks=chunks,
+            chunk=chunk, windows=work.starts.numel() - 1, width=work.width, n=problem.n,
+            k=problem.k,
         )  # fmt: skip
 
     return Launch(bind, rows_are_contiguous)

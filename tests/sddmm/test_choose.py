@@ -94,6 +94,11 @@ def test_kernels_say_what_they_do_not_serve() -> None:
         "counts n in 32 bits, got 2147483648"
     )
     assert KERNELS["row_gather"].refuses(replace(half, nnz=2**31), H200) is None
+    vast = replace(half, m=2**22, n=2**22)
+    assert KERNELS["tile_mma_64x64x32"].refuses(vast, H200) == (
+        "counts at most 268435456 tiles, got 4294967296"
+    )
+    assert KERNELS["row_gather"].refuses(vast, H200) is None
     assert KERNELS["windows"].refuses(replace(half, nnz=2**31), H200) == (
         "counts nonzeros in 32 bits, got 2147483648"
     )

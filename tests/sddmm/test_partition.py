@@ -16,7 +16,7 @@ def scattered(m: int, n: int, count: int) -> Nonzeros:
 
 def test_sorting_keeps_duplicates_in_order_and_tells_places() -> None:
     given = scattered(9, 7, 300)
-    found = by_row_and_column(given, 7)
+    found = by_row_and_column(given, (9, 7))
     keys = found.rows.long() * 7 + found.cols
     assert bool((keys.diff() >= 0).all())
     assert found.order is not None
@@ -51,7 +51,7 @@ def test_every_tile_is_listed_once_in_bands() -> None:
 
 
 def test_windows_hold_their_columns_by_row() -> None:
-    given = by_row_and_column(scattered(30, 50, 600), 50)
+    given = by_row_and_column(scattered(30, 50, 600), (30, 50))
     found = window_list(given, 50, 12)
     assert found.starts.tolist()[0] == 0
     assert found.starts.tolist()[-1] == 600

@@ -1,5 +1,5 @@
 // Main loop on wgmma for numbers of 16 bits: one thread has TMA fill a ring of stages, two warpgroups
-// multiply what it brings, tile after tile without a pause. Any m, n, k; sm_90a.
+// multiply what it brings, tile after tile without a pause. Any m and n, k > 0; sm_90a.
 #pragma once
 
 #include "gemm_core/fragment.cuh"
