@@ -16,6 +16,12 @@ from sddmm.spec import KernelSpec
 
 GATHER, WINDOWS, HYBRID = "row_gather", "windows", "hybrid"
 
+# The part of L2 that operands may count on, the bytes of a row that a warp of row_gather takes at a
+# time, and how often a row must be read for it to pay that it stays in L2.
+_L2_SHARE = 0.8
+_SLICE_BYTES = 512
+_REUSES = 4
+
 # A hybrid must promise this much less than the best single kernel: it launches twice.
 _WORTH_TWO_LAUNCHES = 0.9
 
@@ -59,16 +65,30 @@ class Prediction:
     us: float
 
 
+def gather_slice(problem: Problem, nonzeros: int, device: Device) -> int:
+    """Elements of k that are gathered at a time: all, unless a slice of the operands stays in L2."""
+    row_bytes = problem.k * problem.dtype.itemsize
+    rows = min(problem.n, nonzeros) + min(problem.m, nonzeros)
+    reused = nonzeros >= _REUSES * rows
+    if not reused or rows * row_bytes <= _L2_SHARE * device.l2_bytes:
+        return problem.k
+    slices = int(_L2_SHARE / 2 * device.l2_bytes) // rows // _SLICE_BYTES
+    return min(problem.k, max(1, slices) * _SLICE_BYTES // problem.dtype.itemsize)
+
+
 def gather_us(problem: Problem, nonzeros: int, rates: Rates, device: Device) -> float:
     """row_gather of so many of the problem's nonzeros."""
-    row_bytes = problem.k * problem.dtype.itemsize
-    heads = problem.heads or 1
+    itemsize, heads = problem.dtype.itemsize, problem.heads or 1
+    width = gather_slice(problem, nonzeros, device)
+    slices = -(-problem.k // width) if width else 1
     rows_touched = min(problem.m, nonzeros)
-    wanted = heads * (nonzeros + rows_touched) * row_bytes
-    operands = (min(problem.n, nonzeros) + rows_touched) * row_bytes
-    in_l2 = min(1.0, 0.8 * device.l2_bytes / max(1, operands))
-    from_memory = wanted * (1 - in_l2) + heads * operands * in_l2
-    return rates.launch_us + 1e6 * max(wanted / rates.l2_bytes, from_memory / rates.memory_bytes)
+    wanted = heads * (nonzeros + rows_touched) * problem.k * itemsize
+    rows = min(problem.n, nonzeros) + rows_touched
+    in_l2 = min(1.0, _L2_SHARE * device.l2_bytes / max(1, rows * width * itemsize))
+    from_memory = wanted * (1 - in_l2) + heads * rows * problem.k * itemsize * in_l2
+    partial_sums = 2 * 4 * heads * nonzeros * (slices - 1)
+    seconds = max(wanted / rates.l2_bytes, from_memory / rates.memory_bytes)
+    return slices * rates.launch_us + 1e6 * (seconds + partial_sums / rates.memory_bytes)
 
 
 def windows_us(problem: Problem, width: int, rates: Rates, device: Device) -> float:
@@ -86,9 +106,13 @@ def windows_us(problem: Problem, width: int, rates: Rates, device: Device) -> fl
     )
 
 
-def tile_us(problem: Problem, spec: KernelSpec, tiles: int, rates: Rates) -> float:
-    """So many tiles of a tile kernel."""
-    return rates.launch_us + (problem.heads or 1) * tiles * one_tile_us(problem, spec, rates)
+def tile_us(
+    problem: Problem, spec: KernelSpec, tiles: int, rates: Rates, device: Device
+) -> float:
+    """So many tiles of a tile kernel, in waves: the last costs what a full one does."""
+    at_once = device.sm_count * spec.min_blocks
+    waves = -(-(problem.heads or 1) * tiles // at_once)
+    return rates.launch_us + waves * at_once * one_tile_us(problem, spec, rates)
 
 
 def one_tile_us(problem: Problem, spec: KernelSpec, rates: Rates) -> float:
@@ -120,10 +144,10 @@ def predictions(
     if window_width > 0:
         found.append(Prediction(WINDOWS, windows_us(problem, window_width, rates, device)))
     if spec is not None and profile is not None:
-        found.append(Prediction(spec.name, tile_us(problem, spec, profile.tiles, rates)))
+        found.append(Prediction(spec.name, tile_us(problem, spec, profile.tiles, rates, device)))
         if 0 < profile.worth_nonzeros < problem.nnz:
             rest = problem.nnz - profile.worth_nonzeros
-            both = tile_us(problem, spec, profile.worth_tiles, rates)
+            both = tile_us(problem, spec, profile.worth_tiles, rates, device)
             both += gather_us(problem, rest, rates, device)
             found.append(Prediction(HYBRID, both / _WORTH_TWO_LAUNCHES))
     return sorted(found, key=lambda prediction: prediction.us)
@@ -132,10 +156,10 @@ def predictions(
 def tile_kernel(
     problem: Problem, specs: Mapping[str, KernelSpec], device: Device, rates: Rates
 ) -> KernelSpec | None:
-    """The tile kernel that serves, and has a rate, with the least time a covered element."""
+    """The tile kernel that serves, and has a rate, with the least time for all of the matrix."""
 
-    def us_an_element(spec: KernelSpec) -> float:
-        return one_tile_us(problem, spec, rates) / (spec.tile[0] * spec.tile[1])
+    def whole_us(spec: KernelSpec) -> float:
+        return tile_us(problem, spec, spec.tiles(problem.m, problem.n), rates, device)
 
     serving = [
         spec
@@ -144,4 +168,4 @@ def tile_kernel(
         and spec.name in rates.tiles
         and spec.refuses(problem, device) is None
     ]
-    return min(serving, key=us_an_element, default=None)
+    return min(serving, key=whole_us, default=None)

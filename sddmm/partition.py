@@ -10,8 +10,9 @@ from torch import Tensor
 
 from sddmm.pattern import row_major
 
-# Tile rows that are walked together (tile_list).
-_BAND = 8
+# Rows of the matrix whose tiles are walked together (tile_list): about as many as columns are under way
+# at once then, so that a wave of tiles touches the fewest rows of A and columns of B.
+_BAND_ROWS = 2048
 
 
 class Nonzeros(NamedTuple):
@@ -80,19 +81,20 @@ def tile_list(
     if chosen == counts.numel():
         return TileList(_all_tiles(shape, block, counts.device), block)
     found = (counts >= least).nonzero().squeeze(1)
-    return TileList(_walked(found, -(-shape[1] // block[1])), block)
+    return TileList(_walked(found, -(-shape[1] // block[1]), _BAND_ROWS // block[0]), block)
 
 
 @functools.lru_cache(maxsize=16)
 def _all_tiles(shape: tuple[int, int], block: tuple[int, int], device: torch.device) -> Tensor:
     """Every tile: the same for every pattern of this shape that has nonzeros in all of them."""
     across = -(-shape[1] // block[1])
-    return _walked(torch.arange(-(-shape[0] // block[0]) * across, device=device), across)
+    tiles = torch.arange(-(-shape[0] // block[0]) * across, device=device)
+    return _walked(tiles, across, _BAND_ROWS // block[0])
 
 
-def _walked(tiles: Tensor, across: int) -> Tensor:
+def _walked(tiles: Tensor, across: int, band: int) -> Tensor:
     row, column = tiles // across, tiles % across
-    order = ((row // _BAND * across + column) * _BAND + row % _BAND).argsort()
+    order = ((row // band * across + column) * band + row % band).argsort()
     return int32(torch.stack([row[order], column[order]], dim=1))
 
 

@@ -54,21 +54,21 @@ def _mma(
     )
 
 
-def _wgmma(name: str, stages: int) -> KernelSpec:
-    """The stages and their barriers, then 64 columns of each warpgroup's 64 rows."""
-    block_m, block_n, block_k = 128, 256, 64
+def _wgmma(block_n: int) -> KernelSpec:
+    """Four stages and their barriers, then a part of the columns of each warp's 16 rows."""
+    block_m, block_k, stages = 128, 64, 4
     stage_bytes = (block_m + block_n) * block_k * 2 + 16
     return KernelSpec(
-        name=name,
+        name=f"tile_wgmma_{block_m}x{block_n}x{block_k}",
         family="tile_tma",
         source="tile_wgmma.cu",
         dtypes=_HALF,
         threads=384,
         tile=(block_m, block_n, block_k),
-        shared_bytes=stages * stage_bytes + 2 * 64 * 64 * 4,
+        shared_bytes=stages * stage_bytes + 8 * 16 * 256,
         min_capability=(9, 0),
         max_capability=(9, 0),
-        defines={"STAGES": stages},
+        defines={"BLOCK_N": block_n, "STAGES": stages},
     )
 
 
@@ -85,7 +85,8 @@ KERNELS: dict[str, KernelSpec] = {
     for spec in (
         KernelSpec("row_gather", "gather", "row_gather.cu", _ALL, threads=128, min_blocks=4),
         KernelSpec("windows", "windows", "windows.cu", _ALL, threads=480, shared_bytes=200 * 1024),
-        _wgmma("tile_wgmma_128x256x64", stages=4),
+        _wgmma(256),
+        _wgmma(224),
         _mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2),
         _mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4),
         _mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32"),

@@ -26,6 +26,8 @@ INCLUDE = (INCLUDE_FOLDER, FOLDER / "include")
 Bound = Callable[[int, int, float], None]
 """bound(values, out, alpha): launch on bound operands; addresses, values 0 for none."""
 
+OPEN = ("values", "out", "alpha")
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -40,18 +42,20 @@ class Launch:
     lay_out: Callable[[Tensor], Tensor] = Tensor.contiguous
 
 
-def bound(kernel: Kernel, blocks: int, /, **parameters: Any) -> Bound:
-    """The launch of a kernel with these parameters; values, out and alpha are still open."""
+def bound(
+    kernel: Kernel, blocks: int, /, open_: tuple[str, ...] = OPEN, **parameters: Any
+) -> Callable[..., None]:
+    """The launch of a kernel with these parameters, to be called with those still open."""
     names = [name for name, *_ in kernel.parameters._fields_]  # type: ignore[union-attr]
-    at_values, at_out, at_alpha = (names.index(name) for name in ("values", "out", "alpha"))
+    places = [names.index(name) for name in open_]
     arguments = Parameters(kernel.parameters, [parameters.get(name, 0) for name in names])
     unknown = parameters.keys() - set(names)
     assert not unknown, f"{kernel.name} has no parameter {unknown}"
 
-    def launch(values: int, out: int, alpha: float) -> None:
+    def launch(*values: float) -> None:
         slots = arguments.values
-        slots[at_values].value, slots[at_out].value = values, out
-        slots[at_alpha].value = alpha
+        for place, value in zip(places, values, strict=True):
+            slots[place].value = value
         kernel.launch(blocks, arguments)
 
     return launch

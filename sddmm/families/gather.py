@@ -1,14 +1,25 @@
-"""row_gather: equally many nonzeros a warp, whatever the pattern. No preparation but row ids."""
+"""row_gather: equally many nonzeros a warp, whatever the pattern. No preparation but row ids.
+
+Where rows are long and the operands larger than L2, a slice of k at a time, so that the slices of all
+rows stay there (choose.gather_slice).
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from sddmm.choose import gather_slice
 from sddmm.families import (
+    OPEN,
     Bound,
     Launch,
     address,
@@ -19,6 +30,7 @@ from sddmm.families import (
     rows_are_contiguous,
     types,
 )
+from sddmm.memory import out_of_memory
 from sddmm.partition import Nonzeros
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
@@ -28,7 +40,8 @@ class Arguments(ctypes.Structure):
     """Of row_gather.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("a", "b", "values", "out", "rows", "cols", "order")),
+        *((name, POINTER) for name in ("a", "b", "values", "before", "out")),
+        *((name, POINTER) for name in ("rows", "cols", "order")),
         *((name, LONG) for name in ("count", "pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
         ("chunks", LONG),
         *((name, INT) for name in ("chunk", "heads", "k")),
@@ -85,35 +98,64 @@ def chunk_of(problem: Problem, nnz: int, device: Device, group: int) -> int:
 def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Device) -> Launch:
     rows, cols, order = nonzeros.rows, nonzeros.cols, nonzeros.order
     count, heads = cols.numel(), problem.heads or 1
-    row_bytes = problem.k * problem.dtype.itemsize
-    kernels: dict[int, tuple[Kernel, int, int, int]] = {}
+    width = gather_slice(problem, count, device)
 
-    def specialised(step: int) -> tuple[Kernel, int, int, int]:
-        shape = shape_of(problem, step)
+    @functools.cache
+    def specialised(part: Problem, step: int) -> tuple[Kernel, int, int, int]:
+        shape = shape_of(part, step)
         # Pieces of few bytes want more registers.
         blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
-        kernel = loaded(
-            spec,
-            macros(
-                {**types(problem), **shape, "THREADS": spec.threads, "MIN_BLOCKS": blocks_per_sm}
-            ),
-            Arguments,
-            device.index,
-        )
-        chunk = chunk_of(problem, count, device, 8 * int(shape["BATCHES"]))
+        made = {**types(part), **shape, "THREADS": spec.threads, "MIN_BLOCKS": blocks_per_sm}
+        kernel = loaded(spec, macros(made), Arguments, device.index)
+        chunk = chunk_of(part, count, device, 8 * int(shape["BATCHES"]))
         chunks = -(-count // chunk)
         return kernel, -(-chunks * heads // (spec.threads // 32)), chunk, chunks
 
-    def bind(a: Tensor, b_t: Tensor) -> Bound:
-        step = alignment(a, b_t, row_bytes)
-        found = kernels.get(step)
-        if found is None:
-            found = kernels[step] = specialised(step)
-        kernel, blocks, chunk, chunks = found
+    def bind_part(a: Tensor, b_t: Tensor, part: Problem, **more: Any) -> Callable[..., None]:
+        step = alignment(a, b_t, part.k * part.dtype.itemsize)
+        kernel, blocks, chunk, chunks = specialised(part, step)
         return bound(
             kernel, blocks, **placed(a, b_t), rows=rows.data_ptr(), cols=cols.data_ptr(),
             order=address(order), count=count, head_out=problem.nnz, chunks=chunks,
-            chunk=chunk, heads=heads, k=problem.k,
+            chunk=chunk, heads=heads, k=part.k, **more,
         )  # fmt: skip
 
+    def bind(a: Tensor, b_t: Tensor) -> Bound:
+        if width == problem.k:
+            return bind_part(a, b_t, problem)
+        sums = replace(problem, k=width, out_dtype=_sum_dtype(problem))
+        last = (problem.k - 1) // width * width
+        early = [
+            bind_part(
+                a[..., at : at + width], b_t[..., at : at + width], sums,
+                open_=("before", "out"), alpha=1.0,
+            )
+            for at in range(0, last, width)
+        ]  # fmt: skip
+        rest = replace(problem, k=problem.k - last)
+        final = bind_part(a[..., last:], b_t[..., last:], rest, open_=("before", *OPEN))
+
+        def launch(values: int, out: int, alpha: float) -> None:
+            partial = _partial_sums(problem)  # of this run alone: others may be under way
+            before = 0
+            for each in early:
+                each(before, partial.data_ptr())
+                before = partial.data_ptr()
+            final(before, values, out, alpha)
+
+        return launch
+
     return Launch(bind, rows_are_contiguous)
+
+
+def _sum_dtype(problem: Problem) -> torch.dtype:
+    return torch.float64 if problem.dtype == torch.float64 else torch.float32
+
+
+def _partial_sums(problem: Problem) -> Tensor:
+    count, dtype = (problem.heads or 1) * problem.nnz, _sum_dtype(problem)
+    try:
+        return torch.empty(count, dtype=dtype, device=problem.device)
+    except torch.OutOfMemoryError as error:
+        wanted = count * dtype.itemsize
+        raise out_of_memory("partial sums of slices of k", wanted, problem.device) from error

@@ -43,29 +43,34 @@ class BoundsArguments(ctypes.Structure):
     """Of tile_bounds.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("crow", "cols", "tiles", "bounds")),
-        *((name, INT) for name in ("tile_count", "m", "block_m", "block_n")),
+        *((name, POINTER) for name in ("crow", "cols", "tiles", "starts")),
+        *((name, INT) for name in ("tile_count", "m", "block_m", "block_n", "parts")),
     ]
 
 
 BOUNDS = KernelSpec("tile_bounds", "tile", "tile_bounds.cu", (), threads=256)
 
 
-def bounds_of(rows: SortedRows, tiles: TileList, m: int, device: Device) -> Tensor:
-    """Where the nonzeros of each row of each listed tile lie, (tiles, block_m, 2) int32."""
+def starts_of(
+    rows: SortedRows, tiles: TileList, m: int, device: Device, parts: int = 1
+) -> Tensor:
+    """Where the nonzeros of each row of each listed tile lie, (tiles, block_m, parts + 1) int32.
+
+    parts: of equal width, into which the columns of a tile are divided.
+    """
     count, (block_m, block_n) = tiles.length, tiles.block
-    bounds = torch.empty(count, block_m, 2, dtype=torch.int32, device=rows.cols.device)
+    starts = torch.empty(count, block_m, parts + 1, dtype=torch.int32, device=rows.cols.device)
     loaded(BOUNDS, (), BoundsArguments, device.index)(
         -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),
-        tiles.places.data_ptr(), bounds.data_ptr(), count, m, block_m, block_n,
+        tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n, parts,
     )  # fmt: skip
-    return bounds
+    return starts
 
 
 def prepare(
     spec: KernelSpec, rows: SortedRows, tiles: TileList, problem: Problem, device: Device
 ) -> Launch:
-    bounds = bounds_of(rows, tiles, problem.m, device)
+    bounds = starts_of(rows, tiles, problem.m, device)
     blocks = tiles.length * (problem.heads or 1)
     block_m, block_n, block_k = spec.tile
     fixed = {

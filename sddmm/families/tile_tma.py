@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 
 from torch import Tensor
 
@@ -10,10 +11,15 @@ from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER
 from gemm_core.tensor_map import TensorMap, fits, padded, tensor_map
 from sddmm.families import Bound, Launch, address, bound, loaded, rows_are_contiguous, types
-from sddmm.families.tile import bounds_of
+from sddmm.families.tile import starts_of
 from sddmm.partition import SortedRows, TileList
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
+
+
+# Of a tile's columns, in which its nonzeros are found (tile_wgmma.cu).
+_STARTS = 4
+_CLUSTER = 2
 
 
 class Arguments(ctypes.Structure):
@@ -22,30 +28,46 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         ("a", TensorMap),
         ("b", TensorMap),
-        *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles", "bounds")),
+        *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles", "starts")),
         ("head_out", LONG),
         ("alpha", DOUBLE),
-        *((name, INT) for name in ("tile_count", "heads", "blocks", "k")),
-        *((f"unused{i}", INT) for i in range(12)),
+        *((name, INT) for name in ("tile_count", "heads", "k")),
+        *((f"unused{i}", INT) for i in range(13)),
     ]
 
 
 def prepare(
     spec: KernelSpec, rows: SortedRows, tiles: TileList, problem: Problem, device: Device
 ) -> Launch:
-    bounds = bounds_of(rows, tiles, problem.m, device)
+    starts = starts_of(rows, tiles, problem.m, device, parts=_STARTS)
     heads = problem.heads or 1
-    blocks = min(tiles.length * heads, device.sm_count)
-    kernel = loaded(spec, macros({**types(problem), **spec.defines}), Arguments, device.index)
+    clusters = min(-(-tiles.length * heads // _CLUSTER), device.sm_count // _CLUSTER)
     block_m, block_n, block_k = spec.tile
+    fixed = {**types(problem), **spec.defines}
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
-        return bound(
-            kernel, blocks, a=tensor_map(a, block_m, block_k),
-            b=tensor_map(b_t, block_n, block_k),
-            cols=rows.cols.data_ptr(), order=address(rows.order), tiles=tiles.places.data_ptr(),
-            bounds=bounds.data_ptr(), head_out=problem.nnz, tile_count=tiles.length, heads=heads,
-            blocks=blocks, k=problem.k,
-        )  # fmt: skip
+        # The blocks of a cluster have rows of A of their own, and may bring B by halves.
+        maps = {
+            "a": tensor_map(a, block_m, block_k),
+            "b": tensor_map(b_t, block_n // _CLUSTER, block_k),
+        }
+
+        @functools.cache
+        def weighted_or_not(weighted: bool) -> Bound:
+            made = macros({**fixed, "WEIGHTED": weighted})
+            kernel = loaded(spec, made, Arguments, device.index)
+            return bound(
+                kernel, clusters * _CLUSTER, **maps, cols=rows.cols.data_ptr(),
+                order=address(rows.order), tiles=tiles.places.data_ptr(), starts=starts.data_ptr(),
+                head_out=problem.nnz, tile_count=tiles.length, heads=heads, k=problem.k,
+            )  # fmt: skip
+
+        plain = weighted_or_not(False)
+
+        def launch(values: int, out: int, alpha: float) -> None:
+            made = plain if values == 0 else weighted_or_not(True)
+            made(values, out, alpha)
+
+        return launch
 
     return Launch(bind, lambda x: rows_are_contiguous(x) and fits(x), padded)

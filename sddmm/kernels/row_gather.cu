@@ -10,6 +10,7 @@ using Rows = GlobalRows<Element, SDDMM_BYTES, SDDMM_WHOLE>;
 
 struct Arguments {
   const Element *a, *b, *values;
+  const Sum<Element>* before;  // sums of earlier elements of k, laid out as out, or null
   SDDMM_OUTPUT* out;
   const int *rows, *cols, *order;
   i64 count;               // nonzeros
@@ -33,5 +34,8 @@ extern "C" __global__ void __launch_bounds__(SDDMM_THREADS, SDDMM_MIN_BLOCKS)
   gather<Element, SDDMM_BATCHES, SDDMM_SEGMENTS, SDDMM_SINGLE, false>(
       Rows{p.a + head * p.head_a, p.pitch_a, p.k}, Rows{p.b + head * p.head_b, p.pitch_b, p.k},
       p.rows, p.cols, p.order, begin, end, (p.k + pass - 1) / pass,
-      [&](i64 at, Sum<Element> sum) { result.store(at, sum); });
+      [&](i64 at, Sum<Element> sum) {
+        if (p.before != nullptr) sum += p.before[head * p.head_out + at];
+        result.store(at, sum);
+      });
 }

@@ -18,22 +18,23 @@ __device__ __forceinline__ int lower_bound(const int* cols, int from, int to, in
 struct Arguments {
   const int *crow, *cols;
   const int2* tiles;
-  int2* bounds;
-  int tile_count, m, block_m, block_n;
+  int* starts;
+  int tile_count, m, block_m, block_n, parts;
 };
 
-// bounds[t][r]: of row r of tile t. One thread each.
+// starts[t][r][p]: of part p of row r of tile t, its columns in `parts` equal parts; the last is where
+// the last part ends. One thread a row.
 extern "C" __global__ void __launch_bounds__(256) sddmm_kernel(const Arguments p) {
   using gemm_core::i64;
   const i64 i = static_cast<i64>(blockIdx.x) * 256 + threadIdx.x;
   if (i >= static_cast<i64>(p.tile_count) * p.block_m) return;
   const int2 tile = p.tiles[i / p.block_m];
   const int row = tile.x * p.block_m + static_cast<int>(i % p.block_m);
-  int2 found = make_int2(0, 0);
-  if (row < p.m) {
-    const int first = tile.y * p.block_n, end = p.crow[row + 1];
-    found.x = lower_bound(p.cols, p.crow[row], end, first);
-    found.y = lower_bound(p.cols, found.x, end, first + p.block_n);
+  int* const starts = p.starts + i * (p.parts + 1);
+  int at = row < p.m ? p.crow[row] : 0;
+  const int end = row < p.m ? p.crow[row + 1] : 0;
+  for (int part = 0; part <= p.parts; ++part) {
+    at = lower_bound(p.cols, at, end, tile.y * p.block_n + part * (p.block_n / p.parts));
+    starts[part] = at;
   }
-  p.bounds[i] = found;
 }

@@ -64,7 +64,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Compiler]:
 
 
 def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int) -> None:
-    """Ask for the kernel as a plan does, for operands whose rows lie `pitch` elements apart."""
+    """Ask for the kernel as a plan does, without values and with, for operands whose rows lie `pitch` elements apart."""
     index = torch.zeros(1, dtype=torch.int32)
     stored, rows = Nonzeros(index, index, None), SortedRows(index, index, None)
     places = TileList(torch.zeros(1, 2, dtype=torch.int32), spec.tile[:2])
@@ -78,7 +78,9 @@ def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int) -> None
     else:
         launch = tile_tma.prepare(spec, rows, places, problem, device)
     operand = torch.zeros(8, pitch, dtype=problem.dtype)[:, : problem.k]
-    launch.bind(operand, operand)
+    bound = launch.bind(operand, operand)
+    for values in (0, 1):
+        bound(values, 0, 1.0)
 
 
 @pytest.mark.parametrize("arch", DEVICES)
@@ -94,14 +96,15 @@ def test_every_kernel_compiles_without_spilling(
     for dtype in spec.dtypes if arch == "sm_90a" else spec.dtypes[:1]:
         for k, extra in [(k, 0) for k in sizes] + [(257, 2)]:
             wide = torch.promote_types(dtype, torch.float32)
-            problem = Problem(
-                8, 8, k, 1, dtype, wide, spec.precision, torch.int32, None,
-                torch.device("cuda", 0),
-            )  # fmt: skip
-            if spec.refuses(problem, device) is not None:
-                assert arch != "sm_90a"
-                continue
-            bind(spec, problem, device, k + extra)
+            for out in {wide, dtype} if spec.family == "tile_tma" else {wide}:
+                problem = Problem(
+                    8, 8, k, 1, dtype, out, spec.precision, torch.int32, None,
+                    torch.device("cuda", 0),
+                )  # fmt: skip
+                if spec.refuses(problem, device) is not None:
+                    assert arch != "sm_90a"
+                    continue
+                bind(spec, problem, device, k + extra)
     for cubin in made.cubins.get(name, []):
         assert cubin.resources.spill_bytes == 0
         assert cubin.resources.registers <= 255

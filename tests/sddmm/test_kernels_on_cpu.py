@@ -34,11 +34,12 @@ def check(
     precision: str = "ieee",
     aligned: bool = True,
     scaled: bool = False,
+    out_dtype: torch.dtype = torch.float32,
     device: Device = H200,
 ) -> GpuExecute:
     """Run the kernel and compare every value with the exact one."""
     problem = make_problem(
-        pattern, k=k, dtype=dtype, heads=heads, out_dtype=torch.float32, precision=precision
+        pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
     )
     execute = prepared_for(pattern, problem, device, kernel)
     generator = torch.Generator().manual_seed(k)
@@ -52,7 +53,7 @@ def check(
 
     a, b_t = operand(pattern.shape[0]), operand(pattern.shape[1])
     values = torch.randint(1, 4, (pattern.nnz,), generator=generator).to(dtype) if scaled else None
-    out = torch.full(problem.values_shape, float("nan"))
+    out = torch.full(problem.values_shape, float("nan"), dtype=out_dtype)
     with mock.patch.object(torch.cuda, "current_device", return_value=H200.index):
         execute(a, b_t.mT, values, 2.0 if scaled else 1.0, out)
     left = a.double()[..., pattern.row_ids.long(), :]
@@ -108,6 +109,43 @@ def test_a_warp_goes_from_row_to_row(name: str, dtype: torch.dtype) -> None:
     check(name, random_pattern(40, 700, 20_000, layout="csr"), 8, dtype, device=few)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("heads", [None, 2])
+def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | None) -> None:
+    """Seven and a half slices; alpha and values count once."""
+    small = replace(H200, l2_bytes=1000)
+    pattern = random_pattern(9, 40, 250, layout="coo", shuffled=True)
+    k = 7 * 512 // dtype.itemsize + 3 * 16 // dtype.itemsize
+    check("row_gather", pattern, k, dtype, heads=heads, scaled=True, device=small)
+
+
+WGMMA = [name for name in KERNELS if name.startswith("tile_wgmma")]
+
+
+@pytest.mark.parametrize("name", WGMMA)
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+def test_wgmma_tiles_by_one_cluster(name: str, scaled: bool, out_dtype: torch.dtype) -> None:
+    """Nine tiles: pairs in the same columns and in different ones, and one left alone. Rows of few and
+    of more nonzeros than a warp looks ahead for."""
+    pair = replace(H200, sm_count=2)
+    scattered = random_pattern(300, 600, 9_000, layout="coo")
+    full = torch.arange(600)
+    rows = torch.cat([scattered.row_ids.long(), torch.full_like(full, 150)])
+    pattern = SparsePattern.from_coo(rows, torch.cat([scattered.col_indices.long(), full]), (300, 600))
+    check(
+        name, pattern, 200, torch.float16, scaled=scaled, out_dtype=out_dtype, device=pair
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WGMMA)
+def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
+    """Neighbours in the list that share neither rows nor columns, and the end of a head in a pair."""
+    rows = torch.tensor([0, 3, 130, 260, 299])
+    pattern = SparsePattern.from_coo(rows, torch.tensor([5, 700, 300, 10, 800]), (300, 900))
+    check(name, pattern, 70, torch.bfloat16, heads=3, device=replace(H200, sm_count=2))
+
+
 def test_several_windows() -> None:
     """A window holds 100 rows of 1024 halves."""
     check("windows", random_pattern(12, 350, 900, layout="csr"), 1024, torch.float16)
@@ -129,5 +167,5 @@ def test_duplicates_and_unsorted_columns_in_tiles() -> None:
     crow = torch.tensor([0, 5, 5, 12])
     cols = torch.tensor([9, 3, 3, 140, 0, 7, 7, 7, 150, 2, 1, 0])
     pattern = SparsePattern.from_csr(crow, cols, (3, 151))
-    for name in ("tile_mma_64x64x32", "tile_wmma_m16n16k16", "row_gather", "windows"):
+    for name in ("tile_mma_64x64x32", "tile_wmma_m16n16k16", "row_gather", "windows", *WGMMA):
         check(name, pattern, 16, torch.float16)

@@ -4,6 +4,7 @@
 
 #include "gemm_core/fragment.cuh"
 #include "gemm_core/numeric.cuh"
+#include "gemm_core/ptx/cluster.cuh"
 #include "gemm_core/ptx/cp_async.cuh"
 #include "gemm_core/ptx/mbarrier.cuh"
 #include "gemm_core/ptx/setmaxnreg.cuh"
@@ -12,39 +13,55 @@
 
 namespace gemm_core {
 
-// 128 x 256 tiles of A B; both operands as rows of k, each a tensor map of boxes of 64 elements by
-// 128 (A) or 256 (B) rows under the 128-byte swizzle.
-template <class T, int STAGES>
+// 128 x BN tiles of A B by clusters of two blocks; both operands as rows of k, each a tensor map of boxes
+// of 64 elements by 128 (A) or BN / 2 (B) rows under the 128-byte swizzle. Where the two tiles of a
+// cluster lie in the same columns, each block brings half of B for both: L2 is what limits the loop.
+template <class T, int BLOCK_N, int STAGES>
 struct MainloopWgmma {
-  static constexpr int BM = 128, BN = 256, BK = 64;
+  static constexpr int BM = 128, BN = BLOCK_N, BK = 64, CLUSTER = 2;
   static constexpr int PRODUCERS = 128, THREADS = PRODUCERS + 256;
-  static constexpr int A_BYTES = BM * BK * 2, STAGE_BYTES = A_BYTES + BN * BK * 2;
+  static constexpr int A_BYTES = BM * BK * 2, HALF_B_BYTES = BN / 2 * BK * 2;
+  static constexpr int STAGE_BYTES = A_BYTES + 2 * HALF_B_BYTES;
   static constexpr int BYTES = STAGES * (STAGE_BYTES + 16);  // the stages, then two barriers each
+  static_assert(HALF_B_BYTES % 1024 == 0, "the swizzle repeats after 1024 bytes");
 
   // Sums of 64 rows and all columns, by a warpgroup (fragment.cuh: wgmma_d).
-  using Accumulators = float[128];
-  static __device__ __forceinline__ int half() { return threadIdx.x / 128 - 1; }
+  using Accumulators = float[BN / 2];
 
   struct Corner {
     int m0, n0, head;
   };
 
-  // Tiles blockIdx.x, + blocks, .. of `count`, by all threads of the block. corner(tile) says where
-  // one lies. Those that have sums call, of a Consumer of their own, announce(tile) while the tile
-  // before is under way, begin() before its products, and consume(sums). `shared` starts at a multiple
-  // of 1024.
+  // Which of the tiles 0 .. count - 1 this block computes: one, its neighbour in the cluster the next.
+  // The last may be beyond `count`; nothing comes of it then, but it keeps the cluster in step.
+  struct Work {
+    int count, rank, tile, step;
+
+    __device__ __forceinline__ explicit Work(int count_)
+        : count(count_),
+          rank(ptx::cluster_rank()),
+          tile(blockIdx.x),
+          step(ptx::grid_blocks()) {}
+    __device__ __forceinline__ bool any() const { return tile - rank < count; }
+    __device__ __forceinline__ void advance() { tile += step; }
+  };
+
+  // The tiles of `work`, by all threads of the cluster. corner(tile) says where one lies. Those that
+  // have sums call, of a Consumer of their own, begin(tile) and, some time later, look_ahead() while its
+  // products are under way, then consume(sums). `shared` starts at a multiple of 1024.
   template <class CornerOf, class Consumer>
   static __device__ __forceinline__ void run(unsigned char* shared, const ptx::TensorMap& a,
-                                             const ptx::TensorMap& b, int k, int count, int blocks,
+                                             const ptx::TensorMap& b, int k, Work work,
                                              const CornerOf& corner, Consumer consumer) {
     const u32 base = ptx::shared_address(shared);
     const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
     if (threadIdx.x < STAGES) {
       ptx::mbarrier_init(full + 8 * threadIdx.x, 1);
-      ptx::mbarrier_init(empty + 8 * threadIdx.x, 2);
+      ptx::mbarrier_init(empty + 8 * threadIdx.x, 2 * CLUSTER);
     }
+    ptx::fence_mbarrier_init();
     ptx::fence_stores_for_wgmma();  // TMA too sees the barriers
-    __syncthreads();
+    ptx::cluster_sync();
     const int steps = (k + BK - 1) / BK;
     u32 stage = 0, parity = 0;
     auto next = [&] {
@@ -53,54 +70,70 @@ struct MainloopWgmma {
     // One if with both roles whole, to the end: else the compiler does not use what is claimed.
     if (threadIdx.x < PRODUCERS) {
       ptx::registers_release<24>();
-      if (threadIdx.x > 0) return;
-      for (int tile = blockIdx.x; tile < count; tile += blocks) {
-        const Corner at = corner(tile);
+      for (; threadIdx.x == 0 && work.any(); work.advance()) {
+        const int last = work.count - 1, first = work.tile - work.rank;
+        const Corner at = corner(work.tile < last ? work.tile : last);
+        const Corner mate = corner(first + 1 - work.rank < last ? first + 1 - work.rank : last);
+        const bool shares = at.n0 == mate.n0 && at.head == mate.head;
         for (int step = 0; step < steps; ++step, next()) {
+          const u32 barrier = full + 8 * stage, to = base + stage * STAGE_BYTES;
           ptx::mbarrier_wait(empty + 8 * stage, parity ^ 1);
-          ptx::mbarrier_arrive_expecting(full + 8 * stage, STAGE_BYTES);
-          const u32 to = base + stage * STAGE_BYTES;
-          ptx::tma_load(to, a, step * BK, at.m0, at.head, full + 8 * stage);
-          ptx::tma_load(to + A_BYTES, b, step * BK, at.n0, at.head, full + 8 * stage);
+          ptx::mbarrier_arrive_expecting(barrier, STAGE_BYTES);
+          ptx::tma_load(to, a, step * BK, at.m0, at.head, barrier);
+          for (int half = 0; half < 2; ++half) {
+            const u32 to_b = to + A_BYTES + half * HALF_B_BYTES;
+            const int n0 = at.n0 + half * (BN / 2);
+            if (!shares)
+              ptx::tma_load(to_b, b, step * BK, n0, at.head, barrier);
+            else if (half == work.rank)
+              ptx::tma_load_shared(to_b, b, step * BK, n0, at.head, barrier);
+          }
         }
       }
     } else {
       ptx::registers_claim<240>();
-      if (blockIdx.x < count) consumer.announce(blockIdx.x);
-      for (int tile = blockIdx.x; tile < count; tile += blocks) {
-        consumer.begin();
+      // Uniform in the compiler's eyes: else every product waits for its descriptor in turn.
+      const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0) - 1;
+      for (; work.any(); work.advance()) {
         Accumulators sums;
         u32 before = 0;
         for (int step = 0; step < steps; ++step, next()) {
           ptx::mbarrier_wait(full + 8 * stage, parity);
           ptx::wgmma_fence();
-          multiply(sums, base + stage * STAGE_BYTES, step > 0);
+          multiply(sums, warpgroup, base + stage * STAGE_BYTES, step > 0);
           ptx::wgmma_commit();
-          if (step > 0) {
+          if (step == 0) {
+            consumer.begin(work.tile);
+          } else {
             ptx::wgmma_wait<1>();
             release(empty + 8 * before);
           }
+          if (step == 1 || steps == 1) consumer.look_ahead();
           before = stage;
         }
         ptx::wgmma_wait<0>();
-        if (steps > 0) release(empty + 8 * before);
-        if (tile + blocks < count) consumer.announce(tile + blocks);
+        release(empty + 8 * before);
         consumer.consume(sums);
       }
     }
+    // No block ends while the other may still write to its shared memory.
+    __syncwarp();
+    ptx::cluster_sync();
   }
 
  private:
+  // A warpgroup has read a stage, in the sight of both blocks, which write to it.
   static __device__ __forceinline__ void release(u32 barrier) {
-    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(barrier);
+    if (threadIdx.x % 128 < CLUSTER) ptx::mbarrier_arrive_at(barrier, threadIdx.x % 128);
   }
 
-  static __device__ __forceinline__ void multiply(Accumulators& sums, u32 stage, bool accumulate) {
-    const u32 a = stage + half() * 64 * BK * 2, b = stage + A_BYTES;
+  static __device__ __forceinline__ void multiply(Accumulators& sums, int warpgroup, u32 stage,
+                                                  bool accumulate) {
+    const auto a = ptx::wgmma_descriptor(stage + warpgroup * 64 * BK * 2);
+    const auto b = ptx::wgmma_descriptor(stage + A_BYTES);
 #pragma unroll
     for (int step = 0; step < BK / 16; ++step)
-      ptx::wgmma_m64n256k16(sums, ptx::wgmma_descriptor(a + 32 * step),
-                            ptx::wgmma_descriptor(b + 32 * step), accumulate || step > 0, T{});
+      ptx::wgmma_k16(sums, a + 2 * step, b + 2 * step, accumulate || step > 0, T{});
   }
 };
 

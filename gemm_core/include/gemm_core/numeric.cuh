@@ -25,6 +25,7 @@ struct Select<false, A, B> {
   using type = B;
 };
 
+// Of a type: conversions, and two neighbours in memory as one word.
 template <class T>
 struct Numeric;
 
@@ -38,18 +39,24 @@ template <>
 struct Numeric<f16> {
   static __device__ float to_float(f16 x) { return ptx::float_from_f16(x.bits); }
   static __device__ f16 from_float(float x) { return {ptx::f16_from_float(x)}; }
+  using Pair = u32;
+  static __device__ Pair pair(float x, float y) { return ptx::f16x2_from_floats(x, y); }
 };
 
 template <>
 struct Numeric<bf16> {
   static __device__ float to_float(bf16 x) { return ptx::float_from_bf16(x.bits); }
   static __device__ bf16 from_float(float x) { return {ptx::bf16_from_float(x)}; }
+  using Pair = u32;
+  static __device__ Pair pair(float x, float y) { return ptx::bf16x2_from_floats(x, y); }
 };
 
 template <>
 struct Numeric<float> {
   static __device__ float to_float(float x) { return x; }
   static __device__ float from_float(float x) { return x; }
+  using Pair = float2;
+  static __device__ Pair pair(float x, float y) { return make_float2(x, y); }
 };
 
 // Sum i of those that a thread keeps: floats, or halves in pairs.

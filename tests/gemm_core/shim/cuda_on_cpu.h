@@ -1,6 +1,6 @@
 // Enough of CUDA to run the real kernel sources on a CPU: one fiber per thread of a block, blocks one
-// after the other. Warp-wide instructions and barriers are where fibers wait for each other. It checks
-// indices, guards, tails and fragment layouts; it cannot show races.
+// after the other, those of a cluster together. Warp-wide instructions and barriers are where fibers
+// wait for each other. It checks indices, guards, tails and fragment layouts; it cannot show races.
 #pragma once
 
 #include <ucontext.h>
@@ -20,6 +20,7 @@
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 
 struct Index {
   unsigned x, y, z;
@@ -76,6 +77,21 @@ inline ucontext_t scheduler;
 inline int current, running;
 inline std::function<void()> body;
 
+// Blocks of the grid, and how many make a cluster: set before `run`.
+inline int grid_blocks, cluster_blocks = 1;
+// Shared memory of the cluster's blocks; that of the one whose fibers run lies in `shared`.
+inline std::vector<std::vector<unsigned char>> put_away;
+inline int rank() { return int(blockIdx.x) % cluster_blocks; }
+inline unsigned char* shared_of(int block) {
+  return block == rank() ? shared : put_away[block].data();
+}
+inline void go_to_block(unsigned block) {
+  if (blockIdx.x == block) return;
+  std::memcpy(put_away[rank()].data(), shared, sizeof(shared));
+  blockIdx = {block, 0, 0};
+  std::memcpy(shared, put_away[rank()].data(), sizeof(shared));
+}
+
 inline void yield() {
   const int self = current;
   swapcontext(&fibers[self].context, &scheduler);
@@ -95,8 +111,8 @@ struct Barrier {
     }
   }
 };
-inline Barrier block_barrier, named_barriers[16];
-inline std::vector<Barrier> warp_barriers;
+inline Barrier cluster_barrier;
+inline std::vector<Barrier> block_barriers, warp_barriers;
 
 // What the lanes of the current warp hand each other in a warp-wide instruction.
 template <class T>
@@ -105,14 +121,14 @@ struct Exchange {
 };
 template <class T>
 inline std::vector<Exchange<T>>& exchanges() {
-  static std::vector<Exchange<T>> all(warp_size);
+  static std::vector<Exchange<T>> all(2 * warp_size);
   return all;
 }
 
 // Hand in this lane's value, get everyone's; `use` reads them before anyone goes on.
 template <class T, class Use>
 inline void with_warp(const T& mine, Use use) {
-  const int warp = threadIdx.x / warp_size, self = threadIdx.x;
+  const int warp = current / warp_size, self = threadIdx.x;
   exchanges<T>()[warp].lanes[self % warp_size] = mine;
   warp_barriers[warp].wait(warp_size);
   use(exchanges<T>()[warp].lanes, self % warp_size);
@@ -127,15 +143,18 @@ inline void entry() {
 
 inline void run(int blocks, int threads, std::function<void()> kernel) {
   body = std::move(kernel);
-  fibers.resize(threads);
+  grid_blocks = blocks;
+  fibers.resize(cluster_blocks * threads);
   for (auto& fiber : fibers) fiber.stack.resize(stack_bytes);
-  for (int block = 0; block < blocks; ++block) {
+  for (int first = 0; first < blocks; first += cluster_blocks) {
     // Poison: what a kernel did not write must not look like a number.
     std::memset(shared, 0xff, sizeof(shared));
-    blockIdx = {unsigned(block), 0, 0};
-    block_barrier = {};
-    warp_barriers.assign((threads + warp_size - 1) / warp_size, {});
-    running = threads;
+    put_away.assign(cluster_blocks, std::vector<unsigned char>(sizeof(shared), 0xff));
+    blockIdx = {unsigned(first), 0, 0};
+    cluster_barrier = {};
+    block_barriers.assign(cluster_blocks, {});
+    warp_barriers.assign((fibers.size() + warp_size - 1) / warp_size, {});
+    running = int(fibers.size());
     for (auto& fiber : fibers) {
       fiber.done = false;
       getcontext(&fiber.context);
@@ -145,9 +164,10 @@ inline void run(int blocks, int threads, std::function<void()> kernel) {
       makecontext(&fiber.context, entry, 0);
     }
     while (running > 0) {
-      for (current = 0; current < threads; ++current) {
+      for (current = 0; current < int(fibers.size()); ++current) {
         if (fibers[current].done) continue;
-        threadIdx = {unsigned(current), 0, 0};
+        go_to_block(unsigned(first + current / threads));
+        threadIdx = {unsigned(current % threads), 0, 0};
         swapcontext(&scheduler, &fibers[current].context);
       }
     }
@@ -156,7 +176,10 @@ inline void run(int blocks, int threads, std::function<void()> kernel) {
 
 }  // namespace shim
 
-inline void __syncthreads() { shim::block_barrier.wait(int(shim::fibers.size())); }
+inline void __syncthreads() {
+  shim::block_barriers[shim::rank()].wait(int(shim::fibers.size()) / shim::cluster_blocks);
+}
+inline void __syncwarp() { shim::with_warp(0, [](const int*, int) {}); }
 
 // Every lane of the warp takes part in these.
 template <class T>

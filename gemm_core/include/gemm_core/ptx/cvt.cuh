@@ -25,6 +25,19 @@ __device__ __forceinline__ unsigned short bf16_from_float(float x) {
   return y;
 }
 
+// Two of them in one register.
+__device__ __forceinline__ unsigned int f16x2_from_floats(float low, float high) {
+  unsigned int y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+
+__device__ __forceinline__ unsigned int bf16x2_from_floats(float low, float high) {
+  unsigned int y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+
 // To the 10 explicit bits of TF32, nearest, ties away from zero; the result is a float again.
 __device__ __forceinline__ unsigned int tf32_from_float(float x) {
   unsigned int y;

@@ -20,4 +20,16 @@ __device__ __forceinline__ void tma_load(unsigned int target, const TensorMap& m
       : "memory");
 }
 
+// The same to both blocks of a cluster of two, at the same shared addresses.
+__device__ __forceinline__ void tma_load_shared(unsigned int target, const TensorMap& map, int x, int y,
+                                                int z, unsigned int barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
+      :
+      : "r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier),
+        "h"(static_cast<unsigned short>(3))
+      : "memory");
+}
+
 }  // namespace gemm_core::ptx

@@ -7,7 +7,7 @@ namespace gemm_core::ptx {
 
 // Describes rows of 128 bytes under the 128-byte swizzle (swizzle.cuh: Swizzle<8>), k along the rows,
 // eight rows 1024 bytes after the eight before. The tile starts at a multiple of 1024; `address` may
-// lie 32 bytes further for each k step.
+// lie 32 bytes further for each k step; a descriptor counts by 16 bytes.
 __device__ __forceinline__ unsigned long long wgmma_descriptor(u32 address) {
   constexpr unsigned long long swizzle_128b = 1ull << 62, eight_rows = 1024 >> 4;
   return (address & 0x3ffff) >> 4 | 1ull << 16 | eight_rows << 32 | swizzle_128b;

@@ -19,6 +19,12 @@ inline unsigned short bf16_from_float(float x) {
   const unsigned u = __float_as_uint(x);
   return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
+inline unsigned f16x2_from_floats(float low, float high) {
+  return f16_from_float(low) | unsigned(f16_from_float(high)) << 16;
+}
+inline unsigned bf16x2_from_floats(float low, float high) {
+  return bf16_from_float(low) | unsigned(bf16_from_float(high)) << 16;
+}
 inline unsigned tf32_from_float(float x) { return (__float_as_uint(x) + 0x1000) & ~0x1fffu; }
 
 }  // namespace gemm_core::ptx

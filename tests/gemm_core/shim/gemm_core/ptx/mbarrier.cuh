@@ -9,9 +9,9 @@ struct Mbarrier {
   int bytes : 28;
   unsigned phase : 4;
 };
-inline Mbarrier& mbarrier_at(unsigned address) {
+inline Mbarrier& mbarrier_at(unsigned address, unsigned char* memory = shared) {
   if (address % 8 || address + 8 > sizeof(shared)) std::abort();
-  return *reinterpret_cast<Mbarrier*>(shared + address);
+  return *reinterpret_cast<Mbarrier*>(memory + address);
 }
 inline void mbarrier_init(unsigned barrier, unsigned count) {
   mbarrier_at(barrier) = {static_cast<short>(count), static_cast<short>(count), 0, 0};

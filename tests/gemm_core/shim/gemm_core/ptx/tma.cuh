@@ -13,13 +13,14 @@ struct alignas(64) TensorMap {
 };
 static_assert(sizeof(TensorMap) == 128, "");
 
-inline void tma_load(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier) {
+inline void tma_load_to(unsigned char* memory, unsigned target, const TensorMap& map, int x, int y,
+                        int z, unsigned barrier) {
   const int row_bytes = map.box_columns * map.element;
   if (target % 1024 || row_bytes != 128 || target + map.box_rows * 128 > sizeof(shared)) std::abort();
   for (int row = 0; row < map.box_rows; ++row)
     for (int column = 0; column < map.box_columns; ++column) {
       const unsigned byte = target + row * 128 + column * map.element;
-      unsigned char* to = shared + (byte ^ (byte >> 7 & 7) << 4);
+      unsigned char* to = memory + (byte ^ (byte >> 7 & 7) << 4);
       std::memset(to, 0, map.element);
       if (x + column < map.sizes[0] && y + row < map.sizes[1] && z < map.sizes[2])
         std::memcpy(to,
@@ -27,9 +28,17 @@ inline void tma_load(unsigned target, const TensorMap& map, int x, int y, int z,
                         (long long)(x + column) * map.element,
                     map.element);
     }
-  Mbarrier& b = mbarrier_at(barrier);
+  Mbarrier& b = mbarrier_at(barrier, memory);
   b.bytes -= map.box_rows * 128;
   mbarrier_complete(b);
+}
+inline void tma_load(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier) {
+  tma_load_to(shared, target, map, x, y, z, barrier);
+}
+inline void tma_load_shared(unsigned target, const TensorMap& map, int x, int y, int z,
+                            unsigned barrier) {
+  for (int block = 0; block < 2; ++block)
+    tma_load_to(shim::shared_of(block), target, map, x, y, z, barrier);
 }
 
 }  // namespace gemm_core::ptx

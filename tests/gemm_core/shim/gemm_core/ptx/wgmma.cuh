@@ -6,7 +6,7 @@
 
 namespace gemm_core::ptx {
 
-inline unsigned long long wgmma_descriptor(u32 address) { return address; }
+inline unsigned long long wgmma_descriptor(u32 address) { return address >> 4; }
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
 template <int PENDING>
@@ -16,7 +16,7 @@ inline void fence_stores_for_wgmma() {}
 // Element (row, k) of a tile of 128-byte rows under the 128-byte swizzle, cut off to TF32.
 inline float tf32_of(u32 bits) { return __uint_as_float(bits & ~0x1fffu); }
 inline float swizzled_tf32(unsigned long long tile, int row, int k) {
-  const unsigned byte = unsigned(tile) + 128 * row + 4 * k;
+  const unsigned byte = unsigned(tile << 4) + 128 * row + 4 * k;
   u32 bits;
   std::memcpy(&bits, shared + (byte ^ (byte >> 7 & 7) << 4), 4);
   return tf32_of(bits);

@@ -1,0 +1,21 @@
+// Host twin of gemm_core/ptx/cluster.cuh.
+#pragma once
+
+#include "gemm_core/ptx/mbarrier.cuh"
+
+// The kernel's blocks run in pairs (whoever runs it sets shim::cluster_blocks).
+#define SHIM_CLUSTER_BLOCKS 2
+
+namespace gemm_core::ptx {
+
+inline unsigned cluster_rank() { return shim::rank(); }
+inline unsigned grid_blocks() { return shim::grid_blocks; }
+inline void cluster_sync() { shim::cluster_barrier.wait(int(shim::fibers.size())); }
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive_at(unsigned barrier, unsigned rank) {
+  Mbarrier& b = mbarrier_at(barrier, shim::shared_of(rank));
+  --b.expected;
+  mbarrier_complete(b);
+}
+
+}  // namespace gemm_core::ptx
