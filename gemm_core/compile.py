@@ -75,8 +75,8 @@ def compile_kernel(
         pass
     cubin = _compile(source, macros, arch, include)
     # The log first: a cubin on disk always has its log.
-    _save(path.with_suffix(".log"), cubin.log.encode())
-    _save(path, cubin.code)
+    save(path.with_suffix(".log"), cubin.log.encode())
+    save(path, cubin.code)
     return cubin
 
 
@@ -176,7 +176,7 @@ def _first_error(text: str, source: Path, include: tuple[Path, ...]) -> str:
     return ""
 
 
-def _save(path: Path, content: bytes) -> None:
+def save(path: Path, content: bytes) -> None:
     """Whole or not at all, whoever else writes the same file; a read-only folder is no error."""
     temporary = None
     try:

@@ -118,3 +118,12 @@ def _raw_stream() -> Callable[[int], int]:
 def current_stream(device_index: int) -> int:
     """Handle of torch's current stream on this device."""
     return _raw_stream()(device_index)
+
+
+def wait(device_index: int) -> None:
+    """Until torch's current stream on this device has done its work. LaunchError if it failed."""
+    from cuda.bindings import driver
+
+    (status,) = driver.cuStreamSynchronize(current_stream(device_index))
+    if status != 0:
+        raise LaunchError(f"waiting for a kernel: {status!r}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import threading
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gemm_core.device import Device
-from gemm_core.launch import INT, LONG, POINTER
+from gemm_core.launch import INT, LONG, POINTER, wait
 from sddmm.choose import TileProfile
 from sddmm.families import address, loaded
 from sddmm.partition import int32
@@ -17,27 +19,21 @@ from sddmm.pattern import SparsePattern, compress
 from sddmm.spec import KernelSpec, macros
 
 _INVALID, _ROWS_FALL, _COLUMNS_FALL = 1, 2, 4
-_SUMMARY_BLOCKS = 64
+_NONZEROS_A_BLOCK = 2048
 
 
 class AnalyseArguments(ctypes.Structure):
     """Of analyse.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("major", "cols", "rows", "cols_32", "counts", "found")),
+        *((name, POINTER) for name in ("major", "cols", "rows", "cols_32", "counts")),
+        *((name, POINTER) for name in ("state", "results")),
         ("nnz", LONG),
-        *((name, INT) for name in ("m", "n", "block_m", "block_n")),
+        *((name, INT) for name in ("m", "n", "block_m", "block_n", "least")),
     ]
 
 
-class SummaryArguments(ctypes.Structure):
-    """Of tile_summary.cu."""
-
-    _fields_ = [("counts", POINTER), ("totals", POINTER), ("tiles", INT), ("least", INT)]
-
-
-ANALYSE = KernelSpec("analyse", "analysis", "analyse.cu", (), threads=256)
-SUMMARY = KernelSpec("tile_summary", "analysis", "tile_summary.cu", (), threads=256)
+ANALYSE = KernelSpec("analyse", "analysis", "analyse.cu", (), threads=256, shared_bytes=256)
 
 
 @dataclass(frozen=True)
@@ -68,31 +64,24 @@ def analyse(
     (m, n), nnz = pattern.shape, pattern.nnz
     major, cols = pattern.major_indices.contiguous(), pattern.col_indices.contiguous()
     narrow = cols.dtype == torch.int32
-    rows = torch.empty(nnz, dtype=torch.int32, device=cols.device)
+    rows = major if not pattern.is_csr and narrow else cols.new_empty(nnz, dtype=torch.int32)
     cols_32 = cols if narrow else torch.empty_like(rows)
-    tiles = 0 if block is None else -(-m // block[0]) * -(-n // block[1])
-    # What is found, three totals of 64 bits, and the counts: one array, set to zero at once.
-    zeros = torch.zeros(8 + tiles, dtype=torch.int32, device=cols.device)
-    counts = zeros[8:] if block is not None else None
-    index = device.index
-    made = macros({"INDEX": "int" if narrow else "gemm_core::i64", "CSR": pattern.is_csr})
-    own_rows = not pattern.is_csr and narrow
-    loaded(ANALYSE, made, AnalyseArguments, index)(
-        -(-max(nnz, m + 1 if pattern.is_csr else 0) // ANALYSE.threads), major.data_ptr(),
-        cols.data_ptr(), 0 if own_rows else rows.data_ptr(), 0 if narrow else cols_32.data_ptr(),
-        address(counts), zeros.data_ptr(), nnz, m, n, *(block or (1, 1)),
+    counts = None
+    if block is not None:
+        counts = rows.new_zeros(-(-m // block[0]) * -(-n // block[1]))
+    mailbox = _mailbox(cols.device)
+    loaded(ANALYSE, _macros(narrow, pattern.is_csr), AnalyseArguments, device.index)(
+        -(-max(nnz, m + 1 if pattern.is_csr else 1) // _NONZEROS_A_BLOCK), major.data_ptr(),
+        cols.data_ptr(), 0 if rows is major else rows.data_ptr(),
+        0 if narrow else cols_32.data_ptr(), address(counts), *mailbox.addresses, nnz, m, n,
+        *(block or (1, 1)), least,
     )  # fmt: skip
-    if counts is not None and tiles > 0:
-        summary = macros({"BLOCKS": _SUMMARY_BLOCKS})
-        loaded(SUMMARY, summary, SummaryArguments, index)(
-            _SUMMARY_BLOCKS, counts.data_ptr(), zeros[2:].data_ptr(), tiles, least
-        )
-    found, *totals = zeros[:8].view(torch.int64).tolist()
+    found, *totals = mailbox.read(device.index)
     if found & _INVALID:
         pattern.check()
         raise ValueError(f"{pattern!r} has indices outside its shape")
     return Analysis(
-        rows=major if own_rows else rows,
+        rows=rows,
         cols=cols_32,
         rows_ascend=not found & _ROWS_FALL,
         columns_ascend=not found & _COLUMNS_FALL,
@@ -100,6 +89,35 @@ def analyse(
         counts=counts,
         profile=None if counts is None else TileProfile(*totals),
     )
+
+
+@functools.cache
+def _macros(narrow: bool, csr: bool) -> tuple[tuple[str, str], ...]:
+    return macros({"INDEX": "int" if narrow else "gemm_core::i64", "CSR": csr})
+
+
+class _Mailbox(threading.local):
+    """Where a thread's analyses on a device leave what they found: in memory of the host.
+
+    A copy from the device would cost more than the analysis of a small pattern. Each thread has its
+    own, as it waits for the answer before it asks again.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        self.state = torch.zeros(5, dtype=torch.int64, device=device)
+        self.results = torch.zeros(4, dtype=torch.int64, pin_memory=on_gpu)
+        self.on_gpu = on_gpu
+        self.addresses = self.state.data_ptr(), self.results.data_ptr()
+
+    def read(self, index: int) -> list[int]:
+        if self.on_gpu:
+            wait(index)
+        found: list[int] = self.results.tolist()
+        return found
+
+
+_mailbox = functools.cache(_Mailbox)
 
 
 def crow_of(pattern: SparsePattern, rows: Tensor) -> Tensor:

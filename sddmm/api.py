@@ -112,6 +112,8 @@ def plan(
     if values is not None:
         check_values(values, problem)
     made = plan_for(pattern, problem, backend, kernel)
+    if values is None and alpha == 1.0 and not sampling.transposed:
+        return made
     return replace(made, alpha=float(alpha), values=values, transposed=sampling.transposed)
 
 

@@ -106,9 +106,7 @@ def windows_us(problem: Problem, width: int, rates: Rates, device: Device) -> fl
     )
 
 
-def tile_us(
-    problem: Problem, spec: KernelSpec, tiles: int, rates: Rates, device: Device
-) -> float:
+def tile_us(problem: Problem, spec: KernelSpec, tiles: int, rates: Rates, device: Device) -> float:
     """So many tiles of a tile kernel, in waves: the last costs what a full one does."""
     at_once = device.sm_count * spec.min_blocks
     waves = -(-(problem.heads or 1) * tiles // at_once)
@@ -122,35 +120,40 @@ def one_tile_us(problem: Problem, spec: KernelSpec, rates: Rates) -> float:
     return rate.fixed_us + 2e6 * block_m * block_n * k / rate.flops
 
 
+def tiles_may_pay(problem: Problem, spec: KernelSpec, rates: Rates, device: Device) -> bool:
+    """Whether it is worth counting a pattern's nonzeros by tile: not if one tile costs as much as to
+    gather them all."""
+    return tile_us(problem, spec, 1, rates, device) < gather_us(problem, problem.nnz, rates, device)
+
+
 def least_nonzeros(problem: Problem, spec: KernelSpec, rates: Rates) -> int:
     """Nonzeros from which on a tile is computed whole sooner than they are gathered."""
     gathered_us = 1e6 * problem.k * problem.dtype.itemsize / rates.l2_bytes
     return int(one_tile_us(problem, spec, rates) / max(gathered_us, 1e-12)) + 1
 
 
-def predictions(
-    problem: Problem,
-    spec: KernelSpec | None,
-    profile: TileProfile | None,
-    window_width: int,
-    rates: Rates,
-    device: Device,
+def without_tiles(
+    problem: Problem, window_width: int, rates: Rates, device: Device
 ) -> list[Prediction]:
-    """All ways, the quickest first. spec: the tile kernel that may serve, and `profile` its tiles.
-
-    window_width: columns of a window, 0 if `windows` does not serve.
-    """
+    """The ways whose time follows from the problem alone. window_width: columns of a window, 0 if
+    `windows` does not serve."""
     found = [Prediction(GATHER, gather_us(problem, problem.nnz, rates, device))]
     if window_width > 0:
         found.append(Prediction(WINDOWS, windows_us(problem, window_width, rates, device)))
-    if spec is not None and profile is not None:
-        found.append(Prediction(spec.name, tile_us(problem, spec, profile.tiles, rates, device)))
-        if 0 < profile.worth_nonzeros < problem.nnz:
-            rest = problem.nnz - profile.worth_nonzeros
-            both = tile_us(problem, spec, profile.worth_tiles, rates, device)
-            both += gather_us(problem, rest, rates, device)
-            found.append(Prediction(HYBRID, both / _WORTH_TWO_LAUNCHES))
-    return sorted(found, key=lambda prediction: prediction.us)
+    return found
+
+
+def with_tiles(
+    problem: Problem, spec: KernelSpec, profile: TileProfile, rates: Rates, device: Device
+) -> list[Prediction]:
+    """The ways by a tile kernel, `profile` being of its tiles."""
+    found = [Prediction(spec.name, tile_us(problem, spec, profile.tiles, rates, device))]
+    if 0 < profile.worth_nonzeros < problem.nnz:
+        rest = problem.nnz - profile.worth_nonzeros
+        both = tile_us(problem, spec, profile.worth_tiles, rates, device)
+        both += gather_us(problem, rest, rates, device)
+        found.append(Prediction(HYBRID, both / _WORTH_TWO_LAUNCHES))
+    return found
 
 
 def tile_kernel(

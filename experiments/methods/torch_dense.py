@@ -23,5 +23,7 @@ def refuses(case: Case) -> str | None:
 
 
 def prepare(case: Case) -> Run:
-    flat = case.pattern.row_ids.long() * case.n + case.pattern.col_indices
+    crow, cols = case.pattern.major_indices, case.pattern.col_indices
+    rows = torch.arange(case.m, device=case.device)
+    flat = rows.repeat_interleave(crow.diff(), output_size=case.nnz) * case.n + cols
     return lambda: torch.mm(case.a, case.b).take(flat)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,13 +39,26 @@ if TYPE_CHECKING:
 class GpuExecute:
     """The launches that compute a problem, one after the other, on the current stream.
 
-    What follows from where the operands lie is worked out when they come to lie elsewhere.
+    What follows from where the operands lie is worked out when they come to lie elsewhere. reason: of
+    the choice, a line or more; refusals: of the kernels that do not serve.
     """
 
-    def __init__(self, launches: tuple[Launch, ...], notes: tuple[str, ...], index: int) -> None:
-        self.launches, self.notes, self.index = launches, notes, index
+    def __init__(
+        self,
+        launches: tuple[Launch, ...],
+        reason: Callable[[], list[str]],
+        refusals: dict[str, str],
+        index: int,
+    ) -> None:
+        self.launches, self.index = launches, index
+        self._reason, self._refusals = reason, refusals
         # Replaced whole, never changed: another thread may be about to use it.
         self._last: tuple[object, list[Bound]] = (None, [])
+
+    @property
+    def notes(self) -> list[str]:
+        told = [f"  not    {name}: {reason}" for name, reason in self._refusals.items()]
+        return self._reason() + told
 
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
@@ -123,45 +138,44 @@ class _Preparation:
 
     def __init__(self, pattern: SparsePattern, problem: Problem, device: Device) -> None:
         self.pattern, self.problem, self.device = pattern, problem, device
-        self.rates = rates_of(device)
-        self.refusals = _refusals(problem, device)
-        self.tile_spec = _tile_kernel(problem, device)
+        self.terms = _terms(problem, device)
+        self._known: Analysis | None = None
 
     def make(self, kernel: str | None, reuse: bool) -> GpuExecute:
         if kernel is not None:
-            return self._execute(self._demanded(kernel), (f"kernel   {kernel}, as demanded",))
+            demanded = f"kernel   {kernel}, as demanded"
+            return self._execute(self._demanded(kernel), lambda: [demanded])
         if not reuse or self.problem.nnz == 0:
             known = self._analysed(None)
             stored = Nonzeros(known.rows, known.cols, None)
             launch = gather.prepare(KERNELS[choose.GATHER], stored, self.problem, self.device)
-            return self._execute((launch,), (f"kernel   {choose.GATHER}, which prepares least",))
+            least = f"kernel   {choose.GATHER}, which prepares least"
+            return self._execute((launch,), lambda: [least])
         return self._choose()
 
     def _choose(self) -> GpuExecute:
-        problem = self.problem
-        spec = self.tile_spec
-        width = 0
-        if choose.WINDOWS not in self.refusals:
-            width = windows.width_of(KERNELS[choose.WINDOWS], problem)
-        profile = self._analysed(spec).profile
-        ranked = choose.predictions(problem, spec, profile, width, self.rates, self.device)
-        notes = [f"kernel   {ranked[0].name}: {ranked[0].us:.3g} us predicted"]
-        notes += [f"  not    {p.name}: {p.us:.3g} us predicted" for p in ranked[1:]]
+        terms, spec = self.terms, self.terms.counted_spec
+        profile, ranked = self._analysed(spec).profile, list(terms.without_tiles)
+        if spec is not None and profile is not None:
+            ranked += choose.with_tiles(self.problem, spec, profile, terms.rates, self.device)
+        ranked.sort(key=lambda prediction: prediction.us)
         if ranked[0].name == choose.HYBRID and spec is not None:
-            return self._execute(self._hybrid(spec), tuple(notes))
-        return self._execute(self._single(KERNELS[ranked[0].name]), tuple(notes))
+            launches = self._hybrid(spec)
+        else:
+            launches = self._single(KERNELS[ranked[0].name])
+        return self._execute(launches, lambda: _told(ranked))
 
     def _demanded(self, kernel: str) -> tuple[Launch, ...]:
         if kernel == choose.HYBRID:
-            spec = self.tile_spec
+            spec = self.terms.tile_spec
             if spec is None:
                 raise ValueError(f"kernel {kernel!r}: no tile kernel computes {self.problem.dtype}")
             return self._hybrid(spec)
         if kernel not in KERNELS:
             names = ", ".join([*KERNELS, choose.HYBRID])
             raise ValueError(f"kernel must be one of {names}, got {kernel!r}")
-        if kernel in self.refusals:
-            raise ValueError(f"kernel {kernel!r} {self.refusals[kernel]}")
+        if kernel in self.terms.refusals:
+            raise ValueError(f"kernel {kernel!r} {self.terms.refusals[kernel]}")
         return self._single(KERNELS[kernel])
 
     def _single(self, spec: KernelSpec) -> tuple[Launch, ...]:
@@ -217,24 +231,35 @@ class _Preparation:
 
     def _analysed(self, spec: KernelSpec | None) -> Analysis:
         """What is known of the pattern; with its tiles' counts if `spec` has tiles."""
+        counted = None if spec is None else (spec.tile[:2], self._least(spec))
+        if self._known is None or counted not in (None, self._known.counted):
+            self._known = self._newest(counted)
+        return self._known
+
+    def _newest(self, counted: tuple[tuple[int, int], int] | None) -> Analysis:
+        """The pattern's own, if it was counted so, else a new one."""
         newest: list[Analysis] = self.pattern.derive("gpu_analysis", list)
-        block = None if spec is None else spec.tile[:2]
-        least = 1 if spec is None else self._least(spec)
         for known in newest:
-            if block is None or known.counted == (block, least):
+            if counted in (None, known.counted):
                 return known
+        block, least = counted or (None, 1)
         made = analyse(self.pattern, self.device, block, least)
         newest[:] = [made]
         return made
 
     def _least(self, spec: KernelSpec) -> int:
-        if spec.name not in self.rates.tiles:
+        rates = self.terms.rates
+        if spec.name not in rates.tiles:
             return 1
-        return choose.least_nonzeros(self.problem, spec, self.rates)
+        return choose.least_nonzeros(self.problem, spec, rates)
 
-    def _execute(self, launches: tuple[Launch, ...], notes: tuple[str, ...]) -> GpuExecute:
-        told = tuple(f"  not    {name}: {reason}" for name, reason in self.refusals.items())
-        return GpuExecute(launches, notes + told, self.device.index)
+    def _execute(self, launches: tuple[Launch, ...], reason: Callable[[], list[str]]) -> GpuExecute:
+        return GpuExecute(launches, reason, self.terms.refusals, self.device.index)
+
+
+def _told(ranked: list[choose.Prediction]) -> list[str]:
+    best, *others = (f"{p.name}: {p.us:.3g} us predicted" for p in ranked)
+    return [f"kernel   {best}", *(f"  not    {other}" for other in others)]
 
 
 @functools.cache
@@ -242,18 +267,35 @@ def _can_compile() -> bool:
     return bool(importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core"))
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """What a choice depends on beside the pattern.
+
+    tile_spec: the tile kernel that may serve, and counted_spec the same if it is worth to count a
+    pattern's tiles. without_tiles: the ways that need no count.
+    """
+
+    rates: choose.Rates
+    refusals: dict[str, str]
+    tile_spec: KernelSpec | None
+    counted_spec: KernelSpec | None
+    without_tiles: list[choose.Prediction]
+
+
 @functools.lru_cache(maxsize=1024)
-def _refusals(problem: Problem, device: Device) -> dict[str, str]:
-    return {
+def _terms(problem: Problem, device: Device) -> _Terms:
+    rates = rates_of(device)
+    refusals = {
         name: reason
         for name, spec in KERNELS.items()
         if (reason := spec.refuses(problem, device)) is not None
     }
-
-
-@functools.lru_cache(maxsize=1024)
-def _tile_kernel(problem: Problem, device: Device) -> KernelSpec | None:
-    return choose.tile_kernel(problem, KERNELS, device, rates_of(device))
+    spec = choose.tile_kernel(problem, KERNELS, device, rates)
+    may_pay = spec is not None and choose.tiles_may_pay(problem, spec, rates, device)
+    serves = choose.WINDOWS not in refusals
+    width = windows.width_of(KERNELS[choose.WINDOWS], problem) if serves else 0
+    ways = choose.without_tiles(problem, width, rates, device)
+    return _Terms(rates, refusals, spec, spec if may_pay else None, ways)
 
 
 def _index(problem: Problem) -> int:

@@ -6,7 +6,7 @@ A module of this folder has a `prepare` that makes a Launch of a spec and its wo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,11 @@ class Launch:
 
 
 def bound(
-    kernel: Kernel, blocks: int, /, open_: tuple[str, ...] = OPEN, **parameters: Any
+    kernel: Kernel, blocks: int, parameters: Mapping[str, Any], still_open: tuple[str, ...] = OPEN
 ) -> Callable[..., None]:
     """The launch of a kernel with these parameters, to be called with those still open."""
     names = [name for name, *_ in kernel.parameters._fields_]  # type: ignore[union-attr]
-    places = [names.index(name) for name in open_]
+    places = [names.index(name) for name in still_open]
     arguments = Parameters(kernel.parameters, [parameters.get(name, 0) for name in names])
     unknown = parameters.keys() - set(names)
     assert not unknown, f"{kernel.name} has no parameter {unknown}"

@@ -7,10 +7,8 @@ rows stay there (choose.gather_slice).
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,25 +98,27 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
     count, heads = cols.numel(), problem.heads or 1
     width = gather_slice(problem, count, device)
 
-    @functools.cache
     def specialised(part: Problem, step: int) -> tuple[Kernel, int, int, int]:
         shape = shape_of(part, step)
         # Pieces of few bytes want more registers.
         blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
-        made = {**types(part), **shape, "THREADS": spec.threads, "MIN_BLOCKS": blocks_per_sm}
-        kernel = loaded(spec, macros(made), Arguments, device.index)
+        threads = {"THREADS": spec.threads, "MIN_BLOCKS": blocks_per_sm}
+        made = macros({**types(part), **shape, **threads})
+        kernel = loaded(spec, made, Arguments, device.index)
         chunk = chunk_of(part, count, device, 8 * int(shape["BATCHES"]))
         chunks = -(-count // chunk)
         return kernel, -(-chunks * heads // (spec.threads // 32)), chunk, chunks
 
-    def bind_part(a: Tensor, b_t: Tensor, part: Problem, **more: Any) -> Callable[..., None]:
+    def bind_part(
+        a: Tensor, b_t: Tensor, part: Problem, still_open: tuple[str, ...] = OPEN
+    ) -> Callable[..., None]:
         step = alignment(a, b_t, part.k * part.dtype.itemsize)
         kernel, blocks, chunk, chunks = specialised(part, step)
-        return bound(
-            kernel, blocks, **placed(a, b_t), rows=rows.data_ptr(), cols=cols.data_ptr(),
-            order=address(order), count=count, head_out=problem.nnz, chunks=chunks,
-            chunk=chunk, heads=heads, k=part.k, **more,
-        )  # fmt: skip
+        return bound(kernel, blocks, {
+            **placed(a, b_t), "rows": rows.data_ptr(), "cols": cols.data_ptr(),
+            "order": address(order), "count": count, "head_out": problem.nnz, "chunks": chunks,
+            "chunk": chunk, "heads": heads, "k": part.k, "alpha": 1.0,
+        }, still_open)  # fmt: skip
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
         if width == problem.k:
@@ -126,14 +126,11 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         sums = replace(problem, k=width, out_dtype=_sum_dtype(problem))
         last = (problem.k - 1) // width * width
         early = [
-            bind_part(
-                a[..., at : at + width], b_t[..., at : at + width], sums,
-                open_=("before", "out"), alpha=1.0,
-            )
+            bind_part(a[..., at : at + width], b_t[..., at : at + width], sums, ("before", "out"))
             for at in range(0, last, width)
-        ]  # fmt: skip
+        ]
         rest = replace(problem, k=problem.k - last)
-        final = bind_part(a[..., last:], b_t[..., last:], rest, open_=("before", *OPEN))
+        final = bind_part(a[..., last:], b_t[..., last:], rest, ("before", *OPEN))
 
         def launch(values: int, out: int, alpha: float) -> None:
             partial = _partial_sums(problem)  # of this run alone: others may be under way

@@ -51,9 +51,7 @@ class BoundsArguments(ctypes.Structure):
 BOUNDS = KernelSpec("tile_bounds", "tile", "tile_bounds.cu", (), threads=256)
 
 
-def starts_of(
-    rows: SortedRows, tiles: TileList, m: int, device: Device, parts: int = 1
-) -> Tensor:
+def starts_of(rows: SortedRows, tiles: TileList, m: int, device: Device, parts: int = 1) -> Tensor:
     """Where the nonzeros of each row of each listed tile lie, (tiles, block_m, parts + 1) int32.
 
     parts: of equal width, into which the columns of a tile are divided.
@@ -85,12 +83,12 @@ def prepare(
         if kernel is None:
             made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
             kernel = kernels[aligned] = loaded(spec, made, Arguments, device.index)
-        return bound(
-            kernel, blocks, **placed(a, b_t), cols=rows.cols.data_ptr(), order=address(rows.order),
-            tiles=tiles.places.data_ptr(), bounds=bounds.data_ptr(), head_out=problem.nnz,
-            tile_count=tiles.length, m=problem.m,
-            n=problem.n, k=problem.k,
-        )  # fmt: skip
+        return bound(kernel, blocks, {
+            **placed(a, b_t), "cols": rows.cols.data_ptr(), "order": address(rows.order),
+            "tiles": tiles.places.data_ptr(), "bounds": bounds.data_ptr(),
+            "head_out": problem.nnz, "tile_count": tiles.length, "m": problem.m,
+            "n": problem.n, "k": problem.k,
+        })  # fmt: skip
 
     return Launch(bind, _fits)
 

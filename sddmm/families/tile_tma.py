@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 
 from torch import Tensor
 
@@ -15,7 +14,6 @@ from sddmm.families.tile import starts_of
 from sddmm.partition import SortedRows, TileList
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
-
 
 # Of a tile's columns, in which its nonzeros are found (tile_wgmma.cu).
 _STARTS = 4
@@ -52,21 +50,23 @@ def prepare(
             "b": tensor_map(b_t, block_n // _CLUSTER, block_k),
         }
 
-        @functools.cache
-        def weighted_or_not(weighted: bool) -> Bound:
-            made = macros({**fixed, "WEIGHTED": weighted})
-            kernel = loaded(spec, made, Arguments, device.index)
-            return bound(
-                kernel, clusters * _CLUSTER, **maps, cols=rows.cols.data_ptr(),
-                order=address(rows.order), tiles=tiles.places.data_ptr(), starts=starts.data_ptr(),
-                head_out=problem.nnz, tile_count=tiles.length, heads=heads, k=problem.k,
-            )  # fmt: skip
+        def made(weighted: bool) -> Bound:
+            specialised = macros({**fixed, "WEIGHTED": weighted})
+            kernel = loaded(spec, specialised, Arguments, device.index)
+            return bound(kernel, clusters * _CLUSTER, {
+                **maps, "cols": rows.cols.data_ptr(), "order": address(rows.order),
+                "tiles": tiles.places.data_ptr(), "starts": starts.data_ptr(),
+                "head_out": problem.nnz, "tile_count": tiles.length, "heads": heads,
+                "k": problem.k,
+            })  # fmt: skip
 
-        plain = weighted_or_not(False)
+        by_weighted = {False: made(False)}
 
         def launch(values: int, out: int, alpha: float) -> None:
-            made = plain if values == 0 else weighted_or_not(True)
-            made(values, out, alpha)
+            weighted = values != 0
+            if weighted not in by_weighted:
+                by_weighted[weighted] = made(weighted)
+            by_weighted[weighted](values, out, alpha)
 
         return launch
 

@@ -56,12 +56,12 @@ def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device
         if kernel is None:
             made = macros({**types(problem), **shape_of(problem, step), "THREADS": spec.threads})
             kernel = kernels[step] = loaded(spec, made, Arguments, device.index)
-        return bound(
-            kernel, chunks * heads, **placed(a, b_t), rows=work.rows.data_ptr(),
-            slots=work.slots.data_ptr(), order=work.order.data_ptr(),
-            starts=work.starts.data_ptr(), head_out=problem.nnz, count=count, chunks=chunks,
-            chunk=chunk, windows=work.starts.numel() - 1, width=work.width, n=problem.n,
-            k=problem.k,
-        )  # fmt: skip
+        return bound(kernel, chunks * heads, {
+            **placed(a, b_t), "rows": work.rows.data_ptr(), "slots": work.slots.data_ptr(),
+            "order": work.order.data_ptr(), "starts": work.starts.data_ptr(),
+            "head_out": problem.nnz, "count": count, "chunks": chunks, "chunk": chunk,
+            "windows": work.starts.numel() - 1, "width": work.width, "n": problem.n,
+            "k": problem.k,
+        })  # fmt: skip
 
     return Launch(bind, rows_are_contiguous)

@@ -76,3 +76,34 @@ def test_rows_outside_the_shape_raise() -> None:
     pattern = SparsePattern.from_coo(torch.tensor([0, 3]), torch.tensor([0, 1]), (3, 4))
     with pytest.raises(ValueError, match=r"row_indices\[1\] is 3"):
         analyse(pattern, H200, (2, 2), 1)
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+def test_many_blocks_add_up(layout: str) -> None:
+    """Nonzeros of a row, rows and empty rows across the ends of what a block takes; run twice, as a
+    block that is done leaves everything as it found it."""
+    rows = torch.cat([torch.full((3000,), 4), torch.arange(7, 5000, 3), torch.full((900,), 6000)])
+    cols = torch.cat([torch.arange(3000), rows[3000:4665] % 77, torch.arange(900)])
+    pattern = SparsePattern.from_coo(rows, cols, (9000, 3000))
+    if layout == "csr":
+        pattern = pattern.to_csr()
+    for _ in range(2):
+        found = analyse(pattern, H200, (500, 1000), 300)
+        assert torch.equal(found.rows.long(), rows)
+        assert (found.rows_ascend, found.columns_ascend) == (True, True)
+        counts = torch.bincount(rows // 500 * 3 + cols // 1000, minlength=54)
+        assert found.counts is not None
+        assert torch.equal(found.counts.long(), counts)
+        worth = counts[counts >= 300]
+        assert found.profile == TileProfile(int((counts > 0).sum()), len(worth), int(worth.sum()))
+
+
+def test_a_pattern_without_rows_or_nonzeros() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    for shape in ((0, 5), (5, 0)):
+        crow = torch.zeros(shape[0] + 1, dtype=torch.int64)
+        for pattern in (
+            SparsePattern.from_csr(crow, none, shape),
+            SparsePattern.from_coo(none, none, shape),
+        ):
+            assert analyse(pattern, H200, (2, 2), 1).profile == TileProfile(0, 0, 0)

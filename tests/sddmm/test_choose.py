@@ -11,11 +11,11 @@ from sddmm import choose
 from sddmm.choose import TileProfile
 from sddmm.families import windows
 from sddmm.problem import Problem
-from sddmm.rates import rates_of
+from sddmm.rates import guessed
 from sddmm.registry import KERNELS
 from tests.conftest import H200
 
-RATES = rates_of(H200)
+RATES = guessed(H200)
 
 
 def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float16) -> Problem:
@@ -32,7 +32,10 @@ def best(asked: Problem, profile: TileProfile | None = None) -> str:
         enough = asked.nnz / tiles >= choose.least_nonzeros(asked, spec, RATES)
         profile = TileProfile(min(tiles, asked.nnz), tiles * enough, asked.nnz * enough)
     width = windows.width_of(KERNELS["windows"], asked)
-    return choose.predictions(asked, spec, profile, width, RATES, H200)[0].name
+    ways = choose.without_tiles(asked, width, RATES, H200)
+    if spec is not None and profile is not None:
+        ways += choose.with_tiles(asked, spec, profile, RATES, H200)
+    return min(ways, key=lambda way: way.us).name
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,9 @@ def best(asked: Problem, profile: TileProfile | None = None) -> str:
     [
         (problem(10_000, 5_000_000), "tile_wgmma_128x256x64"),
         (problem(10_000, 5_000_000, k=1024), "tile_wgmma_128x256x64"),
+        (problem(5_000, 1_250_000), "tile_wgmma_128x224x64"),  # seven waves of either width
+        (problem(10_000, 1_000_000, k=5000), "row_gather"),  # by slices
+        (problem(10_000, 2_000_000, k=5000), "tile_wgmma_128x256x64"),
         (problem(10_000, 1_000_000), "row_gather"),
         (problem(10_000, 1_000_000, k=128), "row_gather"),
         (problem(10_000, 100_000), "row_gather"),
@@ -54,6 +60,21 @@ def best(asked: Problem, profile: TileProfile | None = None) -> str:
 )
 def test_the_quickest_as_measured_is_chosen(asked: Problem, name: str) -> None:
     assert best(asked) == name
+
+
+def test_long_rows_are_gathered_by_slices_that_stay_in_l2() -> None:
+    long = problem(10_000, 1_000_000, k=5000)
+    assert choose.gather_slice(long, long.nnz, H200) == 512
+    whole = replace(long, k=1000)  # both operands stay
+    assert choose.gather_slice(whole, whole.nnz, H200) == 1000
+    once = problem(10_000, 50_000, k=5000)  # no row is read often
+    assert choose.gather_slice(once, once.nnz, H200) == 5000
+
+
+def test_a_pattern_that_is_gathered_sooner_than_one_tile_is_not_counted() -> None:
+    spec = KERNELS["tile_wgmma_128x256x64"]
+    assert not choose.tiles_may_pay(problem(5_000, 25_000), spec, RATES, H200)
+    assert choose.tiles_may_pay(problem(5_000, 250_000), spec, RATES, H200)
 
 
 def test_dense_blocks_among_scattered_nonzeros_make_a_hybrid() -> None:

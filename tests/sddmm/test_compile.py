@@ -115,12 +115,12 @@ def test_every_kernel_compiles_without_spilling(
 @pytest.mark.parametrize("csr", ["true", "false"])
 def test_the_analysis_compiles_too(arch: str, index: str, csr: str) -> None:
     folder, include = families.KERNEL_FOLDER, families.INCLUDE
-    macros = {"SDDMM_INDEX": index, "SDDMM_CSR": csr, "SDDMM_BLOCKS": "64"}
-    for source in ("analyse.cu", "tile_summary.cu", "tile_bounds.cu"):
+    macros = {"SDDMM_INDEX": index, "SDDMM_CSR": csr}
+    for source in ("analyse.cu", "tile_bounds.cu"):
         assert compile_kernel(folder / source, macros, arch, include).resources.spill_bytes == 0
 
 
 def test_every_source_is_of_a_kernel() -> None:
     used = {spec.source for spec in KERNELS.values()}
-    used |= {analysis.ANALYSE.source, analysis.SUMMARY.source, tile.BOUNDS.source}
+    used |= {analysis.ANALYSE.source, tile.BOUNDS.source}
     assert {path.name for path in Path(families.KERNEL_FOLDER).glob("*.cu")} == used

@@ -126,21 +126,20 @@ WGMMA = [name for name in KERNELS if name.startswith("tile_wgmma")]
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
 def test_wgmma_tiles_by_one_cluster(name: str, scaled: bool, out_dtype: torch.dtype) -> None:
-    """Nine tiles: pairs in the same columns and in different ones, and one left alone. Rows of few and
-    of more nonzeros than a warp looks ahead for."""
+    """Nine tiles: pairs in the same columns and in different ones, and one left alone. Rows of few
+    and of more nonzeros than a warp looks ahead for."""
     pair = replace(H200, sm_count=2)
     scattered = random_pattern(300, 600, 9_000, layout="coo")
     full = torch.arange(600)
     rows = torch.cat([scattered.row_ids.long(), torch.full_like(full, 150)])
-    pattern = SparsePattern.from_coo(rows, torch.cat([scattered.col_indices.long(), full]), (300, 600))
-    check(
-        name, pattern, 200, torch.float16, scaled=scaled, out_dtype=out_dtype, device=pair
-    )  # fmt: skip
+    cols = torch.cat([scattered.col_indices.long(), full])
+    pattern = SparsePattern.from_coo(rows, cols, (300, 600))
+    check(name, pattern, 200, torch.float16, scaled=scaled, out_dtype=out_dtype, device=pair)
 
 
 @pytest.mark.parametrize("name", WGMMA)
 def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
-    """Neighbours in the list that share neither rows nor columns, and the end of a head in a pair."""
+    """Neighbours in the list that share neither rows nor columns; a pair across the end of a head."""
     rows = torch.tensor([0, 3, 130, 260, 299])
     pattern = SparsePattern.from_coo(rows, torch.tensor([5, 700, 300, 10, 800]), (300, 900))
     check(name, pattern, 70, torch.bfloat16, heads=3, device=replace(H200, sm_count=2))

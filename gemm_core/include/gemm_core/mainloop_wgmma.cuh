@@ -41,7 +41,7 @@ struct MainloopWgmma {
         : count(count_),
           rank(ptx::cluster_rank()),
           tile(blockIdx.x),
-          step(ptx::grid_blocks()) {}
+          step(gridDim.x) {}
     __device__ __forceinline__ bool any() const { return tile - rank < count; }
     __device__ __forceinline__ void advance() { tile += step; }
   };

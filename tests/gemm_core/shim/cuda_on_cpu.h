@@ -58,7 +58,7 @@ inline double __hiloint2double(int high, int low) {
   return d;
 }
 
-inline Index threadIdx, blockIdx;
+inline Index threadIdx, blockIdx, gridDim;
 alignas(1024) inline unsigned char shared[232448];
 
 namespace shim {
@@ -77,8 +77,8 @@ inline ucontext_t scheduler;
 inline int current, running;
 inline std::function<void()> body;
 
-// Blocks of the grid, and how many make a cluster: set before `run`.
-inline int grid_blocks, cluster_blocks = 1;
+// How many blocks make a cluster: set before `run`.
+inline int cluster_blocks = 1;
 // Shared memory of the cluster's blocks; that of the one whose fibers run lies in `shared`.
 inline std::vector<std::vector<unsigned char>> put_away;
 inline int rank() { return int(blockIdx.x) % cluster_blocks; }
@@ -143,7 +143,7 @@ inline void entry() {
 
 inline void run(int blocks, int threads, std::function<void()> kernel) {
   body = std::move(kernel);
-  grid_blocks = blocks;
+  gridDim = {unsigned(blocks), 0, 0};
   fibers.resize(cluster_blocks * threads);
   for (auto& fiber : fibers) fiber.stack.resize(stack_bytes);
   for (int first = 0; first < blocks; first += cluster_blocks) {
@@ -203,10 +203,29 @@ inline unsigned __match_any_sync(unsigned, T value) {
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
 template <class T, class U>
-inline void atomicAdd(T* at, U value) {
+inline T atomicAdd(T* at, U value) {
+  const T before = *at;
   *at += value;
+  return before;
 }
-inline void atomicOr(unsigned* at, unsigned value) { *at |= value; }
+template <class T>
+inline void atomicOr(T* at, T value) {
+  *at |= value;
+}
+template <class T>
+inline T atomicExch(T* at, T value) {
+  const T before = *at;
+  *at = value;
+  return before;
+}
+inline void __threadfence() {}
+inline unsigned __ballot_sync(unsigned, bool value) {
+  unsigned bits = 0;
+  shim::with_warp(value, [&](const bool* all, int) {
+    for (int i = 0; i < shim::warp_size; ++i) bits |= unsigned(all[i]) << i;
+  });
+  return bits;
+}
 inline bool __all_sync(unsigned, bool value) {
   bool all_true = true;
   shim::with_warp(value, [&](const bool* all, int) {

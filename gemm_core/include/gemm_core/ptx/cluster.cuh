@@ -10,13 +10,6 @@ __device__ __forceinline__ unsigned int cluster_rank() {
   return rank;
 }
 
-// Blocks of the whole grid.
-__device__ __forceinline__ unsigned int grid_blocks() {
-  unsigned int blocks;
-  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
-  return blocks;
-}
-
 // All threads of all blocks of the cluster, whole warps at a time.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");

@@ -9,7 +9,6 @@
 namespace gemm_core::ptx {
 
 inline unsigned cluster_rank() { return shim::rank(); }
-inline unsigned grid_blocks() { return shim::grid_blocks; }
 inline void cluster_sync() { shim::cluster_barrier.wait(int(shim::fibers.size())); }
 inline void fence_mbarrier_init() {}
 inline void mbarrier_arrive_at(unsigned barrier, unsigned rank) {
