@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +34,7 @@ class AnalyseArguments(ctypes.Structure):
     ]
 
 
-ANALYSE = KernelSpec("analyse", "analysis", "analyse.cu", (), threads=256, shared_bytes=256)
+ANALYSE = KernelSpec("analyse", "analysis", "analyse.cu", (), threads=256, shared_bytes=9 * 1024)
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,40 @@ def analyse(
 
     block: of the tiles to count, if any; least: nonzeros that make a tile worth computing whole.
     """
+    return begin(pattern, device, block, least).finish()
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An analysis under way; rows and cols exist, but their values are not there yet."""
+
+    pattern: SparsePattern
+    rows: Tensor
+    cols: Tensor
+    counted: tuple[tuple[int, int], int] | None
+    counts: Tensor | None
+    read: Callable[[], list[int]]
+
+    def finish(self) -> Analysis:
+        found, *totals = self.read()
+        if found & _INVALID:
+            self.pattern.check()
+            raise ValueError(f"{self.pattern!r} has indices outside its shape")
+        return Analysis(
+            rows=self.rows,
+            cols=self.cols,
+            rows_ascend=not found & _ROWS_FALL,
+            columns_ascend=not found & _COLUMNS_FALL,
+            counted=self.counted,
+            counts=self.counts,
+            profile=None if self.counts is None else TileProfile(*totals),
+        )
+
+
+def begin(
+    pattern: SparsePattern, device: Device, block: tuple[int, int] | None, least: int
+) -> Pending:
+    """As `analyse`, without waiting. A thread finishes one before it begins another."""
     (m, n), nnz = pattern.shape, pattern.nnz
     major, cols = pattern.major_indices.contiguous(), pattern.col_indices.contiguous()
     narrow = cols.dtype == torch.int32
@@ -76,19 +111,9 @@ def analyse(
         0 if narrow else cols_32.data_ptr(), address(counts), *mailbox.addresses, nnz, m, n,
         *(block or (1, 1)), least,
     )  # fmt: skip
-    found, *totals = mailbox.read(device.index)
-    if found & _INVALID:
-        pattern.check()
-        raise ValueError(f"{pattern!r} has indices outside its shape")
-    return Analysis(
-        rows=rows,
-        cols=cols_32,
-        rows_ascend=not found & _ROWS_FALL,
-        columns_ascend=not found & _COLUMNS_FALL,
-        counted=None if block is None else (block, least),
-        counts=counts,
-        profile=None if counts is None else TileProfile(*totals),
-    )
+    counted = None if block is None else (block, least)
+    read = functools.partial(mailbox.read, device.index)
+    return Pending(pattern, rows, cols_32, counted, counts, read)
 
 
 @functools.cache

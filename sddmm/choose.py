@@ -66,7 +66,7 @@ class Prediction:
 
 
 def gather_slice(problem: Problem, nonzeros: int, device: Device) -> int:
-    """Elements of k that are gathered at a time: all, unless a slice of the operands stays in L2."""
+    """Elements of k to gather at a time: all, unless only a slice of the operands stays in L2."""
     row_bytes = problem.k * problem.dtype.itemsize
     rows = min(problem.n, nonzeros) + min(problem.m, nonzeros)
     reused = nonzeros >= _REUSES * rows
@@ -121,8 +121,7 @@ def one_tile_us(problem: Problem, spec: KernelSpec, rates: Rates) -> float:
 
 
 def tiles_may_pay(problem: Problem, spec: KernelSpec, rates: Rates, device: Device) -> bool:
-    """Whether it is worth counting a pattern's nonzeros by tile: not if one tile costs as much as to
-    gather them all."""
+    """Whether to count a pattern's nonzeros by tile: not if one tile costs what gathering all does."""
     return tile_us(problem, spec, 1, rates, device) < gather_us(problem, problem.nnz, rates, device)
 
 

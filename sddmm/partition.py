@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sddmm.pattern import row_major
 
-# Rows of the matrix whose tiles are walked together (tile_list): about as many as columns are under way
-# at once then, so that a wave of tiles touches the fewest rows of A and columns of B.
+# Rows of the matrix whose tiles are walked together (tile_list): about as many as columns are under
+# way at once then, so that a wave of tiles touches the fewest rows of A and columns of B.
 _BAND_ROWS = 2048
 
 

@@ -26,7 +26,7 @@ _VERSION = 1
 _SIZE, _NNZ, _K = 8192, 1 << 20, 256  # gathered: 8 MiB of rows, which stay in L2
 _COPIED = 1 << 28  # bytes
 _PRODUCT = 4096
-_REPEATS = 5
+_REPEATS = 10
 
 
 @dataclass(frozen=True)

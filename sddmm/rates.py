@@ -25,7 +25,7 @@ _H200 = Rates(
 )
 _H200_MULTIPROCESSORS = 132
 # What the probe measures on it.
-_H200_SPEED = Speed(gather_bytes=9.0e12, copy_bytes=4.0e12, mm_flops=650e12)
+_H200_SPEED = Speed(gather_bytes=8.6e12, copy_bytes=4.0e12, mm_flops=866e12)
 
 
 @functools.cache

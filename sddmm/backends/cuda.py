@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gemm_core.device import Device
 from gemm_core.device import device as device_of
-from sddmm import choose
-from sddmm.analysis import Analysis, analyse, crow_of
+from sddmm import analysis, choose
+from sddmm.analysis import Analysis, crow_of
 from sddmm.families import Bound, Launch, gather, tile, tile_tma, windows
 from sddmm.memory import out_of_memory
 from sddmm.partition import (
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class GpuExecute:
     """The launches that compute a problem, one after the other, on the current stream.
 
-    What follows from where the operands lie is worked out when they come to lie elsewhere. reason: of
-    the choice, a line or more; refusals: of the kernels that do not serve.
+    What follows from where the operands lie is worked out when they come to lie elsewhere.
+    reason: of the choice, a line or more; refusals: of the kernels that do not serve.
     """
 
     def __init__(
@@ -110,13 +110,16 @@ class CudaBackend:
         kernel: str | None = None,
         reuse: bool = True,
     ) -> Execute:
-        with torch.cuda.device(_index(problem)):
-            try:
-                return prepared_for(pattern, problem, device_of(_index(problem)), kernel, reuse)
-            except torch.OutOfMemoryError as error:
-                least = 4 * problem.nnz  # the rows
-                what = f"preparing a plan of {problem.nnz} nonzeros"
-                raise out_of_memory(f"{what}, at least,", least, problem.device) from error
+        index = _index(problem)
+        if index != torch.cuda.current_device():
+            with torch.cuda.device(index):
+                return self.prepare(pattern, problem, kernel, reuse)
+        try:
+            return prepared_for(pattern, problem, device_of(index), kernel, reuse)
+        except torch.OutOfMemoryError as error:
+            least = 4 * problem.nnz  # the rows
+            what = f"preparing a plan of {problem.nnz} nonzeros"
+            raise out_of_memory(f"{what}, at least,", least, problem.device) from error
 
 
 def prepared_for(
@@ -146,24 +149,36 @@ class _Preparation:
             demanded = f"kernel   {kernel}, as demanded"
             return self._execute(self._demanded(kernel), lambda: [demanded])
         if not reuse or self.problem.nnz == 0:
-            known = self._analysed(None)
-            stored = Nonzeros(known.rows, known.cols, None)
-            launch = gather.prepare(KERNELS[choose.GATHER], stored, self.problem, self.device)
             least = f"kernel   {choose.GATHER}, which prepares least"
-            return self._execute((launch,), lambda: [least])
+            return self._execute((self._gathered(grouped=False),), lambda: [least])
         return self._choose()
 
     def _choose(self) -> GpuExecute:
         terms, spec = self.terms, self.terms.counted_spec
-        profile, ranked = self._analysed(spec).profile, list(terms.without_tiles)
+        ranked = list(terms.without_tiles)
+        if spec is None and ranked[0].name == choose.GATHER:
+            return self._execute((self._gathered(grouped=True),), lambda: _told(ranked))
+        profile = self._analysed(spec).profile
         if spec is not None and profile is not None:
             ranked += choose.with_tiles(self.problem, spec, profile, terms.rates, self.device)
-        ranked.sort(key=lambda prediction: prediction.us)
+        ranked.sort(key=_time)
         if ranked[0].name == choose.HYBRID and spec is not None:
             launches = self._hybrid(spec)
         else:
             launches = self._single(KERNELS[ranked[0].name])
         return self._execute(launches, lambda: _told(ranked))
+
+    def _gathered(self, grouped: bool) -> Launch:
+        """row_gather, made while the GPU looks at the pattern. grouped: by row, if it is not so."""
+        spec, pending = KERNELS[choose.GATHER], self._begun()
+        stored = Nonzeros(pending.rows, pending.cols, None)
+        try:
+            launch = gather.prepare(spec, stored, self.problem, self.device)
+        finally:
+            known = self._known = self._kept(pending)
+        if grouped and not known.rows_ascend:
+            launch = gather.prepare(spec, self.grouped, self.problem, self.device)
+        return launch
 
     def _demanded(self, kernel: str) -> tuple[Launch, ...]:
         if kernel == choose.HYBRID:
@@ -233,19 +248,29 @@ class _Preparation:
         """What is known of the pattern; with its tiles' counts if `spec` has tiles."""
         counted = None if spec is None else (spec.tile[:2], self._least(spec))
         if self._known is None or counted not in (None, self._known.counted):
-            self._known = self._newest(counted)
+            self._known = self._kept(self._begun(counted))
         return self._known
 
-    def _newest(self, counted: tuple[tuple[int, int], int] | None) -> Analysis:
-        """The pattern's own, if it was counted so, else a new one."""
-        newest: list[Analysis] = self.pattern.derive("gpu_analysis", list)
-        for known in newest:
+    def _begun(
+        self, counted: tuple[tuple[int, int], int] | None = None
+    ) -> Analysis | analysis.Pending:
+        """The pattern's own analysis, if its tiles were counted so, else a new one."""
+        for known in self._newest:
             if counted in (None, known.counted):
                 return known
         block, least = counted or (None, 1)
-        made = analyse(self.pattern, self.device, block, least)
-        newest[:] = [made]
-        return made
+        return analysis.begin(self.pattern, self.device, block, least)
+
+    def _kept(self, pending: Analysis | analysis.Pending) -> Analysis:
+        known = pending if isinstance(pending, Analysis) else pending.finish()
+        self._newest[:] = [known]
+        return known
+
+    @property
+    def _newest(self) -> list[Analysis]:
+        """The last analysis of this pattern, if any."""
+        newest: list[Analysis] = self.pattern.derive("gpu_analysis", list)
+        return newest
 
     def _least(self, spec: KernelSpec) -> int:
         rates = self.terms.rates
@@ -255,6 +280,10 @@ class _Preparation:
 
     def _execute(self, launches: tuple[Launch, ...], reason: Callable[[], list[str]]) -> GpuExecute:
         return GpuExecute(launches, reason, self.terms.refusals, self.device.index)
+
+
+def _time(prediction: choose.Prediction) -> float:
+    return prediction.us
 
 
 def _told(ranked: list[choose.Prediction]) -> list[str]:
@@ -294,7 +323,7 @@ def _terms(problem: Problem, device: Device) -> _Terms:
     may_pay = spec is not None and choose.tiles_may_pay(problem, spec, rates, device)
     serves = choose.WINDOWS not in refusals
     width = windows.width_of(KERNELS[choose.WINDOWS], problem) if serves else 0
-    ways = choose.without_tiles(problem, width, rates, device)
+    ways = sorted(choose.without_tiles(problem, width, rates, device), key=_time)
     return _Terms(rates, refusals, spec, spec if may_pay else None, ways)
 
 

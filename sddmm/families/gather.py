@@ -1,7 +1,7 @@
 """row_gather: equally many nonzeros a warp, whatever the pattern. No preparation but row ids.
 
-Where rows are long and the operands larger than L2, a slice of k at a time, so that the slices of all
-rows stay there (choose.gather_slice).
+Where rows are long and the operands larger than L2, a slice of k at a time, so that the slices of
+all rows stay there (choose.gather_slice).
 """
 
 from __future__ import annotations

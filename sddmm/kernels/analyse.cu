@@ -10,6 +10,7 @@ using u64 = unsigned long long;
 using IndexType = SDDMM_INDEX;
 constexpr bool CSR = SDDMM_CSR;
 constexpr int THREADS = 256, EACH = 8, WARPS = THREADS / 32;  // EACH: nonzeros a thread
+constexpr int SPAN = THREADS * EACH;
 constexpr u32 ALL = 0xffffffff;
 
 // Bits of what is found (analysis.py).
@@ -39,17 +40,49 @@ __device__ __forceinline__ int row_of_warp(const IndexType* crow, int low, int h
   return low;
 }
 
-// The same by a thread.
-__device__ __forceinline__ int row_of(const IndexType* crow, int low, int high, i64 i) {
-  while (low < high) {
-    const int middle = low + (high - low + 1) / 2;
-    if (crow[middle] <= i) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
+// The largest of entries 0 .. i instead of entry i, by all threads of the block.
+__device__ __forceinline__ void running_largest(int* entries, int* by_warp) {
+  int* const own = entries + threadIdx.x * EACH;
+  for (int j = 1; j < EACH; ++j) own[j] = own[j] > own[j - 1] ? own[j] : own[j - 1];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int largest = own[EACH - 1];
+  for (int apart = 1; apart < 32; apart *= 2) {
+    const int other = __shfl_up_sync(ALL, largest, apart);
+    if (lane >= apart && other > largest) largest = other;
   }
-  return low;
+  if (lane == 31) by_warp[warp] = largest;
+  __syncthreads();
+  int before = __shfl_up_sync(ALL, largest, 1);
+  if (lane == 0) before = 0;
+  for (int w = 0; w < warp; ++w) before = by_warp[w] > before ? by_warp[w] : before;
+  for (int j = 0; j < EACH; ++j) own[j] = own[j] > before ? own[j] : before;
+  __syncthreads();
+}
+
+// A block's part of shared memory.
+struct Shared {
+  int rows[SPAN];  // of its nonzeros, counted from `low`
+  int by_warp[WARPS];
+  int low, high;  // the rows of its first and of its last nonzero
+  u64 sums[WARPS][RESULTS];
+};
+
+// Fills `shared` with the rows of nonzeros begin .. last, by all threads of the block.
+__device__ __forceinline__ void find_rows(const Arguments& p, i64 begin, i64 last, Shared& shared) {
+  if (threadIdx.x < 64) {
+    const int row = row_of_warp(p.major, 0, p.m - 1, threadIdx.x < 32 ? begin : last);
+    if (threadIdx.x == 0) shared.low = row;
+    if (threadIdx.x == 32) shared.high = row;
+  }
+  for (int i = threadIdx.x; i < SPAN; i += THREADS) shared.rows[i] = 0;
+  __syncthreads();
+  // Where rows begin: of those that begin at one place, all but the last are empty.
+  for (int row = shared.low + 1 + threadIdx.x; row <= shared.high; row += THREADS) {
+    const i64 at = p.major[row] - begin;
+    if (at >= 0 && at < SPAN) atomicMax(shared.rows + at, row - shared.low);
+  }
+  __syncthreads();
+  running_largest(shared.rows, shared.by_warp);
 }
 
 __device__ __forceinline__ u32 check_crow(const Arguments& p, i64 i) {
@@ -72,39 +105,61 @@ struct Seen {
   }
 };
 
-// Nonzero i, in one of the rows low .. high; by all lanes of a warp.
-__device__ __forceinline__ void visit(const Arguments& p, i64 i, int low, int high, Seen& seen) {
-  int tile = -1;
-  if (i < p.nnz) {
-    const i64 col = p.cols[i];
-    i64 row;
+// Checks and keeps nonzero i; its tile, or -1.
+__device__ __forceinline__ int visit(const Arguments& p, i64 i, i64 row, bool continues, i64 col,
+                                     Seen& seen) {
+  if (continues && p.cols[i - 1] > col) seen.found |= COLUMNS_FALL;
+  if (p.rows != nullptr) p.rows[i] = static_cast<int>(row);
+  if (p.cols_32 != nullptr) p.cols_32[i] = static_cast<int>(col);
+  if (row < 0 || row >= p.m || col < 0 || col >= p.n) {
+    seen.found |= INVALID;
+    return -1;
+  }
+  const int across = (p.n + p.block_n - 1) / p.block_n;
+  return static_cast<int>(row) / p.block_m * across + static_cast<int>(col) / p.block_n;
+}
+
+// The nonzeros from `begin` on, a block's; all reads of a thread are under way together.
+__device__ __forceinline__ void visit_all(const Arguments& p, i64 begin, const Shared& shared,
+                                          Seen& seen) {
+  i64 cols[EACH], rows[EACH];
+  int tiles[EACH], more[EACH], before[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const i64 i = begin + j * THREADS + threadIdx.x;
+    cols[j] = i < p.nnz ? p.cols[i] : 0;
+    rows[j] = CSR || i >= p.nnz ? 0 : p.major[i];
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const int here = j * THREADS + threadIdx.x;
+    const i64 i = begin + here;
+    tiles[j] = -1;
+    if (i >= p.nnz) continue;
     bool continues;  // the row of the nonzero before
     if constexpr (CSR) {
-      row = p.m > 0 ? row_of(p.major, low, high, i) : -1;
-      continues = row >= 0 && p.major[row] < i;
+      rows[j] = p.m > 0 ? shared.low + shared.rows[here] : -1;
+      continues = here > 0 ? shared.rows[here] == shared.rows[here - 1]
+                           : p.m > 0 && p.major[shared.low] < i;
     } else {
-      row = p.major[i];
-      continues = i > 0 && p.major[i - 1] == row;
-      if (i > 0 && p.major[i - 1] > row) seen.found |= ROWS_FALL;
+      const i64 previous = i > 0 ? p.major[i - 1] : -1;
+      continues = i > 0 && previous == rows[j];
+      if (i > 0 && previous > rows[j]) seen.found |= ROWS_FALL;
     }
-    if (i > 0 && continues && p.cols[i - 1] > col) seen.found |= COLUMNS_FALL;
-    const bool inside = row >= 0 && row < p.m && col >= 0 && col < p.n;
-    if (!inside) seen.found |= INVALID;
-    if (p.rows != nullptr) p.rows[i] = static_cast<int>(row);
-    if (p.cols_32 != nullptr) p.cols_32[i] = static_cast<int>(col);
-    if (inside && p.counts != nullptr) {
-      const int across = (p.n + p.block_n - 1) / p.block_n;
-      tile = static_cast<int>(row) / p.block_m * across + static_cast<int>(col) / p.block_n;
-    }
+    tiles[j] = visit(p, i, rows[j], continues, cols[j], seen);
   }
-  if (p.counts != nullptr) {
+  if (p.counts == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
     // One addition for all lanes of a tile: they are neighbours, and tiles may be very full.
-    const u32 alike = __match_any_sync(ALL, tile);
-    if (tile >= 0 && threadIdx.x % 32 == __ffs(alike) - 1) {
-      const int more = __popc(alike);
-      seen.count(atomicAdd(p.counts + tile, more), more, p.least);
-    }
+    const u32 alike = __match_any_sync(ALL, tiles[j]);
+    const bool first = tiles[j] >= 0 && threadIdx.x % 32 == __ffs(alike) - 1;
+    more[j] = first ? __popc(alike) : 0;
+    before[j] = first ? atomicAdd(p.counts + tiles[j], more[j]) : 0;
   }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j)
+    if (more[j] > 0) seen.count(before[j], more[j], p.least);
 }
 
 template <class T>
@@ -114,12 +169,12 @@ __device__ __forceinline__ T of_warp(T mine) {
 }
 
 // Adds up what the block has seen; the last block of all hands the results over.
-__device__ __forceinline__ void add_up(const Arguments& p, const Seen& seen, u64 (*sums)[RESULTS]) {
+__device__ __forceinline__ void add_up(const Arguments& p, const Seen& seen,
+                                       u64 (&sums)[WARPS][RESULTS]) {
   u32 found = seen.found;
   for (int apart = 16; apart > 0; apart /= 2) found |= __shfl_xor_sync(ALL, found, apart);
   const u64 filled = of_warp(seen.filled), worth = of_warp(seen.worth), held = of_warp(seen.held);
   const int warp = threadIdx.x / 32;
-  __syncthreads();  // what else lay there has been read
   if (threadIdx.x % 32 == 0) {
     sums[warp][0] = found, sums[warp][1] = filled, sums[warp][2] = worth, sums[warp][3] = held;
   }
@@ -140,23 +195,17 @@ __device__ __forceinline__ void add_up(const Arguments& p, const Seen& seen, u64
   atomicExch(p.state + RESULTS, u64{0});
 }
 
-// A block takes THREADS * EACH entries of crow and as many nonzeros.
+// A block takes SPAN entries of crow and as many nonzeros.
 extern "C" __global__ void __launch_bounds__(THREADS) sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  int* const rows = reinterpret_cast<int*>(shared);
-  const i64 begin = static_cast<i64>(blockIdx.x) * THREADS * EACH;
-  const i64 last = begin + THREADS * EACH < p.nnz ? begin + THREADS * EACH - 1 : p.nnz - 1;
-  if (CSR && threadIdx.x < 64 && begin < p.nnz && p.m > 0) {
-    const int row = row_of_warp(p.major, 0, p.m - 1, threadIdx.x < 32 ? begin : last);
-    if (threadIdx.x % 32 == 0) rows[threadIdx.x / 32] = row;
-  }
-  __syncthreads();
-  const int low = CSR ? rows[0] : 0, high = CSR ? rows[1] : 0;
+  Shared& block = *reinterpret_cast<Shared*>(shared);
+  const i64 begin = static_cast<i64>(blockIdx.x) * SPAN;
+  const i64 last = (begin + SPAN < p.nnz ? begin + SPAN : p.nnz) - 1;
   Seen seen;
-  for (int j = 0; j < EACH; ++j) {
-    const i64 i = begin + j * THREADS + threadIdx.x;
-    if (CSR) seen.found |= check_crow(p, i);
-    visit(p, i, low, high, seen);
+  if constexpr (CSR) {
+    for (int j = 0; j < EACH; ++j) seen.found |= check_crow(p, begin + j * THREADS + threadIdx.x);
+    if (begin < p.nnz && p.m > 0) find_rows(p, begin, last, block);
   }
-  add_up(p, seen, reinterpret_cast<u64(*)[RESULTS]>(shared));
+  visit_all(p, begin, block, seen);
+  add_up(p, seen, block.sums);
 }

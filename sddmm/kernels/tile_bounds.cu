@@ -1,5 +1,5 @@
-// Where the nonzeros of each row of each listed tile lie: two binary searches in a row whose columns
-// ascend. Limit: the latency of some ten dependent reads, which many threads hide.
+// Where the nonzeros of each row of each listed tile lie: a binary search in a row whose columns ascend,
+// and short ones from there. Limit: the latency of some twenty dependent reads, which many threads hide.
 #include "gemm_core/numeric.cuh"
 
 // First of cols[from .. to) that is not below `column`.
@@ -13,6 +13,13 @@ __device__ __forceinline__ int lower_bound(const int* cols, int from, int to, in
     }
   }
   return from;
+}
+
+// The same where the answer is near `from`: it is surrounded first, by steps that double.
+__device__ __forceinline__ int near_lower_bound(const int* cols, int from, int to, int column) {
+  gemm_core::i64 step = 4;
+  while (step < to - from && cols[from + step - 1] < column) from += step, step *= 2;
+  return lower_bound(cols, from, step < to - from ? from + static_cast<int>(step) : to, column);
 }
 
 struct Arguments {
@@ -33,8 +40,8 @@ extern "C" __global__ void __launch_bounds__(256) sddmm_kernel(const Arguments p
   int* const starts = p.starts + i * (p.parts + 1);
   int at = row < p.m ? p.crow[row] : 0;
   const int end = row < p.m ? p.crow[row + 1] : 0;
-  for (int part = 0; part <= p.parts; ++part) {
-    at = lower_bound(p.cols, at, end, tile.y * p.block_n + part * (p.block_n / p.parts));
-    starts[part] = at;
-  }
+  const int first = tile.y * p.block_n;
+  starts[0] = at = lower_bound(p.cols, at, end, first);
+  for (int part = 1; part <= p.parts; ++part)
+    starts[part] = at = near_lower_bound(p.cols, at, end, first + part * (p.block_n / p.parts));
 }

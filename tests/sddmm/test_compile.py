@@ -64,7 +64,8 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Compiler]:
 
 
 def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int) -> None:
-    """Ask for the kernel as a plan does, without values and with, for operands whose rows lie `pitch` elements apart."""
+    """Ask for the kernel as a plan does, without values and with, for operands whose rows lie
+    `pitch` elements apart."""
     index = torch.zeros(1, dtype=torch.int32)
     stored, rows = Nonzeros(index, index, None), SortedRows(index, index, None)
     places = TileList(torch.zeros(1, 2, dtype=torch.int32), spec.tile[:2])

@@ -139,7 +139,7 @@ def test_wgmma_tiles_by_one_cluster(name: str, scaled: bool, out_dtype: torch.dt
 
 @pytest.mark.parametrize("name", WGMMA)
 def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
-    """Neighbours in the list that share neither rows nor columns; a pair across the end of a head."""
+    """Neighbours in the list that share nothing, and a pair across the end of a head."""
     rows = torch.tensor([0, 3, 130, 260, 299])
     pattern = SparsePattern.from_coo(rows, torch.tensor([5, 700, 300, 10, 800]), (300, 900))
     check(name, pattern, 70, torch.bfloat16, heads=3, device=replace(H200, sm_count=2))

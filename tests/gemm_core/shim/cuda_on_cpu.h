@@ -193,6 +193,11 @@ inline T __shfl_xor_sync(unsigned, T value, int mask) {
   return __shfl_sync(0u, value, int(threadIdx.x % shim::warp_size) ^ mask);
 }
 template <class T>
+inline T __shfl_up_sync(unsigned, T value, int apart) {
+  const int lane = int(threadIdx.x % shim::warp_size);
+  return __shfl_sync(0u, value, lane < apart ? lane : lane - apart);
+}
+template <class T>
 inline unsigned __match_any_sync(unsigned, T value) {
   unsigned alike = 0;
   shim::with_warp(value, [&](const T* all, int) {
@@ -217,6 +222,10 @@ inline T atomicExch(T* at, T value) {
   const T before = *at;
   *at = value;
   return before;
+}
+template <class T>
+inline void atomicMax(T* at, T value) {
+  if (value > *at) *at = value;
 }
 inline void __threadfence() {}
 inline unsigned __ballot_sync(unsigned, bool value) {
