@@ -121,7 +121,7 @@ def one_tile_us(problem: Problem, spec: KernelSpec, rates: Rates) -> float:
 
 
 def tiles_may_pay(problem: Problem, spec: KernelSpec, rates: Rates, device: Device) -> bool:
-    """Whether to count a pattern's nonzeros by tile: not if one tile costs what gathering all does."""
+    """Whether to count nonzeros by tile: not if one tile costs what gathering them all does."""
     return tile_us(problem, spec, 1, rates, device) < gather_us(problem, problem.nnz, rates, device)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import sddmm
 from gemm_core.device import device
+from sddmm import choose
 from sddmm.pattern import SparsePattern
 from sddmm.registry import KERNELS
 from sddmm.spec import KernelSpec
@@ -37,11 +38,17 @@ def operands(
 
 
 def plan_of(
-    spec: KernelSpec, pattern: SparsePattern, k: int, dtype: torch.dtype, heads: int | None = None
+    spec: KernelSpec,
+    pattern: SparsePattern,
+    k: int,
+    dtype: torch.dtype,
+    heads: int | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> sddmm.Plan:
-    wide = torch.promote_types(dtype, torch.float32)
+    """Values of float32 or wider, unless asked otherwise."""
+    out_dtype = out_dtype or torch.promote_types(dtype, torch.float32)
     return sddmm.plan(
-        pattern, k=k, dtype=dtype, heads=heads, out_dtype=wide, precision=spec.precision,
+        pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=spec.precision,
         kernel=spec.name,
     )  # fmt: skip
 
@@ -52,8 +59,9 @@ def check(
     k: int,
     dtype: torch.dtype,
     heads: int | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> None:
-    plan = plan_of(spec, pattern, k, dtype, heads)
+    plan = plan_of(spec, pattern, k, dtype, heads, out_dtype)
     a, b = operands(pattern, k, dtype, heads)
     out = torch.full(plan.problem.values_shape, torch.nan, dtype=plan.problem.out_dtype).cuda()
     assert_close(plan.run(a, b, out), pattern, a, b, precision=spec.precision)
@@ -91,6 +99,7 @@ def test_every_family_of_patterns(spec: KernelSpec, dtype: torch.dtype) -> None:
     for name, pattern in patterns().items():
         try:
             check(spec, pattern, 64, dtype)
+            check(spec, pattern, 64, dtype, out_dtype=dtype)
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
 
@@ -124,6 +133,48 @@ def test_heads_and_index_types(
         150, 90, 3000, layout="coo", shuffled=True, device="cuda", index_dtype=index_dtype
     )
     check(spec, pattern, 48, dtype, heads=3)
+
+
+@every_kernel
+def test_more_tiles_than_multiprocessors(spec: KernelSpec) -> None:
+    pattern = random_pattern(6000, 5000, 200_000, device="cuda")
+    for out_dtype in (spec.dtypes[0], None):
+        check(spec, pattern, 200, spec.dtypes[0], out_dtype=out_dtype)
+
+
+@pytest.mark.parametrize("dtype", KERNELS["row_gather"].dtypes)
+def test_rows_gathered_by_slices(dtype: torch.dtype) -> None:
+    """Operands of more than L2; two runs of one plan at a time keep their partial sums apart."""
+    k, spec = 8200 // dtype.itemsize * 2, KERNELS["row_gather"]
+    pattern = random_pattern(8000, 8000, 70_000, device="cuda")
+    plan = plan_of(spec, pattern, k, dtype)
+    assert choose.gather_slice(plan.problem, pattern.nnz, device(0)) < k
+    pairs = [operands(pattern, k, dtype) for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in pairs]
+    torch.cuda.synchronize()
+    results = []
+    for (a, b), stream in zip(pairs, streams, strict=True):
+        with torch.cuda.stream(stream):
+            results.append(plan.run(a, b))
+    torch.cuda.synchronize()
+    for (a, b), values in zip(pairs, results, strict=True):
+        assert_close(values, pattern, a, b)
+
+
+def test_a_result_without_room_is_told_in_bytes() -> None:
+    heads, size = 1000, 1000
+    full = torch.cartesian_prod(torch.arange(size), torch.arange(size)).T
+    pattern = coo(full[0], full[1], (size, size))
+    plan = plan_of(KERNELS["row_gather"], pattern, 1, torch.float16, heads)
+    a, b = operands(pattern, 1, torch.float16, heads)
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    try:
+        with pytest.raises(
+            torch.OutOfMemoryError, match=r"shape \(1000, 1000000\) wants 4000000000 bytes"
+        ):
+            plan.run(a, b)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 @every_kernel

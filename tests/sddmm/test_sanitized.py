@@ -20,8 +20,9 @@ def test_a_small_ragged_case(spec: KernelSpec) -> None:
     dtype = spec.dtypes[0]
     a = torch.randn(150, 104, device="cuda").to(dtype)
     b = torch.randn(290, 104, device="cuda").to(dtype).mT
-    plan = sddmm.plan(
-        pattern, k=104, dtype=dtype, out_dtype=torch.float32, precision=spec.precision,
-        kernel=spec.name,
-    )  # fmt: skip
-    assert_close(plan.run(a, b), pattern, a, b, precision=spec.precision)
+    for out_dtype in {dtype, torch.float32}:
+        plan = sddmm.plan(
+            pattern, k=104, dtype=dtype, out_dtype=out_dtype, precision=spec.precision,
+            kernel=spec.name,
+        )  # fmt: skip
+        assert_close(plan.run(a, b), pattern, a, b, precision=spec.precision)
