@@ -67,7 +67,7 @@ def compile_kernel(
     The key is the content of the source and of every header it includes, the macros, the
     architecture and NVRTC's version. Raises CompileError, or ImportError without cuda.core.
     """
-    path = cache_folder() / f"{source.stem}-{arch}-{_key(source, macros, arch, include)}.cubin"
+    path = _path(source, macros, arch, include)
     try:
         code, log = path.read_bytes(), path.with_suffix(".log").read_text(encoding="utf-8")
         return Cubin(code, log)
@@ -82,15 +82,27 @@ def compile_kernel(
 
 def compile_all(jobs: Iterable[tuple[Path, Mapping[str, str], str]]) -> None:
     """Fill the cache with (source, macros, arch), on all cores. Raises the first CompileError."""
+    missing = [job for job in jobs if not _path(*job).exists()]
+    if not missing:
+        return
     spawn = multiprocessing.get_context("spawn")  # a fork would take CUDA's state with it
     with ProcessPoolExecutor(mp_context=spawn) as pool:
-        for future in [pool.submit(_fill, *job) for job in jobs]:
+        for future in [pool.submit(_fill, *job) for job in missing]:
             future.result()
 
 
 def _fill(source: Path, macros: Mapping[str, str], arch: str) -> None:
     """As compile_kernel; a cubin need not travel back."""
     compile_kernel(source, macros, arch)
+
+
+def _path(
+    source: Path,
+    macros: Mapping[str, str],
+    arch: str,
+    include: tuple[Path, ...] = (INCLUDE_FOLDER,),
+) -> Path:
+    return cache_folder() / f"{source.stem}-{arch}-{_key(source, macros, arch, include)}.cubin"
 
 
 def cache_folder() -> Path:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from filelock import FileLock
 
 from gemm_core import gemm
-from gemm_core.compile import KERNEL_FOLDER, compile_all
+from gemm_core.compile import KERNEL_FOLDER, cache_folder, compile_all
 from gemm_core.device import device
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
@@ -38,7 +39,9 @@ def _compiled_by_all_cores() -> None:
                 precision=spec.precision,
             )  # fmt: skip
             jobs.append((KERNEL_FOLDER / spec.source, spec.macros(problem), device(0).arch))
-    compile_all(jobs)
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with FileLock(cache_folder() / "tests.lock"):  # one process for all that test beside it
+        compile_all(jobs)
 
 
 # Unit roundoff of what a kernel rounds its operands to.
