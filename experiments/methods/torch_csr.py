@@ -1,6 +1,6 @@
 """torch.sparse.sampled_addmm on a CSR tensor: what PyTorch offers (cuSPARSE on a GPU).
 
-It has no half types: on a GPU it is given them as float32, converted beforehand, uncounted.
+It has no half types: on a GPU it is given them as float32, converted in its preparation.
 """
 
 from __future__ import annotations

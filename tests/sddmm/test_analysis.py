@@ -98,6 +98,20 @@ def test_many_blocks_add_up(layout: str) -> None:
         assert found.profile == TileProfile(int((counts > 0).sum()), len(worth), int(worth.sum()))
 
 
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+def test_columns_that_fall_from_one_block_to_the_next(layout: str) -> None:
+    """A block takes 2048 nonzeros; the last column of one and the first of the next are compared,
+    if they are of one row."""
+    cols = torch.cat([torch.arange(2048), torch.arange(2047)])
+    for row, ascend in ((0, False), (1, True)):
+        rows = torch.cat([torch.zeros(2048, dtype=torch.int64), torch.full((2047,), row)])
+        pattern = SparsePattern.from_coo(rows, cols, (2, 2048))
+        if layout == "csr":
+            crow = torch.searchsorted(rows, torch.arange(3))
+            pattern = SparsePattern.from_csr(crow, cols, (2, 2048))
+        assert analyse(pattern, H200, None, 1).columns_ascend == ascend
+
+
 def test_a_pattern_without_rows_or_nonzeros() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     for shape in ((0, 5), (5, 0)):
