@@ -43,7 +43,8 @@ class Sampling:
 def read(S: Any) -> Sampling:
     """The sampling that S, of any supported kind, stands for."""
     if isinstance(S, SparsePattern):
-        return Sampling(PATTERNS.same(S), None, unchanged)
+        # Asked once, as asking takes microseconds.
+        return Sampling(S.derive("same", lambda: PATTERNS.same(S)), None, unchanged)
     if isinstance(S, Tensor):
         return _from_torch(S)
     if isinstance(S, tuple) and len(S) == 3:

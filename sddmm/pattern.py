@@ -55,10 +55,15 @@ class SparsePattern:
     crow_indices: Tensor | None = None
     row_indices: Tensor | None = None
     _derived: dict[str, tuple[tuple[int, ...], Any]] = field(default_factory=dict, init=False)
+    # The index tensors whose in-place changes torch counts: not those of inference mode.
+    _counted: tuple[Tensor, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         if (self.crow_indices is None) == (self.row_indices is None):
             raise ValueError("a pattern has either crow_indices (CSR) or row_indices (COO)")
+        tensors = (self.major_indices, self.col_indices)
+        counted = tuple(tensor for tensor in tensors if not tensor.is_inference())
+        object.__setattr__(self, "_counted", counted)
 
     @classmethod
     def from_coo(cls, row_indices: Any, col_indices: Any, shape: tuple[int, int]) -> SparsePattern:
@@ -128,10 +133,8 @@ class SparsePattern:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Torch's in-place change counters of the index tensors."""
-        major = self.crow_indices if self.crow_indices is not None else self.row_indices
-        assert major is not None
-        return _version(major), _version(self.col_indices)
+        """Torch's in-place change counters of the index tensors that have one."""
+        return tuple([tensor._version for tensor in self._counted])
 
     def check(self) -> None:
         """Raise ValueError if an index lies outside the shape or crow_indices fall."""
@@ -231,11 +234,6 @@ class SparsePattern:
         for indices in (self.major_indices, self.col_indices):
             digest.update(indices.cpu().contiguous().numpy().data)
         return digest.hexdigest()
-
-
-def _version(tensor: Tensor) -> int:
-    """Torch keeps no counter for inference tensors: those must not change under a pattern."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def compress(sorted_ids: Tensor, groups: int) -> Tensor:

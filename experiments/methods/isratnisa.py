@@ -3,8 +3,9 @@
 Source: Nisa, Sukumaran-Rajam, Kurt, Hong, Sadayappan, "Sampled Dense Matrix Multiplication for
 High-Performance Machine Learning", HiPC 2018, and the published CPU reference, an OpenMP loop over
 the nonzeros. Re-implemented from a description. On a GPU it runs with the best of its four panel
-heights, half types as float32, converted in its preparation. On the CPU the panels of active rows
-only set the order of the nonzeros; shared memory, and with it the panel height, means nothing there.
+heights, half types as float32, converted in its preparation. On the CPU the panels of active
+rows only set the order of the nonzeros; shared memory, and with it the panel height, means nothing
+there.
 """
 
 from __future__ import annotations
