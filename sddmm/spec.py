@@ -20,7 +20,8 @@ ELEMENTS = {
 }
 
 _INT32 = 2**31
-# Above this, counting a pattern's nonzeros by tile takes too much memory.
+# Above this, counting a pattern's nonzeros by tile takes too much memory, and numbering the tiles of
+# all heads more than 32 bits.
 _MOST_TILES = 2**28
 
 
@@ -69,8 +70,9 @@ class KernelSpec:
             return "has nothing to multiply where k is 0"
         if self.family != "gather" and problem.nnz >= _INT32:
             return f"counts nonzeros in 32 bits, got {problem.nnz}"
-        if self.tiles(problem.m, problem.n) > _MOST_TILES:
-            return f"counts at most {_MOST_TILES} tiles, got {self.tiles(problem.m, problem.n)}"
+        tiles = (problem.heads or 1) * self.tiles(problem.m, problem.n)
+        if tiles > _MOST_TILES:
+            return f"counts at most {_MOST_TILES} tiles, got {tiles}"
         return None
 
     def tiles(self, m: int, n: int) -> int:

@@ -39,7 +39,8 @@ def prepare(
 ) -> Launch:
     starts = starts_of(rows, tiles, problem.m, device, parts=_STARTS)
     heads = problem.heads or 1
-    clusters = min(-(-tiles.length * heads // _CLUSTER), device.sm_count // _CLUSTER)
+    at_once = max(1, device.sm_count // _CLUSTER)
+    clusters = min(-(-tiles.length * heads // _CLUSTER), at_once)
     block_m, block_n, block_k = spec.tile
     fixed = {**types(problem), **spec.defines}
 

@@ -120,6 +120,11 @@ def test_kernels_say_what_they_do_not_serve() -> None:
         "counts at most 268435456 tiles, got 4294967296"
     )
     assert KERNELS["row_gather"].refuses(vast, H200) is None
+    large = replace(half, m=2**18, n=2**18)  # 2^21 tiles
+    assert KERNELS["tile_wgmma_128x256x64"].refuses(replace(large, heads=128), H200) is None
+    assert KERNELS["tile_wgmma_128x256x64"].refuses(replace(large, heads=129), H200) == (
+        "counts at most 268435456 tiles, got 270532608"
+    )
     assert KERNELS["windows"].refuses(replace(half, nnz=2**31), H200) == (
         "counts nonzeros in 32 bits, got 2147483648"
     )
