@@ -20,8 +20,8 @@ ELEMENTS = {
 }
 
 _INT32 = 2**31
-# Above this, counting a pattern's nonzeros by tile takes too much memory, and numbering the tiles of
-# all heads more than 32 bits.
+# Above this, counting a pattern's nonzeros by tile takes too much memory; and the tiles of all
+# heads are numbered in 32 bits.
 _MOST_TILES = 2**28
 
 
