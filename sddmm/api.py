@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,8 @@ from torch import Tensor
 
 from sddmm.interop import Sampling, read
 from sddmm.operands import as_operands, check_values, differentiates, oriented, problem_of
-from sddmm.plan import Plan, plan_for
+from sddmm.pattern import SparsePattern
+from sddmm.plan import Plan, Prepared, prepare_once
 from sddmm.problem import Problem, make_problem
 
 # Kinds of operands whose plans a pattern remembers without asking again what they are.
@@ -54,8 +54,9 @@ def sddmm(
     sampling = read(S)
     a, b, give_back = as_operands(a, b)
     values = sampling.values if scale else None
-    made, a, b = _fitted(sampling, a, b, values, out_dtype, precision)
-    return _give(sampling, _sampled(made, a, b, values, float(alpha)), give_back)
+    pattern, made, a, b = _fitted(sampling, a, b, values, out_dtype, precision)
+    result = _sampled(pattern, made, a, b, values, float(alpha))
+    return _give(sampling, result, give_back)
 
 
 def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
@@ -71,8 +72,8 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
         )
     a, b, give_back = as_operands(a, b)
     values = sampling.values if beta != 0 else None
-    made, a, b = _fitted(sampling, a, b, values, None, "ieee")
-    result = _sampled(made, a, b, None, float(alpha))
+    pattern, made, a, b = _fitted(sampling, a, b, values, None, "ieee")
+    result = _sampled(pattern, made, a, b, None, float(alpha))
     if values is not None:
         result = result + beta * values
     return _give(sampling, result, give_back)
@@ -111,15 +112,20 @@ def plan(
     values = sampling.values if scale else None
     if values is not None:
         check_values(values, problem)
-    made = plan_for(pattern, problem, backend, kernel)
-    if values is None and alpha == 1.0 and not sampling.transposed:
-        return made
-    return replace(made, alpha=float(alpha), values=values, transposed=sampling.transposed)
+    made = prepare_once(pattern, problem, backend, kernel)
+    return Plan(pattern, made, float(alpha), values, sampling.transposed)
 
 
-def _sampled(made: Plan, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
+def _sampled(
+    pattern: SparsePattern,
+    made: Prepared,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    alpha: float,
+) -> Tensor:
     if differentiates(a, b, values):
-        return replace(made, alpha=alpha, values=values).sample(a, b)
+        return Plan(pattern, made, alpha, values).sample(a, b)
     return made.compute(a, b, values, alpha)
 
 
@@ -130,19 +136,20 @@ def _fitted(
     values: Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str,
-) -> tuple[Plan, Tensor, Tensor]:
-    """The plan for these operands, and the operands as it takes them; all is checked here.
+) -> tuple[SparsePattern, Prepared, Tensor, Tensor]:
+    """What is prepared for these operands, and they as it takes them; all is checked here.
 
-    What was checked once is not again: the pattern remembers the plans of operands like these.
+    What was checked once is not again: the pattern remembers operands like these.
     """
-    a, b = oriented(a, b, sampling.pattern, sampling.transposed)
+    pattern = sampling.pattern
+    a, b = oriented(a, b, pattern, sampling.transposed)
     like = (a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout)
     call = (like, out_dtype, precision, sampling.foreign, sampling.tracked)
-    known: dict[Any, Plan] = sampling.pattern.derive("calls", dict)
+    known: dict[Any, Prepared] = pattern.derive("calls", dict)
     made = known.get(call)
     if made is None:
-        problem = problem_of(sampling.pattern, a, b, out_dtype, precision)
-        made = plan_for(sampling.pattern, problem, reuse=not sampling.foreign)
+        problem = problem_of(pattern, a, b, out_dtype, precision)
+        made = prepare_once(pattern, problem, reuse=not sampling.foreign)
         if len(known) >= _MOST_CALLS:
             known.clear()
         known[call] = made
@@ -152,8 +159,9 @@ def _fitted(
         _check_foreign(made.problem, a, b)
     if not sampling.tracked and differentiates(a, b):
         # Gradients are taken after the call, from the same indices.
-        made = plan_for(sampling.kept(), made.problem, reuse=not sampling.foreign)
-    return made, a, b
+        pattern = sampling.kept()
+        made = prepare_once(pattern, made.problem, reuse=not sampling.foreign)
+    return pattern, made, a, b
 
 
 def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:

@@ -43,8 +43,9 @@ class Sampling:
 def read(S: Any) -> Sampling:
     """The sampling that S, of any supported kind, stands for."""
     if isinstance(S, SparsePattern):
-        # Asked once, as asking takes microseconds.
-        return Sampling(S.derive("same", lambda: PATTERNS.same(S)), None, unchanged)
+        # Asked once, as asking takes microseconds. S must not hold itself: it would not be freed.
+        other = S.derive("same", lambda: _other_than(S, PATTERNS.same(S)))
+        return Sampling(S if other is None else other, None, unchanged)
     if isinstance(S, Tensor):
         return _from_torch(S)
     if isinstance(S, tuple) and len(S) == 3:
@@ -57,6 +58,10 @@ def read(S: Any) -> Sampling:
         return _from_scipy_like(S)
     kind = f"a {package} matrix of format {S.format}" if hasattr(S, "format") else repr(type(S))
     raise TypeError(f"S must be {KINDS}; got {kind}")
+
+
+def _other_than(S: SparsePattern, pattern: SparsePattern) -> SparsePattern | None:
+    return None if pattern is S else pattern
 
 
 def _from_torch(S: Tensor) -> Sampling:

@@ -22,7 +22,7 @@ from torch import Tensor
 from sddmm.operands import check_operands, check_values, problem_of
 from sddmm.pattern import SparsePattern
 from sddmm.pattern_cache import PATTERNS
-from sddmm.plan import plan_for
+from sddmm.plan import prepare_once
 
 _library = torch.library.Library("sddmm", "DEF")
 _library.define(
@@ -59,7 +59,7 @@ def _sddmm(
     problem = problem_of(pattern, a, b, out_dtype, precision)
     if values is not None:
         check_values(values, problem)
-    return plan_for(pattern, problem, backend).compute(a, b, values, alpha)
+    return prepare_once(pattern, problem, backend).compute(a, b, values, alpha)
 
 
 def _sddmm_fake(

@@ -23,16 +23,13 @@ _lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """How one pattern is sampled for one problem; made by `sddmm.plan`, run any number of times.
+class Prepared:
+    """What a pattern keeps of a plan: all but itself, so that its memory is freed with it.
 
     `backend` computes it (`forced` if the caller named it, and so `kernel`), `refusals` says why
-    those asked before it do not, and `prepare_ms` is what making it took. `alpha` and `values`
-    (S's, or None) scale what `run` returns. `transposed`: S is CSC, and `pattern` the CSR form of
-    its transpose.
+    those asked before it do not, `prepare_ms` is what it took, and `versions` the pattern's then.
     """
 
-    pattern: SparsePattern
     problem: Problem
     backend: str
     forced: str | None
@@ -41,9 +38,50 @@ class Plan:
     prepare_ms: float
     execute: backends.Execute
     versions: tuple[int, ...]
+
+    def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
+        """A new tensor of values, not differentiable; what the torch operator runs."""
+        problem = self.problem
+        shape, dtype = problem.values_shape, problem.out_dtype
+        try:
+            out = torch.empty(shape, dtype=dtype, device=problem.device)
+        except torch.OutOfMemoryError as error:
+            wanted = math.prod(shape) * dtype.itemsize
+            raise out_of_memory(f"a result of shape {shape}", wanted, problem.device) from error
+        if out.numel():
+            self.execute(a, b, values, alpha, out)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How one pattern is sampled for one problem; made by `sddmm.plan`, run any number of times.
+
+    `alpha` and `values` (S's, or None) scale what `run` returns. `transposed`: S is CSC, and
+    `pattern` the CSR form of its transpose.
+    """
+
+    pattern: SparsePattern
+    prepared: Prepared
     alpha: float = 1.0
     values: Tensor | None = None
     transposed: bool = False
+
+    @property
+    def problem(self) -> Problem:
+        return self.prepared.problem
+
+    @property
+    def backend(self) -> str:
+        return self.prepared.backend
+
+    @property
+    def prepare_ms(self) -> float:
+        return self.prepared.prepare_ms
+
+    @property
+    def execute(self) -> backends.Execute:
+        return self.prepared.execute
 
     def run(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
         """alpha * (a @ b) at the pattern, times S's values if the plan holds them.
@@ -55,7 +93,7 @@ class Plan:
         If S was changed in place since, its work is done again first. (Torch counts a change of a
         sparse tensor's values as one of its indices; plan a SparsePattern to keep them apart.)
         """
-        if self.pattern.versions != self.versions:
+        if self.pattern.versions != self.prepared.versions:
             return self._renewed().run(a, b, out)
         a, b, give_back = as_operands(a, b)
         a, b = oriented(a, b, self.pattern, self.transposed)
@@ -71,13 +109,15 @@ class Plan:
 
     def _renewed(self) -> Plan:
         """This plan for the pattern as it is now."""
-        fresh = plan_for(self.pattern, self.problem, self.forced, self.kernel)
-        return replace(fresh, alpha=self.alpha, values=self.values, transposed=self.transposed)
+        made = self.prepared
+        return replace(
+            self, prepared=prepare_once(self.pattern, made.problem, made.forced, made.kernel)
+        )
 
     def sample(self, a: Tensor, b: Tensor) -> Tensor:
         """`run` for operands that are already checked and oriented as the pattern."""
         if not differentiates(a, b, self.values):
-            return self.compute(a, b, self.values, self.alpha)
+            return self.prepared.compute(a, b, self.values, self.alpha)
         values: Tensor = torch.ops.sddmm.sddmm(
             self.pattern.major_indices,
             self.pattern.col_indices,
@@ -88,22 +128,9 @@ class Plan:
             alpha=self.alpha,
             out_dtype=self.problem.out_dtype,
             precision=self.problem.precision,
-            backend=self.forced,
+            backend=self.prepared.forced,
         )
         return values
-
-    def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
-        """A new tensor of values, not differentiable; what the torch operator runs."""
-        problem = self.problem
-        shape, dtype = problem.values_shape, problem.out_dtype
-        try:
-            out = torch.empty(shape, dtype=dtype, device=problem.device)
-        except torch.OutOfMemoryError as error:
-            wanted = math.prod(shape) * dtype.itemsize
-            raise out_of_memory(f"a result of shape {shape}", wanted, problem.device) from error
-        if out.numel():
-            self.execute(a, b, values, alpha, out)
-        return out
 
     def explain(self) -> str:
         """What was chosen, why the others were not, and what it cost to prepare."""
@@ -118,7 +145,7 @@ class Plan:
             f"prepared in {self.prepare_ms:.3g} ms",
         ]
         lines += [f"  {note}" for note in getattr(self.execute, "notes", ())]
-        lines += [f"  not      {name}: {reason}" for name, reason in self.refusals.items()]
+        lines += [f"  not      {name}: {reason}" for name, reason in self.prepared.refusals.items()]
         return "\n".join(lines)
 
     def _check_fit(self, a: Tensor, b: Tensor) -> None:
@@ -153,36 +180,36 @@ class Plan:
             )
 
 
-def plan_for(
+def prepare_once(
     pattern: SparsePattern,
     problem: Problem,
     backend: str | None = None,
     kernel: str | None = None,
     reuse: bool = True,
-) -> Plan:
-    """The plan of this pattern and problem, made at the first call. Thread-safe.
+) -> Prepared:
+    """What is prepared for this pattern and problem, at the first call. Thread-safe.
 
     backend, kernel: demanded by name. reuse: whether more than one run is to be expected of it.
-    Each pattern keeps its last few plans, until its indices change in place.
+    Each pattern keeps the last few, until its indices change in place.
     """
-    plans: OrderedDict[tuple[Any, ...], Plan] = pattern.derive("plans", OrderedDict)
+    plans: OrderedDict[tuple[Any, ...], Prepared] = pattern.derive("plans", OrderedDict)
     key = (problem, backend, kernel, reuse)
     with _lock:
-        plan = plans.get(key)
-        if plan is not None:
+        made = plans.get(key)
+        if made is not None:
             plans.move_to_end(key)
-            return plan
-    plan = _make(pattern, problem, backend, kernel, reuse)
+            return made
+    made = _make(pattern, problem, backend, kernel, reuse)
     with _lock:
-        plans[key] = plan
+        plans[key] = made
         while len(plans) > _PLANS_PER_PATTERN:
             plans.popitem(last=False)
-    return plan
+    return made
 
 
 def _make(
     pattern: SparsePattern, problem: Problem, name: str | None, kernel: str | None, reuse: bool
-) -> Plan:
+) -> Prepared:
     versions = pattern.versions
     begin = time.perf_counter()
     backend, refusals = backends.choose(problem, name)
@@ -195,9 +222,7 @@ def _make(
         pattern.check()
         execute = backend.prepare(pattern, problem)
     prepare_ms = (time.perf_counter() - begin) * 1e3
-    return Plan(
-        pattern, problem, backend.name, name, kernel, refusals, prepare_ms, execute, versions
-    )
+    return Prepared(problem, backend.name, name, kernel, refusals, prepare_ms, execute, versions)
 
 
 def _name(dtype: torch.dtype) -> str:

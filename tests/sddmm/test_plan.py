@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from sddmm import SparsePattern
 from sddmm.backends import BACKENDS, choose
 from sddmm.backends.cpu import CpuBackend
 from sddmm.pattern_cache import PATTERNS, PatternCache
-from sddmm.plan import _PLANS_PER_PATTERN, plan_for
+from sddmm.plan import _PLANS_PER_PATTERN, prepare_once
 from sddmm.problem import make_problem
 from sddmm.testing import assert_close, random_pattern
 
@@ -135,7 +137,7 @@ def test_freed_index_memory_is_never_mistaken_for_the_old_pattern() -> None:
 def test_plans_of_a_pattern_and_patterns_are_bounded() -> None:
     S = random_pattern(6, 5, 12)
     for k in range(1, 3 * _PLANS_PER_PATTERN):
-        plan_for(S, problem_for(S, k))
+        prepare_once(S, problem_for(S, k))
     assert len(S.derive("plans", dict)) == _PLANS_PER_PATTERN
     cache = PatternCache(max_entries=3, max_bytes=10**6)
     patterns = [random_pattern(6, 5, 12, seed=seed) for seed in range(5)]
@@ -259,3 +261,22 @@ def test_a_result_that_does_not_fit_is_told_in_bytes(monkeypatch: pytest.MonkeyP
     told = r"a result of shape \(14,\) wants 56 bytes; 10 of 20 are free"
     with pytest.raises(torch.OutOfMemoryError, match=told):
         made.run(torch.zeros(6, 3), torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("use", ["sddmm", "plan"])
+def test_a_pattern_is_freed_with_its_last_reference(use: str) -> None:
+    """Not by the garbage collector, which does not know how much of a GPU's memory it holds."""
+    S = random_pattern(9, 8, 30)
+    a, b = torch.randn(9, 4), torch.randn(4, 8)
+    gc.disable()
+    try:
+        if use == "plan":
+            sddmm.plan(S, k=4, dtype=a.dtype).run(a, b)
+        else:
+            sddmm.sddmm(S, a, b)
+        gone = weakref.ref(S)
+        del S
+        PATTERNS.clear()
+        assert gone() is None
+    finally:
+        gc.enable()
