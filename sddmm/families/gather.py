@@ -97,6 +97,7 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
     rows, cols, order = nonzeros.rows, nonzeros.cols, nonzeros.order
     count, heads = cols.numel(), problem.heads or 1
     width = gather_slice(problem, count, device)
+    kernels: dict[tuple[int, torch.dtype, int], tuple[Kernel, int, int, int]] = {}
 
     def specialised(part: Problem, step: int) -> tuple[Kernel, int, int, int]:
         shape = shape_of(part, step)
@@ -113,7 +114,10 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         a: Tensor, b_t: Tensor, part: Problem, still_open: tuple[str, ...] = OPEN
     ) -> Callable[..., None]:
         step = alignment(a, b_t, part.k * part.dtype.itemsize)
-        kernel, blocks, chunk, chunks = specialised(part, step)
+        kind = (part.k, part.out_dtype, step)
+        if kind not in kernels:
+            kernels[kind] = specialised(part, step)
+        kernel, blocks, chunk, chunks = kernels[kind]
         return bound(kernel, blocks, {
             **placed(a, b_t), "rows": rows.data_ptr(), "cols": cols.data_ptr(),
             "order": address(order), "count": count, "head_out": problem.nnz, "chunks": chunks,

@@ -7,7 +7,7 @@ import ctypes
 from torch import Tensor
 
 from gemm_core.device import Device
-from gemm_core.launch import DOUBLE, INT, LONG, POINTER
+from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from gemm_core.tensor_map import TensorMap, fits, padded, tensor_map
 from sddmm.families import Bound, Launch, address, bound, loaded, rows_are_contiguous, types
 from sddmm.families.tile import starts_of
@@ -43,6 +43,13 @@ def prepare(
     clusters = min(-(-tiles.length * heads // _CLUSTER), at_once)
     block_m, block_n, block_k = spec.tile
     fixed = {**types(problem), **spec.defines}
+    kernels: dict[bool, Kernel] = {}
+
+    def specialised(weighted: bool) -> Kernel:
+        if weighted not in kernels:
+            made = macros({**fixed, "WEIGHTED": weighted})
+            kernels[weighted] = loaded(spec, made, Arguments, device.index)
+        return kernels[weighted]
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
         # The blocks of a cluster have rows of A of their own, and may bring B by halves.
@@ -52,9 +59,7 @@ def prepare(
         }
 
         def made(weighted: bool) -> Bound:
-            specialised = macros({**fixed, "WEIGHTED": weighted})
-            kernel = loaded(spec, specialised, Arguments, device.index)
-            return bound(kernel, clusters * _CLUSTER, {
+            return bound(specialised(weighted), clusters * _CLUSTER, {
                 **maps, "cols": rows.cols.data_ptr(), "order": address(rows.order),
                 "tiles": tiles.places.data_ptr(), "starts": starts.data_ptr(),
                 "head_out": problem.nnz, "tile_count": tiles.length, "heads": heads,
