@@ -20,7 +20,7 @@ from sddmm.pattern import SparsePattern, compress
 from sddmm.spec import KernelSpec, macros
 
 _INVALID, _ROWS_FALL, _COLUMNS_FALL = 1, 2, 4
-_NONZEROS_A_BLOCK = 2048
+_NONZEROS_A_BLOCK = 2048  # SPAN of analyse.cu
 
 
 class AnalyseArguments(ctypes.Structure):
@@ -55,16 +55,6 @@ class Analysis:
     profile: TileProfile | None
 
 
-def analyse(
-    pattern: SparsePattern, device: Device, block: tuple[int, int] | None, least: int
-) -> Analysis:
-    """Waits for the GPU once. ValueError, as SparsePattern.check, for an invalid pattern.
-
-    block: of the tiles to count, if any; least: nonzeros that make a tile worth computing whole.
-    """
-    return begin(pattern, device, block, least).finish()
-
-
 @dataclass(frozen=True)
 class Pending:
     """An analysis under way; rows and cols exist, but their values are not there yet."""
@@ -77,6 +67,7 @@ class Pending:
     read: Callable[[], list[int]]
 
     def finish(self) -> Analysis:
+        """Waits for the GPU. ValueError, as SparsePattern.check, for an invalid pattern."""
         found, *totals = self.read()
         if found & _INVALID:
             self.pattern.check()
@@ -95,7 +86,10 @@ class Pending:
 def begin(
     pattern: SparsePattern, device: Device, block: tuple[int, int] | None, least: int
 ) -> Pending:
-    """As `analyse`, without waiting. A thread finishes one before it begins another."""
+    """An analysis, without waiting for it. A thread finishes one before it begins another.
+
+    block: of the tiles to count, if any; least: nonzeros that make a tile worth computing whole.
+    """
     (m, n), nnz = pattern.shape, pattern.nnz
     major, cols = pattern.major_indices.contiguous(), pattern.col_indices.contiguous()
     narrow = cols.dtype == torch.int32

@@ -57,8 +57,9 @@ class Prepared:
 class Plan:
     """How one pattern is sampled for one problem; made by `sddmm.plan`, run any number of times.
 
-    `alpha` and `values` (S's, or None) scale what `run` returns. `transposed`: S is CSC, and
-    `pattern` the CSR form of its transpose.
+    `prepared` says what computes it, why others do not, and what preparing it took. `alpha` and
+    `values` (S's, or None) scale what `run` returns. `transposed`: S is CSC, and `pattern` the CSR
+    form of its transpose.
     """
 
     pattern: SparsePattern

@@ -5,13 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sddmm.analysis import analyse, crow_of
+from gemm_core.device import Device
+from sddmm.analysis import Analysis, begin, crow_of
 from sddmm.choose import TileProfile
 from sddmm.pattern import SparsePattern
 from sddmm.testing import random_pattern
 from tests.conftest import H200
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
+
+
+def analyse(
+    pattern: SparsePattern, device: Device, block: tuple[int, int] | None, least: int
+) -> Analysis:
+    return begin(pattern, device, block, least).finish()
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
