@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import uuid
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from experiments.verify import Truth
 from sddmm.testing import poisoned_outputs
 
 # Preparations that are timed at most, and the time after which no more are.
-_PREPARATIONS = 5
+_PREPARATIONS = 20
 _PREPARING_MS = 100.0
 
 
@@ -147,11 +148,16 @@ def _prepared_and_right(
 
 
 def _prepare_ms(method: Method, case: Case) -> float:
-    """The median of a few preparations, one if it is slow."""
+    """The median of some preparations, one if it is slow."""
     samples: list[float] = []
     while len(samples) < _PREPARATIONS and sum(samples) < _PREPARING_MS:
-        samples.append(elapsed_ms(lambda: method.prepare(case), case.device))
+        kept: list[Run] = []  # so that to free what was prepared is not counted
+        samples.append(elapsed_ms(functools.partial(_prepare, method, case, kept), case.device))
     return statistics.median(samples)
+
+
+def _prepare(method: Method, case: Case, kept: list[Run]) -> None:
+    kept.append(method.prepare(case))
 
 
 def _fail(record: Record, status: str, error: BaseException) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 # The C types of a kernel's parameters; a pointer is an integer of its size.
-POINTER, INT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+POINTER, INT, UINT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_longlong
 FLOAT, DOUBLE = ctypes.c_float, ctypes.c_double
 
 # What the driver gives a kernel without being asked for more.
@@ -22,28 +23,54 @@ class LaunchError(RuntimeError):
     """The driver refused to load or launch a kernel; the message names the kernel."""
 
 
-class Parameters(threading.local):
-    """A thread's own copy of the parameters of a launch: made once, as making them costs 2 us.
+class _Layout(NamedTuple):
+    """How parameter values lie in one block of memory.
 
-    values: what they are to begin with.
+    fields: type and offset of each value; parameters: offset of each parameter of the kernel, which
+    is one where it takes a struct.
+    """
+
+    block: type[ctypes.Structure]
+    packer: struct.Struct
+    fields: tuple[tuple[Any, int], ...]
+    parameters: tuple[int, ...]
+
+
+@functools.cache
+def _layout(types: tuple[Any, ...] | type[ctypes.Structure]) -> _Layout:
+    if isinstance(types, type):
+        block = types
+    else:
+        members = [(f"p{i}", kind) for i, kind in enumerate(types)]
+        block = type("Values", (ctypes.Structure,), {"_fields_": members})
+    fields = tuple((kind, getattr(block, name).offset) for name, kind, *_ in block._fields_)
+    # A type without a code, as a tensor map, is given as its bytes.
+    codes = (getattr(kind, "_type_", f"{ctypes.sizeof(kind)}s") for kind, _ in fields)
+    parameters = (0,) if block is types else tuple(offset for _, offset in fields)
+    return _Layout(block, struct.Struct("@" + "".join(codes)), fields, parameters)
+
+
+class Parameters(threading.local):
+    """A thread's own copy of the parameters of a launch, made once.
+
+    values: all of them; still_open: the places of those that `slots` are for.
     """
 
     def __init__(
-        self, types: Sequence[Any] | type[ctypes.Structure], values: Sequence[Any] = ()
+        self,
+        types: tuple[Any, ...] | type[ctypes.Structure],
+        values: Sequence[int | float | bytes] = (),
+        still_open: Sequence[int] = (),
     ) -> None:
-        self.values: list[Any]
-        if isinstance(types, type):
-            block = types()
-            self.values = [
-                kind.from_buffer(block, getattr(types, name).offset)
-                for name, kind, *_ in types._fields_
-            ]
-            addresses = [ctypes.addressof(block)]
-        else:
-            self.values = [kind() for kind in types]
-            addresses = [ctypes.addressof(value) for value in self.values]
-        for slot, value in zip(self.values, values, strict=False):
-            slot.value = value
+        layout = _layout(types)
+        self.block = layout.block()
+        self.pack = functools.partial(layout.packer.pack_into, self.block, 0)
+        if values:
+            self.pack(*values)
+        fields = (layout.fields[place] for place in still_open)
+        self.slots = [kind.from_buffer(self.block, offset) for kind, offset in fields]
+        begin = ctypes.addressof(self.block)
+        addresses = [begin + offset for offset in layout.parameters]
         self.pointers = (ctypes.c_void_p * len(addresses))(*addresses)
         self.address = ctypes.addressof(self.pointers)
 
@@ -61,7 +88,7 @@ class Kernel:
         name: str,
         cubin: bytes,
         function: str,
-        parameters: Sequence[Any] | type[ctypes.Structure],
+        parameters: tuple[Any, ...] | type[ctypes.Structure],
         threads: int,
         shared_bytes: int,
         device_index: int,
@@ -83,10 +110,8 @@ class Kernel:
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:
         """Launch `blocks` blocks with these parameter values; none at all for no blocks."""
-        arguments = self._arguments
-        for slot, value in zip(arguments.values, values, strict=True):
-            slot.value = value
-        self.launch(blocks, arguments)
+        self._arguments.pack(*values)
+        self.launch(blocks, self._arguments)
 
     def launch(self, blocks: int, arguments: Parameters) -> None:
         """Launch `blocks` blocks with parameters whose values are set."""

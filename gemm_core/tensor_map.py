@@ -15,14 +15,9 @@ _BYTES = 128
 
 
 class TensorMap(ctypes.Structure):
-    """A kernel's parameter: set `value` to the bytes of a map."""
+    """A kernel's parameter, given as the bytes of a map."""
 
     _fields_ = [("opaque", ctypes.c_ubyte * _BYTES)]
-
-    def _set(self, raw: bytes) -> None:
-        ctypes.memmove(ctypes.addressof(self), raw, _BYTES)
-
-    value = property(None, _set)
 
 
 def fits(x: Tensor) -> bool:

@@ -104,7 +104,7 @@ def plan(
     `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` tells what
     was chosen and why.
     """
-    sampling = read(S)
+    sampling = read(S, known=False)
     pattern = sampling.kept()
     problem = make_problem(
         pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision

@@ -7,6 +7,7 @@ worth computing whole if it holds more nonzeros than that is worth of gathering.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ GATHER, WINDOWS, HYBRID = "row_gather", "windows", "hybrid"
 _L2_SHARE = 0.8
 _SLICE_BYTES = 512
 _REUSES = 4
+
+# Of the segments expected by chance, the part that an even pattern has.
+_EVEN = 0.95
 
 # A hybrid must promise this much less than the best single kernel: it launches twice.
 _WORTH_TWO_LAUNCHES = 0.9
@@ -125,10 +129,26 @@ def tiles_may_pay(problem: Problem, spec: KernelSpec, rates: Rates, device: Devi
     return tile_us(problem, spec, 1, rates, device) < gather_us(problem, problem.nnz, rates, device)
 
 
+def spread_evenly(problem: Problem, width: int, segments: int) -> bool:
+    """Whether a pattern has as many segments, parts of a row of so many columns that are not empty,
+    as one drawn by chance: what leaves none empty by design has no tiles worth telling apart."""
+    all_of_them = problem.m * -(-problem.n // width)
+    expected = -all_of_them * math.expm1(-problem.nnz / all_of_them)
+    return segments >= _EVEN * expected
+
+
+def even_profile(problem: Problem, spec: KernelSpec, least: int) -> TileProfile:
+    """Of a pattern that is spread evenly; least: nonzeros that make a tile worth computing."""
+    tiles = spec.tiles(problem.m, problem.n)
+    worth = problem.nnz >= tiles * least
+    return TileProfile(min(tiles, problem.nnz), tiles * worth, problem.nnz * worth)
+
+
 def least_nonzeros(problem: Problem, spec: KernelSpec, rates: Rates) -> int:
     """Nonzeros from which on a tile is computed whole sooner than they are gathered."""
     gathered_us = 1e6 * problem.k * problem.dtype.itemsize / rates.l2_bytes
-    return int(one_tile_us(problem, spec, rates) / max(gathered_us, 1e-12)) + 1
+    least = one_tile_us(problem, spec, rates) / max(gathered_us, 1e-12)
+    return int(min(least, 2**31 - 2)) + 1  # a kernel counts in 32 bits
 
 
 def without_tiles(

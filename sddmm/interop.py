@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +18,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(NamedTuple):
     """What S says: its pattern, its values (or None), and how to wrap new values like S.
 
     `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
@@ -40,9 +38,15 @@ class Sampling:
         return self.pattern if self.tracked else self.pattern.clone()
 
 
-def read(S: Any) -> Sampling:
-    """The sampling that S, of any supported kind, stands for."""
+def read(S: Any, known: bool = True) -> Sampling:
+    """The sampling that S, of any supported kind, stands for.
+
+    known: whether a SparsePattern may stand for another one of the very same indices, whose plans
+    were made before.
+    """
     if isinstance(S, SparsePattern):
+        if not known:
+            return Sampling(S, None, unchanged)
         # Asked once, as asking takes microseconds. S must not hold itself: it would not be freed.
         other = S.derive("same", lambda: _other_than(S, PATTERNS.same(S)))
         return Sampling(S if other is None else other, None, unchanged)

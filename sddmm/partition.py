@@ -42,6 +42,29 @@ class TileList(NamedTuple):
         return self.places.shape[0]
 
 
+class TileStarts(NamedTuple):
+    """Where the nonzeros of each row of each tile begin, and end, in parts of the tile's columns.
+
+    starts: int32. Those of the first row of the tile at place (y, x), the t-th of its list, lie at
+    t * by_tile + y * by_tile_row + x * by_tile_column, those of the next rows by_row further each.
+    """
+
+    starts: Tensor
+    by_tile: int
+    by_tile_row: int
+    by_tile_column: int
+    by_row: int
+
+
+class TileWork(NamedTuple):
+    """Tiles to compute; cols, order: (nnz,) int32, of their nonzeros, as in Nonzeros."""
+
+    tiles: TileList
+    starts: TileStarts
+    cols: Tensor
+    order: Tensor | None
+
+
 class WindowList(NamedTuple):
     """Nonzeros window by window; see windows.cu. starts: (windows + 1,), all int32."""
 
@@ -79,17 +102,17 @@ def tile_list(
     in L2 (gemm_core/raster.cuh).
     """
     if chosen == counts.numel():
-        return TileList(_all_tiles(shape, block, counts.device), block)
+        return every_tile(shape, block, counts.device)
     found = (counts >= least).nonzero().squeeze(1)
     return TileList(_walked(found, -(-shape[1] // block[1]), _BAND_ROWS // block[0]), block)
 
 
 @functools.lru_cache(maxsize=16)
-def _all_tiles(shape: tuple[int, int], block: tuple[int, int], device: torch.device) -> Tensor:
-    """Every tile: the same for every pattern of this shape that has nonzeros in all of them."""
+def every_tile(shape: tuple[int, int], block: tuple[int, int], device: torch.device) -> TileList:
+    """In the same order; kept, as it is the same for every pattern of this shape."""
     across = -(-shape[1] // block[1])
     tiles = torch.arange(-(-shape[0] // block[0]) * across, device=device)
-    return _walked(tiles, across, _BAND_ROWS // block[0])
+    return TileList(_walked(tiles, across, _BAND_ROWS // block[0]), block)
 
 
 def _walked(tiles: Tensor, across: int, band: int) -> Tensor:

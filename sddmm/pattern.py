@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -37,7 +37,7 @@ class Grouping(NamedTuple):
     order: Tensor | None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class SparsePattern:
     """Positions of the nonzeros of an m x n sparse matrix, in COO or CSR form.
 
@@ -52,18 +52,30 @@ class SparsePattern:
 
     shape: tuple[int, int]
     col_indices: Tensor
-    crow_indices: Tensor | None = None
-    row_indices: Tensor | None = None
-    _derived: dict[str, tuple[tuple[int, ...], Any]] = field(default_factory=dict, init=False)
+    crow_indices: Tensor | None
+    row_indices: Tensor | None
+    _derived: dict[str, tuple[tuple[int, ...], Any]]
     # The index tensors whose in-place changes torch counts: not those of inference mode.
-    _counted: tuple[Tensor, ...] = field(init=False)
+    _counted: tuple[Tensor, ...]
 
-    def __post_init__(self) -> None:
-        if (self.crow_indices is None) == (self.row_indices is None):
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        col_indices: Tensor,
+        crow_indices: Tensor | None = None,
+        row_indices: Tensor | None = None,
+    ) -> None:
+        major = row_indices if crow_indices is None else crow_indices
+        if major is None or (crow_indices is not None and row_indices is not None):
             raise ValueError("a pattern has either crow_indices (CSR) or row_indices (COO)")
-        tensors = (self.major_indices, self.col_indices)
-        counted = tuple(tensor for tensor in tensors if not tensor.is_inference())
-        object.__setattr__(self, "_counted", counted)
+        self.__dict__.update(  # at once, as to freeze each field takes its time
+            shape=shape,
+            col_indices=col_indices,
+            crow_indices=crow_indices,
+            row_indices=row_indices,
+            _derived={},
+            _counted=tuple([x for x in (major, col_indices) if not x.is_inference()]),
+        )
 
     @classmethod
     def from_coo(cls, row_indices: Any, col_indices: Any, shape: tuple[int, int]) -> SparsePattern:
@@ -259,7 +271,8 @@ def _group(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Grouping:
 
 def _checked_shape(shape: tuple[int, int]) -> tuple[int, int]:
     try:
-        m, n = (int(size) for size in shape)
+        m, n = shape
+        m, n = int(m), int(n)
     except (TypeError, ValueError):
         raise ValueError(f"shape must be two sizes (m, n), got {shape!r}") from None
     if m < 0 or n < 0:
@@ -268,7 +281,7 @@ def _checked_shape(shape: tuple[int, int]) -> tuple[int, int]:
 
 
 def _index_tensor(indices: Any, name: str) -> Tensor:
-    tensor = torch.as_tensor(indices)
+    tensor = indices if isinstance(indices, Tensor) else torch.as_tensor(indices)
     if tensor.dtype not in INDEX_DTYPES:
         raise TypeError(f"{name} must be int32 or int64, got {tensor.dtype}")
     if tensor.dim() != 1:

@@ -19,6 +19,7 @@ class PatternCache:
     def __init__(self, max_entries: int = 32, max_bytes: int = 2**31) -> None:
         self.max_entries, self.max_bytes = max_entries, max_bytes
         self._patterns: OrderedDict[Any, SparsePattern] = OrderedDict()
+        self._held_bytes = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -26,29 +27,36 @@ class PatternCache:
 
     def same(self, pattern: SparsePattern) -> SparsePattern:
         """The pattern seen before with these very indices, else `pattern`, now remembered."""
-        tensors = (pattern.major_indices, pattern.col_indices)
-        if any(t.is_inference() for t in tensors):  # torch does not count their changes
+        major, cols = pattern.major_indices, pattern.col_indices
+        if major.is_inference() or cols.is_inference():  # torch does not count their changes
             return pattern
-        places = ((t.data_ptr(), t.shape, t.stride(), t.dtype, t.device) for t in tensors)
-        key = (pattern.shape, pattern.is_csr, *places)
+        key = (
+            pattern.shape, pattern.is_csr, cols.dtype, cols.device, cols.numel(),
+            major.data_ptr(), major.stride(), cols.data_ptr(), cols.stride(),
+        )  # fmt: skip
         with self._lock:
-            known = self._patterns.get(key)
-            if known is not None and known.versions == pattern.versions:
-                self._patterns.move_to_end(key)
-                return known
+            known = self._patterns.pop(key, None)
+            if known is not None:
+                self._held_bytes -= _bytes(known)
+                if known.versions == pattern.versions:
+                    pattern = known
             self._patterns[key] = pattern
-            self._patterns.move_to_end(key)
+            self._held_bytes += _bytes(pattern)
             while len(self) > 1 and not self._within_bounds():
-                self._patterns.popitem(last=False)
+                self._held_bytes -= _bytes(self._patterns.popitem(last=False)[1])
         return pattern
 
     def clear(self) -> None:
         with self._lock:
             self._patterns.clear()
+            self._held_bytes = 0
 
     def _within_bounds(self) -> bool:
-        held = sum(p.major_indices.nbytes + p.col_indices.nbytes for p in self._patterns.values())
-        return len(self) <= self.max_entries and held <= self.max_bytes
+        return len(self) <= self.max_entries and self._held_bytes <= self.max_bytes
+
+
+def _bytes(pattern: SparsePattern) -> int:
+    return pattern.major_indices.nbytes + pattern.col_indices.nbytes
 
 
 PATTERNS = PatternCache()

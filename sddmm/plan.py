@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,14 +16,14 @@ from sddmm import backends
 from sddmm.memory import out_of_memory
 from sddmm.operands import as_operands, differentiates, oriented, problem_of
 from sddmm.pattern import SparsePattern
+from sddmm.pattern_cache import PATTERNS
 from sddmm.problem import Problem
 
 _PLANS_PER_PATTERN = 16
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
+class Prepared(NamedTuple):
     """What a pattern keeps of a plan: all but itself, so that its memory is freed with it.
 
     `backend` computes it (`forced` if the caller named it, and so `kernel`), `refusals` says why
@@ -119,6 +119,7 @@ class Plan:
         """`run` for operands that are already checked and oriented as the pattern."""
         if not differentiates(a, b, self.values):
             return self.prepared.compute(a, b, self.values, self.alpha)
+        PATTERNS.same(self.pattern)  # where the operator looks for plans
         values: Tensor = torch.ops.sddmm.sddmm(
             self.pattern.major_indices,
             self.pattern.col_indices,

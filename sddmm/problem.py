@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,8 +13,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """All that the choice of a backend and a kernel may depend on. Hashable.
 
     An m x n pattern of nnz nonzeros, an inner dimension k, operands of `dtype`, values of
@@ -61,9 +59,9 @@ def make_problem(
 ) -> Problem:
     """The problem of sampling with `pattern`, every argument checked."""
     out_dtype = dtype if out_dtype is None else out_dtype
-    for name, value in (("dtype", dtype), ("out_dtype", out_dtype)):
-        if value not in DTYPES:
-            raise TypeError(f"{name} must be one of {dtype_names(DTYPES)}, got {value!r}")
+    if dtype not in DTYPES or out_dtype not in DTYPES:
+        name, value = ("out_dtype", out_dtype) if dtype in DTYPES else ("dtype", dtype)
+        raise TypeError(f"{name} must be one of {dtype_names(DTYPES)}, got {value!r}")
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if precision != "ieee" and dtype != torch.float32:
@@ -83,7 +81,7 @@ def make_problem(
 
 
 def _size(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise TypeError(f"{name} must be an integer >= 0, got {value!r}")
     if value < 0:
         raise ValueError(f"{name} must be an integer >= 0, got {value}")

@@ -65,6 +65,7 @@ def _wgmma(block_n: int) -> KernelSpec:
         dtypes=_HALF,
         threads=384,
         tile=(block_m, block_n, block_k),
+        parts=4,
         shared_bytes=stages * stage_bytes + 8 * 16 * 256,
         min_capability=(9, 0),
         max_capability=(9, 0),

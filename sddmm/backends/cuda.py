@@ -14,13 +14,15 @@ from torch import Tensor
 from gemm_core.device import Device
 from gemm_core.device import device as device_of
 from sddmm import analysis, choose
-from sddmm.analysis import Analysis, crow_of
+from sddmm.analysis import ROWS, Analysis, Pending, Wanted, crow_of
 from sddmm.families import Bound, Launch, gather, tile, tile_tma, windows
 from sddmm.memory import out_of_memory
 from sddmm.partition import (
     Nonzeros,
     SortedRows,
+    TileWork,
     by_row_and_column,
+    every_tile,
     outside,
     tile_ids,
     tile_list,
@@ -34,6 +36,9 @@ from sddmm.spec import KernelSpec
 
 if TYPE_CHECKING:
     from sddmm.backends import Execute
+
+# With rows, and by tiles of one size.
+_ANALYSES_PER_PATTERN = 2
 
 
 class GpuExecute:
@@ -92,16 +97,12 @@ class CudaBackend:
     name = "cuda"
 
     def available(self) -> str | None:
-        if not torch.cuda.is_available():
-            return "torch sees no CUDA device"
-        if not _can_compile():
-            return "cuda.core, which compiles the kernels, is not installed"
-        return None
+        return _missing()
 
     def refuses(self, problem: Problem) -> str | None:
         if problem.device.type != "cuda":
             return f"the pattern is on {problem.device}"
-        return KERNELS[choose.GATHER].refuses(problem, device_of(_index(problem)))
+        return _refusal(problem, device_of(_index(problem)))
 
     def prepare(
         self,
@@ -142,7 +143,6 @@ class _Preparation:
     def __init__(self, pattern: SparsePattern, problem: Problem, device: Device) -> None:
         self.pattern, self.problem, self.device = pattern, problem, device
         self.terms = _terms(problem, device)
-        self._known: Analysis | None = None
 
     def make(self, kernel: str | None, reuse: bool) -> GpuExecute:
         if kernel is not None:
@@ -154,30 +154,67 @@ class _Preparation:
         return self._choose()
 
     def _choose(self) -> GpuExecute:
-        terms, spec = self.terms, self.terms.counted_spec
-        ranked = list(terms.without_tiles)
-        if spec is None and ranked[0].name == choose.GATHER:
-            return self._execute((self._gathered(grouped=True),), lambda: _told(ranked))
-        profile = self._analysed(spec).profile
-        if spec is not None and profile is not None:
-            ranked += choose.with_tiles(self.problem, spec, profile, terms.rates, self.device)
-        ranked.sort(key=_time)
-        if ranked[0].name == choose.HYBRID and spec is not None:
-            launches = self._hybrid(spec)
+        spec, best = self.terms.counted_spec, self.terms.without_tiles[0].name
+        if spec is None:
+            gathers = best == choose.GATHER
+            launches = (self._gathered(True),) if gathers else self._single(KERNELS[best])
+            return self._execute(launches, lambda: _told(self.terms.without_tiles))
+        if self.terms.all_tiles_pay or best == choose.GATHER:
+            launch = self._made_for_even(spec)
+            if launch is not None:
+                return self._execute((launch,), lambda: _told(self._ranked_if_even(spec)))
+        known = self._counted(spec)
+        assert known.profile is not None
+        ranked = self._ranked(spec, known.profile)
+        best = ranked[0].name
+        if best == choose.HYBRID:
+            launches = self._hybrid(spec, known)
+        elif best == spec.name:
+            launches = (self._tiled(spec, known, 1, known.profile.tiles),)
         else:
-            launches = self._single(KERNELS[ranked[0].name])
+            launches = self._single(KERNELS[best])
         return self._execute(launches, lambda: _told(ranked))
+
+    def _ranked(self, spec: KernelSpec, profile: choose.TileProfile) -> list[choose.Prediction]:
+        by_tiles = choose.with_tiles(self.problem, spec, profile, self.terms.rates, self.device)
+        return sorted([*self.terms.without_tiles, *by_tiles], key=_time)
+
+    def _ranked_if_even(self, spec: KernelSpec) -> list[choose.Prediction]:
+        even = choose.even_profile(self.problem, spec, self._least(spec))
+        return self._ranked(spec, even)
+
+    def _made_for_even(self, spec: KernelSpec) -> Launch | None:
+        """What serves a sorted pattern that is spread evenly, made while the GPU looks at it; None
+        if it is not so: then its nonzeros have to be counted by tile."""
+        parts = spec.parts if self.terms.all_tiles_pay else 0
+        found = self._begun(Wanted(spec.tile[:2], parts=parts))
+        try:
+            launch = self._every_tile(spec, found) if parts else self._gather(found)
+        finally:
+            known = self._kept(found)
+        width = spec.tile[1] // (parts or 1)
+        even = known.ascends and choose.spread_evenly(self.problem, width, known.segments)
+        return launch if even else None
+
+    def _every_tile(self, spec: KernelSpec, found: Analysis | Pending) -> Launch:
+        assert found.starts is not None
+        tiles = every_tile(self.pattern.shape, spec.tile[:2], found.cols.device)
+        return self._tile_launch(spec, TileWork(tiles, found.starts, found.cols, None))
+
+    def _gather(self, found: Analysis | Pending) -> Launch:
+        assert found.rows is not None
+        stored = Nonzeros(found.rows, found.cols, None)
+        return gather.prepare(KERNELS[choose.GATHER], stored, self.problem, self.device)
 
     def _gathered(self, grouped: bool) -> Launch:
         """row_gather, made while the GPU looks at the pattern. grouped: by row, if it is not so."""
-        spec, pending = KERNELS[choose.GATHER], self._begun()
-        stored = Nonzeros(pending.rows, pending.cols, None)
+        found = self._begun(ROWS)
         try:
-            launch = gather.prepare(spec, stored, self.problem, self.device)
+            launch = self._gather(found)
         finally:
-            known = self._known = self._kept(pending)
+            known = self._kept(found)
         if grouped and not known.rows_ascend:
-            launch = gather.prepare(spec, self.grouped, self.problem, self.device)
+            return self._single(KERNELS[choose.GATHER])[0]
         return launch
 
     def _demanded(self, kernel: str) -> tuple[Launch, ...]:
@@ -185,7 +222,7 @@ class _Preparation:
             spec = self.terms.tile_spec
             if spec is None:
                 raise ValueError(f"kernel {kernel!r}: no tile kernel computes {self.problem.dtype}")
-            return self._hybrid(spec)
+            return self._hybrid(spec, self._counted(spec))
         if kernel not in KERNELS:
             names = ", ".join([*KERNELS, choose.HYBRID])
             raise ValueError(f"kernel must be one of {names}, got {kernel!r}")
@@ -196,36 +233,41 @@ class _Preparation:
     def _single(self, spec: KernelSpec) -> tuple[Launch, ...]:
         problem, device = self.problem, self.device
         if spec.family == "gather":
-            return (gather.prepare(spec, self.grouped, problem, device),)
+            return (gather.prepare(spec, self._grouped(), problem, device),)
         if spec.family == "windows":
             width = windows.width_of(spec, problem)
             if width == 0:
                 raise ValueError(f"kernel {spec.name!r} holds no row of k = {problem.k}")
-            work = window_list(self.grouped, problem.n, width)
+            work = window_list(self._grouped(), problem.n, width)
             return (windows.prepare(spec, work, problem, device),)
-        profile = self._analysed(spec).profile
-        return (self._tiled(spec, 1, 0 if profile is None else profile.tiles),)
+        known = self._counted(spec)
+        return (self._tiled(spec, known, 1, known.profile.tiles if known.profile else 0),)
 
-    def _hybrid(self, spec: KernelSpec) -> tuple[Launch, ...]:
-        known, least = self._analysed(spec), self._least(spec)
+    def _hybrid(self, spec: KernelSpec, known: Analysis) -> tuple[Launch, ...]:
         assert known.counts is not None
         assert known.profile is not None
-        ids = tile_ids(self.grouped, self.problem.n, spec.tile[:2])
-        rest = outside(self.grouped, ids, known.counts, least)
+        grouped, least = self._grouped(), known.wanted.least
+        ids = tile_ids(grouped, self.problem.n, spec.tile[:2])
+        rest = outside(grouped, ids, known.counts, least)
         gathered = gather.prepare(KERNELS[choose.GATHER], rest, self.problem, self.device)
-        return (self._tiled(spec, least, known.profile.worth_tiles), gathered)
+        return (self._tiled(spec, known, least, known.profile.worth_tiles), gathered)
 
-    def _tiled(self, spec: KernelSpec, least: int, chosen: int) -> Launch:
-        counts = self._analysed(spec).counts
-        assert counts is not None
-        tiles = tile_list(counts, self.pattern.shape, spec.tile[:2], least, chosen)
+    def _tiled(self, spec: KernelSpec, known: Analysis, least: int, chosen: int) -> Launch:
+        """The `chosen` tiles of at least `least` nonzeros."""
+        assert known.counts is not None
+        tiles = tile_list(known.counts, self.pattern.shape, spec.tile[:2], least, chosen)
+        rows = self._sorted()
+        starts = tile.listed_starts(rows, tiles, self.problem.m, spec.parts, self.device)
+        return self._tile_launch(spec, TileWork(tiles, starts, rows.cols, rows.order))
+
+    def _tile_launch(self, spec: KernelSpec, work: TileWork) -> Launch:
         prepare = tile_tma.prepare if spec.family == "tile_tma" else tile.prepare
-        return prepare(spec, self.sorted, tiles, self.problem, self.device)
+        return prepare(spec, work, self.problem, self.device)
 
-    @property
-    def grouped(self) -> Nonzeros:
+    def _grouped(self) -> Nonzeros:
         """The nonzeros by row."""
-        known = self._analysed(None)
+        known = self._analysed(ROWS)
+        assert known.rows is not None
         stored = Nonzeros(known.rows, known.cols, None)
         if known.rows_ascend:
             return stored
@@ -233,50 +275,48 @@ class _Preparation:
             "gpu_by_row", lambda: by_row_and_column(stored, self.pattern.shape)
         )
 
-    @property
-    def sorted(self) -> SortedRows:
+    def _sorted(self) -> SortedRows:
         """The nonzeros by row, and by column within a row."""
-        known, grouped = self._analysed(None), self.grouped
-        if not (known.rows_ascend and known.columns_ascend) and grouped.order is None:
+        known, grouped = self._analysed(ROWS), self._grouped()
+        if not known.ascends and grouped.order is None:
             grouped = self.pattern.derive(
                 "gpu_sorted", lambda: by_row_and_column(grouped, self.pattern.shape)
             )
         crow = crow_of(self.pattern, grouped.rows)
         return SortedRows(crow, grouped.cols, grouped.order)
 
-    def _analysed(self, spec: KernelSpec | None) -> Analysis:
-        """What is known of the pattern; with its tiles' counts if `spec` has tiles."""
-        counted = None if spec is None else (spec.tile[:2], self._least(spec))
-        if self._known is None or counted not in (None, self._known.counted):
-            self._known = self._kept(self._begun(counted))
-        return self._known
-
-    def _begun(
-        self, counted: tuple[tuple[int, int], int] | None = None
-    ) -> Analysis | analysis.Pending:
-        """The pattern's own analysis, if its tiles were counted so, else a new one."""
-        for known in self._newest:
-            if counted in (None, known.counted):
-                return known
-        block, least = counted or (None, 1)
-        return analysis.begin(self.pattern, self.device, block, least)
-
-    def _kept(self, pending: Analysis | analysis.Pending) -> Analysis:
-        known = pending if isinstance(pending, Analysis) else pending.finish()
-        self._newest[:] = [known]
-        return known
-
-    @property
-    def _newest(self) -> list[Analysis]:
-        """The last analysis of this pattern, if any."""
-        newest: list[Analysis] = self.pattern.derive("gpu_analysis", list)
-        return newest
+    def _counted(self, spec: KernelSpec) -> Analysis:
+        """The pattern with the counts of a kernel's tiles."""
+        return self._analysed(Wanted(spec.tile[:2], self._least(spec)))
 
     def _least(self, spec: KernelSpec) -> int:
         rates = self.terms.rates
         if spec.name not in rates.tiles:
             return 1
         return choose.least_nonzeros(self.problem, spec, rates)
+
+    def _analysed(self, wanted: Wanted) -> Analysis:
+        return self._kept(self._begun(wanted))
+
+    def _begun(self, wanted: Wanted) -> Analysis | Pending:
+        """An analysis of the pattern that holds what is wanted: one that it has, or a new one."""
+        for known in self._newest:
+            if known.wanted == wanted or (wanted == ROWS and known.rows is not None):
+                return known
+        return analysis.begin(self.pattern, self.device, wanted)
+
+    def _kept(self, found: Analysis | Pending) -> Analysis:
+        if isinstance(found, Analysis):
+            return found
+        known = found.finish()
+        self._newest[:] = [*self._newest, known][-_ANALYSES_PER_PATTERN:]
+        return known
+
+    @property
+    def _newest(self) -> list[Analysis]:
+        """The last analyses of this pattern."""
+        newest: list[Analysis] = self.pattern.derive("gpu_analyses", list)
+        return newest
 
     def _execute(self, launches: tuple[Launch, ...], reason: Callable[[], list[str]]) -> GpuExecute:
         return GpuExecute(launches, reason, self.terms.refusals, self.device.index)
@@ -292,8 +332,18 @@ def _told(ranked: list[choose.Prediction]) -> list[str]:
 
 
 @functools.cache
-def _can_compile() -> bool:
-    return bool(importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core"))
+def _missing() -> str | None:
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    if not (importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core")):
+        return "cuda.core, which compiles the kernels, is not installed"
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _refusal(problem: Problem, device: Device) -> str | None:
+    """Why not even the kernel that serves most computes a problem, or None."""
+    return KERNELS[choose.GATHER].refuses(problem, device)
 
 
 @dataclass(frozen=True)
@@ -301,13 +351,15 @@ class _Terms:
     """What a choice depends on beside the pattern.
 
     tile_spec: the tile kernel that may serve, and counted_spec the same if it is worth to count a
-    pattern's tiles. without_tiles: the ways that need no count.
+    pattern's tiles. all_tiles_pay: even if none of them is empty. without_tiles: the ways that need
+    no count, the quickest first.
     """
 
     rates: choose.Rates
     refusals: dict[str, str]
     tile_spec: KernelSpec | None
     counted_spec: KernelSpec | None
+    all_tiles_pay: bool
     without_tiles: list[choose.Prediction]
 
 
@@ -324,7 +376,24 @@ def _terms(problem: Problem, device: Device) -> _Terms:
     serves = choose.WINDOWS not in refusals
     width = windows.width_of(KERNELS[choose.WINDOWS], problem) if serves else 0
     ways = sorted(choose.without_tiles(problem, width, rates, device), key=_time)
-    return _Terms(rates, refusals, spec, spec if may_pay else None, ways)
+    return _Terms(
+        rates,
+        refusals,
+        spec,
+        counted_spec=spec if may_pay else None,
+        all_tiles_pay=spec is not None and _all_tiles_pay(problem, spec, ways[0].us, rates, device),
+        without_tiles=ways,
+    )
+
+
+def _all_tiles_pay(
+    problem: Problem, spec: KernelSpec, other_us: float, rates: choose.Rates, device: Device
+) -> bool:
+    """Whether to compute every tile takes less than other_us, and their starts can be counted."""
+    shape = (problem.m, problem.n)
+    if analysis.entries_of(shape, spec.tile[:2], spec.parts) >= 2**31:
+        return False
+    return choose.tile_us(problem, spec, spec.tiles(*shape), rates, device) < other_us
 
 
 def _index(problem: Problem) -> int:

@@ -5,11 +5,11 @@ A module of this folder has a `prepare` that makes a Launch of a spec and its wo
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -29,8 +29,7 @@ Bound = Callable[[int, int, float], None]
 OPEN = ("values", "out", "alpha")
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """A kernel with its work arrays.
 
     fits(x): whether it can read the rows of x as they lie. lay_out(x): a copy that it can read.
@@ -46,19 +45,26 @@ def bound(
     kernel: Kernel, blocks: int, parameters: Mapping[str, Any], still_open: tuple[str, ...] = OPEN
 ) -> Callable[..., None]:
     """The launch of a kernel with these parameters, to be called with those still open."""
-    names = [name for name, *_ in kernel.parameters._fields_]  # type: ignore[union-attr]
-    places = [names.index(name) for name in still_open]
-    arguments = Parameters(kernel.parameters, [parameters.get(name, 0) for name in names])
-    unknown = parameters.keys() - set(names)
-    assert not unknown, f"{kernel.name} has no parameter {unknown}"
+    places = _places(kernel.parameters)
+    assert parameters.keys() <= places.keys(), f"{kernel.name} has no {parameters.keys() - places}"
+    arguments = Parameters(
+        kernel.parameters,
+        [parameters.get(name, 0) for name in places],
+        [places[name] for name in still_open],
+    )
 
     def launch(*values: float) -> None:
-        slots = arguments.values
-        for place, value in zip(places, values, strict=True):
-            slots[place].value = value
+        for slot, value in zip(arguments.slots, values, strict=True):
+            slot.value = value
         kernel.launch(blocks, arguments)
 
     return launch
+
+
+@functools.cache
+def _places(parameters: type[ctypes.Structure]) -> dict[str, int]:
+    """The place of each parameter of a struct."""
+    return {name: place for place, (name, *_) in enumerate(parameters._fields_)}
 
 
 def rows_are_contiguous(x: Tensor) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -127,13 +126,13 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
     def bind(a: Tensor, b_t: Tensor) -> Bound:
         if width == problem.k:
             return bind_part(a, b_t, problem)
-        sums = replace(problem, k=width, out_dtype=_sum_dtype(problem))
+        sums = problem._replace(k=width, out_dtype=_sum_dtype(problem))
         last = (problem.k - 1) // width * width
         early = [
             bind_part(a[..., at : at + width], b_t[..., at : at + width], sums, ("before", "out"))
             for at in range(0, last, width)
         ]
-        rest = replace(problem, k=problem.k - last)
+        rest = problem._replace(k=problem.k - last)
         final = bind_part(a[..., last:], b_t[..., last:], rest, ("before", *OPEN))
 
         def launch(values: int, out: int, alpha: float) -> None:

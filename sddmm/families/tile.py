@@ -22,17 +22,26 @@ from sddmm.families import (
     rows_are_contiguous,
     types,
 )
-from sddmm.partition import SortedRows, TileList
+from sddmm.partition import SortedRows, TileList, TileStarts, TileWork
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
+
+# The members of TileStarts (tile_starts.cuh).
+STARTS = (
+    ("starts", POINTER),
+    ("by_tile", LONG),
+    ("by_tile_row", LONG),
+    ("by_tile_column", INT),
+    ("by_row", INT),
+)
 
 
 class Arguments(ctypes.Structure):
     """Of every tile kernel (tile_kernel.cuh)."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("a", "b", "values", "out")),
-        *((name, POINTER) for name in ("cols", "order", "tiles", "bounds")),
+        *((name, POINTER) for name in ("a", "b", "values", "out", "cols", "order", "tiles")),
+        *STARTS,
         *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
         *((name, INT) for name in ("tile_count", "m", "n", "k")),
         ("alpha", DOUBLE),
@@ -51,25 +60,37 @@ class BoundsArguments(ctypes.Structure):
 BOUNDS = KernelSpec("tile_bounds", "tile", "tile_bounds.cu", (), threads=256)
 
 
-def starts_of(rows: SortedRows, tiles: TileList, m: int, device: Device, parts: int = 1) -> Tensor:
-    """Where the nonzeros of each row of each listed tile lie, (tiles, block_m, parts + 1) int32.
-
-    parts: of equal width, into which the columns of a tile are divided.
-    """
+def listed_starts(
+    rows: SortedRows, tiles: TileList, m: int, parts: int, device: Device
+) -> TileStarts:
+    """Of the tiles of a list alone. parts: of equal width, into which a tile's columns fall."""
     count, (block_m, block_n) = tiles.length, tiles.block
     starts = torch.empty(count, block_m, parts + 1, dtype=torch.int32, device=rows.cols.device)
     loaded(BOUNDS, (), BoundsArguments, device.index)(
         -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),
         tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n, parts,
     )  # fmt: skip
-    return starts
+    return TileStarts(starts, block_m * (parts + 1), 0, 0, parts + 1)
 
 
-def prepare(
-    spec: KernelSpec, rows: SortedRows, tiles: TileList, problem: Problem, device: Device
-) -> Launch:
-    bounds = starts_of(rows, tiles, problem.m, device)
-    blocks = tiles.length * (problem.heads or 1)
+def work_of(work: TileWork) -> dict[str, int]:
+    """The parameters that say what tiles there are, and where their nonzeros, by name."""
+    starts = work.starts
+    return {
+        "cols": work.cols.data_ptr(),
+        "order": address(work.order),
+        "tiles": work.tiles.places.data_ptr(),
+        "tile_count": work.tiles.length,
+        "starts": starts.starts.data_ptr(),
+        "by_tile": starts.by_tile,
+        "by_tile_row": starts.by_tile_row,
+        "by_tile_column": starts.by_tile_column,
+        "by_row": starts.by_row,
+    }
+
+
+def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) -> Launch:
+    blocks = work.tiles.length * (problem.heads or 1)
     block_m, block_n, block_k = spec.tile
     fixed = {
         **types(problem), **spec.defines, "BLOCK_M": block_m, "BLOCK_N": block_n,
@@ -84,9 +105,7 @@ def prepare(
             made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
             kernel = kernels[aligned] = loaded(spec, made, Arguments, device.index)
         return bound(kernel, blocks, {
-            **placed(a, b_t), "cols": rows.cols.data_ptr(), "order": address(rows.order),
-            "tiles": tiles.places.data_ptr(), "bounds": bounds.data_ptr(),
-            "head_out": problem.nnz, "tile_count": tiles.length, "m": problem.m,
+            **placed(a, b_t), **work_of(work), "head_out": problem.nnz, "m": problem.m,
             "n": problem.n, "k": problem.k,
         })  # fmt: skip
 

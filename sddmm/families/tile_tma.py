@@ -9,14 +9,12 @@ from torch import Tensor
 from gemm_core.device import Device
 from gemm_core.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from gemm_core.tensor_map import TensorMap, fits, padded, tensor_map
-from sddmm.families import Bound, Launch, address, bound, loaded, rows_are_contiguous, types
-from sddmm.families.tile import starts_of
-from sddmm.partition import SortedRows, TileList
+from sddmm.families import Bound, Launch, bound, loaded, rows_are_contiguous, types
+from sddmm.families.tile import STARTS, work_of
+from sddmm.partition import TileWork
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
 
-# Of a tile's columns, in which its nonzeros are found (tile_wgmma.cu).
-_STARTS = 4
 _CLUSTER = 2
 
 
@@ -26,23 +24,21 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         ("a", TensorMap),
         ("b", TensorMap),
-        *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles", "starts")),
+        *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles")),
+        *STARTS,
         ("head_out", LONG),
         ("alpha", DOUBLE),
         *((name, INT) for name in ("tile_count", "heads", "k")),
-        *((f"unused{i}", INT) for i in range(13)),
+        *((f"unused{i}", INT) for i in range(7)),
     ]
 
 
-def prepare(
-    spec: KernelSpec, rows: SortedRows, tiles: TileList, problem: Problem, device: Device
-) -> Launch:
-    starts = starts_of(rows, tiles, problem.m, device, parts=_STARTS)
+def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) -> Launch:
     heads = problem.heads or 1
     at_once = max(1, device.sm_count // _CLUSTER)
-    clusters = min(-(-tiles.length * heads // _CLUSTER), at_once)
+    clusters = min(-(-work.tiles.length * heads // _CLUSTER), at_once)
     block_m, block_n, block_k = spec.tile
-    fixed = {**types(problem), **spec.defines}
+    fixed = {**types(problem), **spec.defines, "STARTS": spec.parts}
     kernels: dict[bool, Kernel] = {}
 
     def specialised(weighted: bool) -> Kernel:
@@ -60,10 +56,7 @@ def prepare(
 
         def made(weighted: bool) -> Bound:
             return bound(specialised(weighted), clusters * _CLUSTER, {
-                **maps, "cols": rows.cols.data_ptr(), "order": address(rows.order),
-                "tiles": tiles.places.data_ptr(), "starts": starts.data_ptr(),
-                "head_out": problem.nnz, "tile_count": tiles.length, "heads": heads,
-                "k": problem.k,
+                **maps, **work_of(work), "head_out": problem.nnz, "heads": heads, "k": problem.k,
             })  # fmt: skip
 
         by_weighted = {False: made(False)}

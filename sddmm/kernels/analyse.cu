@@ -1,6 +1,7 @@
-// What a plan must know of a pattern, in one pass over it: is it valid, how is it ordered, the row of
-// each nonzero, how many nonzeros each tile has, and these counts summed up. Limit: the bytes of the
-// indices.
+// What a plan must know of a pattern, in one pass over it: is it valid, how is it ordered, how evenly
+// is it spread; and, as it is asked, the row of each nonzero, how many nonzeros each tile has, these
+// counts summed up, and where the nonzeros of each row begin in each part of its columns. Limit: the
+// bytes of the indices.
 #include "gemm_core/numeric.cuh"
 
 using gemm_core::i64;
@@ -11,22 +12,38 @@ using IndexType = SDDMM_INDEX;
 constexpr bool CSR = SDDMM_CSR;
 constexpr int THREADS = 256, EACH = 8, WARPS = THREADS / 32;  // EACH: nonzeros a thread
 constexpr int SPAN = THREADS * EACH;
+constexpr int WINDOW = 512;  // tiles that a block counts by itself before it adds to memory
 constexpr u32 ALL = 0xffffffff;
 
 // Bits of what is found (analysis.py).
 constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4;
 
-// found; tiles that are not empty, those of at least `least` nonzeros, and what these hold.
-constexpr int RESULTS = 4;
+// found; segments; tiles that are not empty, those of at least `least` nonzeros, and what these hold.
+// A segment is a part of a row that is not empty, as the nonzeros come.
+constexpr int RESULTS = 5;
+
+// A division by a constant of the launch (analysis.py: reciprocal).
+struct Divisor {
+  u32 factor;
+  int shift;
+
+  __device__ __forceinline__ int operator()(int x) const {
+    return static_cast<int>(static_cast<u64>(x) * factor >> shift);
+  }
+};
 
 struct Arguments {
   const IndexType *major, *cols;  // crow (m + 1,) of CSR, else the rows, (nnz,)
   int *rows, *cols_32;            // results (nnz,), or null
   int* counts;  // of nonzeros by tile, along the rows of tiles, zeros before; or null
-  u64* state;   // RESULTS and the blocks that are done: zeros, before and after
+  // Result (cells,), or null: entry row * (parts + 1) + part is the first nonzero of that part of that
+  // row, or the first behind where it would be; a part is part_width columns, the last has none.
+  int* starts;
+  u64* state;    // RESULTS and the blocks that are done: zeros, before and after
   u64* results;  // RESULTS, in memory of the host
   i64 nnz;
-  int m, n, block_m, block_n, least;
+  int m, n, across, least, parts, cells;  // across: tiles
+  Divisor block_m, block_n, part_width;
 };
 
 // The last of rows low .. high that begins at or before nonzero i, by a warp.
@@ -40,12 +57,21 @@ __device__ __forceinline__ int row_of_warp(const IndexType* crow, int low, int h
   return low;
 }
 
+// Where entry i lies in shared memory, so that EACH entries a thread, one after the other, are read by a
+// warp without bank conflicts.
+__device__ __forceinline__ int padded(int i) { return i + i / EACH; }
+
 // The largest of entries 0 .. i instead of entry i, by all threads of the block.
 __device__ __forceinline__ void running_largest(int* entries, int* by_warp) {
-  int* const own = entries + threadIdx.x * EACH;
-  for (int j = 1; j < EACH; ++j) own[j] = own[j] > own[j - 1] ? own[j] : own[j - 1];
+  int* const own = entries + padded(threadIdx.x * EACH);
+  int upto[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    upto[j] = own[j];
+    if (j > 0 && upto[j - 1] > upto[j]) upto[j] = upto[j - 1];
+  }
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int largest = own[EACH - 1];
+  int largest = upto[EACH - 1];
   for (int apart = 1; apart < 32; apart *= 2) {
     const int other = __shfl_up_sync(ALL, largest, apart);
     if (lane >= apart && other > largest) largest = other;
@@ -55,47 +81,71 @@ __device__ __forceinline__ void running_largest(int* entries, int* by_warp) {
   int before = __shfl_up_sync(ALL, largest, 1);
   if (lane == 0) before = 0;
   for (int w = 0; w < warp; ++w) before = by_warp[w] > before ? by_warp[w] : before;
-  for (int j = 0; j < EACH; ++j) own[j] = own[j] > before ? own[j] : before;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) own[j] = upto[j] > before ? upto[j] : before;
   __syncthreads();
 }
 
 // A block's part of shared memory.
 struct Shared {
-  int rows[SPAN];  // of its nonzeros, counted from `low`
+  int rows[SPAN + SPAN / EACH];  // of its nonzeros, counted from `low`; see padded
   int by_warp[WARPS];
-  int low, high;  // the rows of its first and of its last nonzero
+  int before, low, high;  // the rows of the nonzero before its first, of its first and of its last
+  int counts[WINDOW];     // of nonzeros in the tiles from that row's on
   u64 sums[WARPS][RESULTS];
 };
+static_assert(sizeof(Shared) <= SDDMM_SHARED_BYTES, "");
 
 // Fills `shared` with the rows of nonzeros begin .. last, by all threads of the block.
 __device__ __forceinline__ void find_rows(const Arguments& p, i64 begin, i64 last, Shared& shared) {
-  if (threadIdx.x < 64) {
-    const int row = row_of_warp(p.major, 0, p.m - 1, threadIdx.x < 32 ? begin : last);
-    if (threadIdx.x == 0) shared.low = row;
-    if (threadIdx.x == 32) shared.high = row;
+  const int warp = threadIdx.x / 32;
+  if (warp < 3) {
+    const int row = row_of_warp(p.major, 0, p.m - 1, warp == 0 ? begin : warp == 1 ? last : begin - 1);
+    if (threadIdx.x % 32 == 0) (warp == 0 ? shared.low : warp == 1 ? shared.high : shared.before) = row;
   }
-  for (int i = threadIdx.x; i < SPAN; i += THREADS) shared.rows[i] = 0;
+  for (int i = threadIdx.x; i < SPAN; i += THREADS) shared.rows[padded(i)] = 0;
   __syncthreads();
   // Where rows begin: of those that begin at one place, all but the last are empty.
-  for (int row = shared.low + 1 + threadIdx.x; row <= shared.high; row += THREADS) {
-    const i64 at = p.major[row] - begin;
-    if (at >= 0 && at < SPAN) atomicMax(shared.rows + at, row - shared.low);
+  for (int first = shared.low + 1 + threadIdx.x; first <= shared.high; first += EACH * THREADS) {
+    i64 at[EACH];
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      const int row = first + j * THREADS;
+      at[j] = row <= shared.high ? p.major[row] - begin : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (at[j] < 0 || at[j] >= SPAN) continue;
+      atomicMax(shared.rows + padded(static_cast<int>(at[j])), first + j * THREADS - shared.low);
+    }
   }
   __syncthreads();
   running_largest(shared.rows, shared.by_warp);
 }
 
-__device__ __forceinline__ u32 check_crow(const Arguments& p, i64 i) {
-  if (i > p.m) return 0;
-  const IndexType begin = p.major[i];
-  if (i == 0 && begin != 0) return INVALID;
-  return begin <= (i < p.m ? p.major[i + 1] : p.nnz) && (i < p.m || begin == p.nnz) ? 0 : INVALID;
+// The entries of crow from `begin` on, a block's.
+__device__ __forceinline__ u32 check_crow(const Arguments& p, i64 begin) {
+  if (begin > p.m) return 0;
+  IndexType at[EACH], next[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const i64 i = begin + j * THREADS + threadIdx.x;
+    at[j] = i <= p.m ? p.major[i] : 0;
+    next[j] = i < p.m ? p.major[i + 1] : p.nnz;
+  }
+  bool valid = true;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const i64 i = begin + j * THREADS + threadIdx.x;
+    if (i <= p.m) valid &= at[j] <= next[j] && (i > 0 || at[j] == 0) && (i < p.m || at[j] == p.nnz);
+  }
+  return valid ? 0 : INVALID;
 }
 
 // What a thread adds to the results.
 struct Seen {
-  u32 found = 0;
-  u64 filled = 0, worth = 0, held = 0;
+  u32 found = 0, segments = 0, filled = 0, worth = 0;
+  u64 held = 0;
 
   // `more` nonzeros of a tile that had `before` already, whoever comes first.
   __device__ __forceinline__ void count(int before, int more, int least) {
@@ -105,61 +155,121 @@ struct Seen {
   }
 };
 
-// Checks and keeps nonzero i; its tile, or -1.
-__device__ __forceinline__ int visit(const Arguments& p, i64 i, i64 row, bool continues, i64 col,
-                                     Seen& seen) {
-  if (continues && p.cols[i - 1] > col) seen.found |= COLUMNS_FALL;
-  if (p.rows != nullptr) p.rows[i] = static_cast<int>(row);
-  if (p.cols_32 != nullptr) p.cols_32[i] = static_cast<int>(col);
-  if (row < 0 || row >= p.m || col < 0 || col >= p.n) {
-    seen.found |= INVALID;
-    return -1;
+// entries[after + 1 .. last] = value for each lane of a warp, many by all lanes together.
+__device__ __forceinline__ void fill(int* entries, int after, int last, int value) {
+  constexpr int FEW = 8;
+  const int lane = threadIdx.x % 32;
+  for (u32 many = __ballot_sync(ALL, last - after > FEW); many != 0; many &= many - 1) {
+    const int from = __ffs(many) - 1;
+    const int end = __shfl_sync(ALL, last, from), entry = __shfl_sync(ALL, value, from);
+    for (int at = __shfl_sync(ALL, after, from) + 1 + lane; at <= end; at += 32) entries[at] = entry;
   }
-  const int across = (p.n + p.block_n - 1) / p.block_n;
-  return static_cast<int>(row) / p.block_m * across + static_cast<int>(col) / p.block_n;
+  if (last - after > FEW) return;
+#pragma unroll 1
+  while (after < last) entries[++after] = value;
 }
 
-// The nonzeros from `begin` on, a block's; all reads of a thread are under way together.
-__device__ __forceinline__ void visit_all(const Arguments& p, i64 begin, const Shared& shared,
-                                          Seen& seen) {
-  i64 cols[EACH], rows[EACH];
-  int tiles[EACH], more[EACH], before[EACH];
+// A thread's nonzeros, and those before them: entry j is nonzero j * THREADS + threadIdx.x of the block.
+struct Mine {
+  IndexType col[EACH], col_before[EACH], row[EACH], row_before[EACH];  // no rows for CSR
+
+  // All reads are under way together.
+  __device__ __forceinline__ Mine(const Arguments& p, i64 begin) {
+    const IndexType *const cols = p.cols + begin, *const major = p.major + begin;
+    const i64 left = p.nnz - begin;
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) {
-    const i64 i = begin + j * THREADS + threadIdx.x;
-    cols[j] = i < p.nnz ? p.cols[i] : 0;
-    rows[j] = CSR || i >= p.nnz ? 0 : p.major[i];
-  }
-#pragma unroll
-  for (int j = 0; j < EACH; ++j) {
-    const int here = j * THREADS + threadIdx.x;
-    const i64 i = begin + here;
-    tiles[j] = -1;
-    if (i >= p.nnz) continue;
-    bool continues;  // the row of the nonzero before
-    if constexpr (CSR) {
-      rows[j] = p.m > 0 ? shared.low + shared.rows[here] : -1;
-      continues = here > 0 ? shared.rows[here] == shared.rows[here - 1]
-                           : p.m > 0 && p.major[shared.low] < i;
-    } else {
-      const i64 previous = i > 0 ? p.major[i - 1] : -1;
-      continues = i > 0 && previous == rows[j];
-      if (i > 0 && previous > rows[j]) seen.found |= ROWS_FALL;
+    for (int j = 0; j < EACH; ++j) {
+      const int i = j * THREADS + threadIdx.x;
+      const bool here = i < left, before = i <= left && (i > 0 || begin > 0);
+      col[j] = here ? cols[i] : 0;
+      col_before[j] = before ? cols[i - 1] : 0;
+      row[j] = CSR || !here ? 0 : major[i];
+      row_before[j] = CSR || !before ? 0 : major[i - 1];
     }
-    tiles[j] = visit(p, i, rows[j], continues, cols[j], seen);
   }
-  if (p.counts == nullptr) return;
+  __device__ __forceinline__ IndexType row_of(int j, const Shared& shared) const {
+    return CSR ? shared.low + shared.rows[padded(j * THREADS + threadIdx.x)] : row[j];
+  }
+  __device__ __forceinline__ IndexType row_of_before(int j, const Shared& shared) const {
+    const int i = j * THREADS + threadIdx.x;
+    if (!CSR) return row_before[j];
+    return i > 0 ? shared.low + shared.rows[padded(i - 1)] : shared.before;
+  }
+};
+
+__device__ __forceinline__ bool inside(IndexType x, int bound) {
+  return static_cast<u64>(x) < static_cast<u64>(bound);
+}
+
+// Of `starts`: the last entry that is not behind a nonzero. Of one outside the matrix: any number.
+__device__ __forceinline__ int cell(const Arguments& p, IndexType row, IndexType col) {
+  return static_cast<int>(static_cast<u32>(row) * static_cast<u32>(p.parts + 1) +
+                          static_cast<u32>(p.part_width(static_cast<int>(col))));
+}
+
+// How many lanes from this one on have this tile, if it is the first of them; else 0.
+__device__ __forceinline__ int run_of(int tile) {
+  const int lane = threadIdx.x % 32, before = __shfl_up_sync(ALL, tile, 1);
+  const bool first = lane == 0 || before != tile;
+  const u32 others = __ballot_sync(ALL, first) & ~(1u << lane) & (ALL << lane);
+  return !first || tile < 0 ? 0 : (others == 0 ? 32 : __ffs(others) - 1) - lane;
+}
+
+// The first tile of the row of tiles where the nonzeros from `begin` on, a block's, begin.
+__device__ __forceinline__ int first_tile(const Arguments& p, i64 begin, const Shared& shared) {
+  const IndexType row = CSR ? shared.low : begin < p.nnz ? p.major[begin] : 0;
+  return inside(row, p.m) ? p.block_m(static_cast<int>(row)) * p.across : 0;
+}
+
+// Adds a block's nonzeros to the counts of their tiles, -1 for none: those of near rows in `window`
+// first, as many rows add to the same few tiles.
+__device__ __forceinline__ void count_tiles(const Arguments& p, const int (&tiles)[EACH], int first,
+                                            int* window, Seen& seen) {
+  for (int i = threadIdx.x; i < WINDOW; i += THREADS) window[i] = 0;
+  __syncthreads();
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    // One addition for all lanes of a tile: they are neighbours, and tiles may be very full.
-    const u32 alike = __match_any_sync(ALL, tiles[j]);
-    const bool first = tiles[j] >= 0 && threadIdx.x % 32 == __ffs(alike) - 1;
-    more[j] = first ? __popc(alike) : 0;
-    before[j] = first ? atomicAdd(p.counts + tiles[j], more[j]) : 0;
+    const int more = run_of(tiles[j]);
+    if (more == 0) continue;
+    if (tiles[j] >= first && tiles[j] - first < WINDOW)
+      atomicAdd(window + tiles[j] - first, more);
+    else
+      seen.count(atomicAdd(p.counts + tiles[j], more), more, p.least);
   }
+  __syncthreads();
+  for (int i = threadIdx.x; i < WINDOW; i += THREADS)
+    if (window[i] > 0) seen.count(atomicAdd(p.counts + first + i, window[i]), window[i], p.least);
+}
+
+// The nonzeros from `begin` on, a block's, and what is behind the last of all.
+__device__ __forceinline__ void visit_all(const Arguments& p, i64 begin, const Mine& mine,
+                                          Shared& shared, Seen& seen) {
+  const int left = static_cast<int>(p.nnz - begin < SPAN ? p.nnz - begin : SPAN);
+  int tiles[EACH];
 #pragma unroll
-  for (int j = 0; j < EACH; ++j)
-    if (more[j] > 0) seen.count(before[j], more[j], p.least);
+  for (int j = 0; j < EACH; ++j) {
+    const int i = j * THREADS + threadIdx.x;
+    const bool here = i < left, behind = i == left, follows = i > 0 || begin > 0;
+    const IndexType row = mine.row_of(j, shared), row_before = mine.row_of_before(j, shared);
+    const IndexType col = mine.col[j], col_before = mine.col_before[j];
+    const bool valid = inside(col, p.n) && inside(row, p.m);
+    const int at = cell(p, row, col), before = follows ? cell(p, row_before, col_before) : -1;
+    if (here) {
+      if (!valid) seen.found |= INVALID;
+      if (follows && row_before > row) seen.found |= ROWS_FALL;
+      if (follows && row_before == row && col_before > col) seen.found |= COLUMNS_FALL;
+      seen.segments += at != before;
+      if (p.rows != nullptr) p.rows[begin + i] = static_cast<int>(row);
+      if (p.cols_32 != nullptr) p.cols_32[begin + i] = static_cast<int>(col);
+    }
+    tiles[j] = here && valid && p.counts != nullptr
+                   ? p.block_m(static_cast<int>(row)) * p.across + p.block_n(static_cast<int>(col))
+                   : -1;
+    if (p.starts == nullptr) continue;
+    const int last = here && valid ? at : behind ? p.cells - 1 : -1;
+    fill(p.starts, before > -1 ? before : -1, last, static_cast<int>(begin) + i);
+  }
+  if (p.counts != nullptr) count_tiles(p, tiles, first_tile(p, begin, shared), shared.counts, seen);
 }
 
 template <class T>
@@ -173,11 +283,11 @@ __device__ __forceinline__ void add_up(const Arguments& p, const Seen& seen,
                                        u64 (&sums)[WARPS][RESULTS]) {
   u32 found = seen.found;
   for (int apart = 16; apart > 0; apart /= 2) found |= __shfl_xor_sync(ALL, found, apart);
-  const u64 filled = of_warp(seen.filled), worth = of_warp(seen.worth), held = of_warp(seen.held);
+  const u64 of_all[RESULTS] = {found, of_warp(seen.segments), of_warp(seen.filled),
+                               of_warp(seen.worth), of_warp(seen.held)};
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x % 32 == 0) {
-    sums[warp][0] = found, sums[warp][1] = filled, sums[warp][2] = worth, sums[warp][3] = held;
-  }
+  if (threadIdx.x % 32 == 0)
+    for (int i = 0; i < RESULTS; ++i) sums[warp][i] = of_all[i];
   __syncthreads();
   if (threadIdx.x > 0) return;
   u64 block[RESULTS] = {};
@@ -191,21 +301,28 @@ __device__ __forceinline__ void add_up(const Arguments& p, const Seen& seen,
   __threadfence();
   if (atomicAdd(p.state + RESULTS, u64{1}) + 1 < gridDim.x) return;
   __threadfence();
-  for (int i = 0; i < RESULTS; ++i) p.results[i] = atomicExch(p.state + i, u64{0});
+  u64 totals[RESULTS];
+#pragma unroll
+  for (int i = 0; i < RESULTS; ++i) totals[i] = atomicExch(p.state + i, u64{0});
   atomicExch(p.state + RESULTS, u64{0});
+#pragma unroll
+  for (int i = 0; i < RESULTS; ++i) p.results[i] = totals[i];
 }
 
 // A block takes SPAN entries of crow and as many nonzeros.
-extern "C" __global__ void __launch_bounds__(THREADS) sddmm_kernel(const Arguments p) {
+extern "C" __global__ void __launch_bounds__(THREADS, sizeof(IndexType) == 4 ? 4 : 2)
+    sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
   Shared& block = *reinterpret_cast<Shared*>(shared);
   const i64 begin = static_cast<i64>(blockIdx.x) * SPAN;
   const i64 last = (begin + SPAN < p.nnz ? begin + SPAN : p.nnz) - 1;
+  const Mine mine(p, begin);
+  const bool any = begin <= p.nnz && p.m > 0;
   Seen seen;
   if constexpr (CSR) {
-    for (int j = 0; j < EACH; ++j) seen.found |= check_crow(p, begin + j * THREADS + threadIdx.x);
-    if (begin < p.nnz && p.m > 0) find_rows(p, begin, last, block);
+    seen.found |= check_crow(p, begin);
+    if (any) find_rows(p, begin, last, block);
   }
-  visit_all(p, begin, block, seen);
+  if (any) visit_all(p, begin, mine, block, seen);
   add_up(p, seen, block.sums);
 }

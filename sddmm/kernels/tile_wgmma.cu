@@ -3,6 +3,7 @@
 // under the card's power, and the shared memory through which a tile's sums are taken apart.
 #include "gemm_core/mainloop_wgmma.cuh"
 #include "sddmm/sampled_warp.cuh"
+#include "sddmm/tile_starts.cuh"
 
 using namespace sddmm;
 
@@ -11,7 +12,7 @@ constexpr bool WEIGHTED = SDDMM_WEIGHTED;  // by values
 using Mainloop = gemm_core::MainloopWgmma<SDDMM_ELEMENT, SDDMM_BLOCK_N, SDDMM_STAGES>;
 // What is stored as it is may be rounded before it is taken apart, which halves the work.
 using Staged = gemm_core::Select<WEIGHTED, float, SDDMM_OUTPUT>::type;
-constexpr int STARTS = 4, PARTS = sizeof(Staged) == 2 ? 2 : 4;
+constexpr int STARTS = SDDMM_STARTS, PARTS = sizeof(Staged) == 2 ? 2 : 4;
 using Warp = SampledWarp<Staged, Mainloop::BN / PARTS, PARTS, STARTS>;
 
 struct Arguments {
@@ -20,11 +21,11 @@ struct Arguments {
   SDDMM_OUTPUT* out;
   const int *cols, *order;
   const int2* tiles;
-  const int* starts;  // see tile_bounds.cu, (tile_count, BM, STARTS + 1)
+  TileStarts starts;
   i64 head_out;
   double alpha;
   int tile_count, heads, k;
-  int unused[13];  // to a multiple of 64 bytes, which the maps' alignment asks for
+  int unused[7];  // to a multiple of 64 bytes, which the maps' alignment asks for
 };
 
 // What a warp does with its 16 rows of each tile.
@@ -41,9 +42,10 @@ struct Sampler {
     const int head = any ? work / p.tile_count : 0;
     const i64 tile = any ? work - head * p.tile_count : 0;
     out = p.out + head * p.head_out;
-    n0 = p.tiles[tile].y * Mainloop::BN;
-    const i64 row = tile * Mainloop::BM + first_row;
-    nonzeros.find(any ? p.starts + row * (STARTS + 1) : nullptr);
+    const int2 place = p.tiles[tile];
+    n0 = place.y * Mainloop::BN;
+    const int* const own = p.starts.of(tile, place) + static_cast<i64>(first_row) * p.starts.by_row;
+    nonzeros.find(any ? own : nullptr, p.starts.by_row);
   }
 
   __device__ __forceinline__ void look_ahead() { nonzeros.look_ahead(p.cols); }

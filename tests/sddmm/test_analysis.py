@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from gemm_core.device import Device
-from sddmm.analysis import Analysis, begin, crow_of
+from sddmm.analysis import Analysis, Wanted, begin, crow_of
 from sddmm.choose import TileProfile
 from sddmm.pattern import SparsePattern
 from sddmm.testing import random_pattern
@@ -15,19 +16,19 @@ from tests.conftest import H200
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 
-def analyse(
-    pattern: SparsePattern, device: Device, block: tuple[int, int] | None, least: int
-) -> Analysis:
-    return begin(pattern, device, block, least).finish()
+def analyse(pattern: SparsePattern, *wanted: Any) -> Analysis:
+    return begin(pattern, H200, Wanted(*wanted)).finish()
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 def test_rows_order_and_tiles(layout: str, index_dtype: torch.dtype) -> None:
     pattern = random_pattern(90, 70, 1100, layout=layout, index_dtype=index_dtype)
-    found = analyse(pattern, H200, (32, 16), 75)
+    found = analyse(pattern, (32, 16), 75)
     assert found.rows_ascend
-    assert found.columns_ascend
+    assert found.ascends
+    segments = {(int(r), int(c) // 16) for r, c in zip(pattern.row_ids, found.cols, strict=True)}
+    assert found.segments == len(segments)
     assert torch.equal(found.rows.long(), pattern.row_ids.long())
     assert torch.equal(found.cols.long(), pattern.col_indices.long())
     assert found.rows.dtype == found.cols.dtype == torch.int32
@@ -44,19 +45,19 @@ def test_rows_order_and_tiles(layout: str, index_dtype: torch.dtype) -> None:
 
 def test_orders_that_fall_are_seen() -> None:
     rows, cols = torch.tensor([0, 2, 1]), torch.tensor([5, 1, 1])
-    found = analyse(SparsePattern.from_coo(rows, cols, (3, 6)), H200, None, 1)
+    found = analyse(SparsePattern.from_coo(rows, cols, (3, 6)))
     assert (found.rows_ascend, found.counts) == (False, None)
     crow, cols = torch.tensor([0, 1, 1, 4]), torch.tensor([5, 1, 3, 2])
-    found = analyse(SparsePattern.from_csr(crow, cols, (3, 6)), H200, None, 1)
-    assert (found.rows_ascend, found.columns_ascend) == (True, False)
+    found = analyse(SparsePattern.from_csr(crow, cols, (3, 6)))
+    assert (found.rows_ascend, found.ascends) == (True, False)
     crow, cols = torch.tensor([0, 1, 1, 4]), torch.tensor([5, 1, 3, 3])
-    assert analyse(SparsePattern.from_csr(crow, cols, (3, 6)), H200, None, 1).columns_ascend
+    assert analyse(SparsePattern.from_csr(crow, cols, (3, 6))).ascends
 
 
 def test_all_nonzeros_in_one_tile_are_counted() -> None:
     """Lanes of a warp add up before they add to memory."""
     pattern = SparsePattern.from_coo(torch.full((999,), 7), torch.full((999,), 8), (20, 20))
-    counts = analyse(pattern, H200, (4, 4), 1).counts
+    counts = analyse(pattern, (4, 4), 1).counts
     assert counts is not None
     assert int(counts[1 * 5 + 2]) == int(counts.sum()) == 999
 
@@ -75,14 +76,15 @@ def test_invalid_patterns_raise_what_check_says(
     crow: list[int], cols: list[int], told: str
 ) -> None:
     pattern = SparsePattern.from_csr(torch.tensor(crow), torch.tensor(cols), (3, 4))
-    with pytest.raises(ValueError, match=told):
-        analyse(pattern, H200, (2, 2), 1)
+    for least, parts in ((0, 0), (1, 0), (0, 2)):
+        with pytest.raises(ValueError, match=told):
+            analyse(pattern, (2, 2), least, parts)
 
 
 def test_rows_outside_the_shape_raise() -> None:
     pattern = SparsePattern.from_coo(torch.tensor([0, 3]), torch.tensor([0, 1]), (3, 4))
     with pytest.raises(ValueError, match=r"row_indices\[1\] is 3"):
-        analyse(pattern, H200, (2, 2), 1)
+        analyse(pattern, (2, 2), 1)
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
@@ -95,9 +97,9 @@ def test_many_blocks_add_up(layout: str) -> None:
     if layout == "csr":
         pattern = pattern.to_csr()
     for _ in range(2):
-        found = analyse(pattern, H200, (500, 1000), 300)
+        found = analyse(pattern, (500, 1000), 300)
         assert torch.equal(found.rows.long(), rows)
-        assert (found.rows_ascend, found.columns_ascend) == (True, True)
+        assert (found.rows_ascend, found.ascends) == (True, True)
         counts = torch.bincount(rows // 500 * 3 + cols // 1000, minlength=54)
         assert found.counts is not None
         assert torch.equal(found.counts.long(), counts)
@@ -116,7 +118,33 @@ def test_columns_that_fall_from_one_block_to_the_next(layout: str) -> None:
         if layout == "csr":
             crow = torch.searchsorted(rows, torch.arange(3))
             pattern = SparsePattern.from_csr(crow, cols, (2, 2048))
-        assert analyse(pattern, H200, None, 1).columns_ascend == ascend
+        assert analyse(pattern).ascends == ascend
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("nnz", [1, 2047, 2048, 5000])
+def test_where_the_nonzeros_of_each_part_of_a_row_begin(
+    layout: str, index_dtype: torch.dtype, nnz: int
+) -> None:
+    """A binary search for each part says the same; rows are empty, before, between and behind."""
+    pattern = random_pattern(90, 150, nnz, layout="coo", index_dtype=index_dtype)
+    rows, cols = pattern.row_ids * 2 + 40, pattern.col_indices
+    pattern = SparsePattern.from_coo(rows, cols, (400, 160))
+    if layout == "csr":
+        pattern = pattern.to_csr()
+    block, parts = (64, 48), 4
+    found = analyse(pattern, block, 0, parts)
+    assert found.counts is None
+    per_row = torch.unique(rows * 14 + cols // 12)
+    assert found.segments == len(per_row)
+    assert found.starts is not None
+    assert (found.rows is None) == (layout == "csr" or index_dtype == torch.int64)
+    assert found.starts[1:] == (0, 64 * 17, 4, 17)
+    flat = rows.long() * 160 + cols
+    part = torch.arange(17) * 12
+    firsts = torch.arange(7 * 64)[:, None] * 160 + part.clamp(max=160)
+    assert torch.equal(found.starts.starts.view(-1, 17).long(), torch.searchsorted(flat, firsts))
 
 
 def test_a_pattern_without_rows_or_nonzeros() -> None:
@@ -127,4 +155,4 @@ def test_a_pattern_without_rows_or_nonzeros() -> None:
             SparsePattern.from_csr(crow, none, shape),
             SparsePattern.from_coo(none, none, shape),
         ):
-            assert analyse(pattern, H200, (2, 2), 1).profile == TileProfile(0, 0, 0)
+            assert analyse(pattern, (2, 2), 1).profile == TileProfile(0, 0, 0)

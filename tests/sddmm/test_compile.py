@@ -15,7 +15,7 @@ from gemm_core.compile import CACHE_VARIABLE, Cubin, compile_kernel
 from gemm_core.device import Device
 from sddmm import analysis, families
 from sddmm.families import gather, tile, tile_tma, windows
-from sddmm.partition import Nonzeros, SortedRows, TileList, WindowList
+from sddmm.partition import Nonzeros, TileList, TileStarts, TileWork, WindowList
 from sddmm.problem import Problem
 from sddmm.registry import KERNELS
 from sddmm.spec import KernelSpec
@@ -67,17 +67,18 @@ def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int) -> None
     """Ask for the kernel as a plan does, without values and with, for operands whose rows lie
     `pitch` elements apart."""
     index = torch.zeros(1, dtype=torch.int32)
-    stored, rows = Nonzeros(index, index, None), SortedRows(index, index, None)
-    places = TileList(torch.zeros(1, 2, dtype=torch.int32), spec.tile[:2])
+    stored = Nonzeros(index, index, None)
+    tiles = TileList(torch.zeros(1, 2, dtype=torch.int32), spec.tile[:2])
+    tiled = TileWork(tiles, TileStarts(index, 0, 0, 0, 0), index, None)
     if spec.family == "gather":
         launch = gather.prepare(spec, stored, problem, device)
     elif spec.family == "windows":
         work = WindowList(index, index, index, torch.zeros(2, dtype=torch.int32), 8)
         launch = windows.prepare(spec, work, problem, device)
     elif spec.family == "tile":
-        launch = tile.prepare(spec, rows, places, problem, device)
+        launch = tile.prepare(spec, tiled, problem, device)
     else:
-        launch = tile_tma.prepare(spec, rows, places, problem, device)
+        launch = tile_tma.prepare(spec, tiled, problem, device)
     operand = torch.zeros(8, pitch, dtype=problem.dtype)[:, : problem.k]
     bound = launch.bind(operand, operand)
     for values in (0, 1):
@@ -112,13 +113,13 @@ def test_every_kernel_compiles_without_spilling(
 
 
 @pytest.mark.parametrize("arch", DEVICES)
-@pytest.mark.parametrize("index", ["int", "gemm_core::i64"])
-@pytest.mark.parametrize("csr", ["true", "false"])
-def test_the_analysis_compiles_too(arch: str, index: str, csr: str) -> None:
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize("csr", [True, False])
+def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
     folder, include = families.KERNEL_FOLDER, families.INCLUDE
-    macros = {"SDDMM_INDEX": index, "SDDMM_CSR": csr}
-    for source in ("analyse.cu", "tile_bounds.cu"):
-        assert compile_kernel(folder / source, macros, arch, include).resources.spill_bytes == 0
+    made = dict(analysis.macros_of(narrow, csr))
+    for source in (analysis.ANALYSE.source, tile.BOUNDS.source):
+        assert compile_kernel(folder / source, made, arch, include).resources.spill_bytes == 0
 
 
 def test_every_source_is_of_a_kernel() -> None:

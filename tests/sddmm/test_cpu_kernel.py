@@ -71,7 +71,7 @@ def test_unsorted_columns_wait_for_no_tile_forever() -> None:
 def problem(m: int, n: int, nnz: int, k: int) -> Any:
     shape = random_pattern(m, n, 0)
     made = make_problem(shape, k=k, dtype=torch.float32)
-    return type(made)(**{**vars(made), "nnz": nnz})
+    return made._replace(nnz=nnz)
 
 
 def test_tiles_are_used_where_b_exceeds_the_cache_and_rows_are_dense_enough() -> None:

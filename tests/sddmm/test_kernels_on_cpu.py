@@ -162,6 +162,43 @@ def test_hybrid_of_a_dense_block_and_scattered_nonzeros(heads: int | None) -> No
     assert len(execute.launches) == 2
 
 
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize(
+    ("dtype", "precision", "capability", "kernel"),
+    [
+        (torch.float16, "ieee", (9, 0), "tile_wgmma"),
+        (torch.bfloat16, "ieee", (8, 0), "tile_mma"),
+        (torch.float32, "tf32", (9, 0), "tile_mma_tf32"),
+    ],
+)
+def test_every_tile_of_a_pattern_that_is_dense_and_even(
+    layout: str, dtype: torch.dtype, precision: str, capability: tuple[int, int], kernel: str
+) -> None:
+    """One pass finds the nonzeros of all tiles, ragged ones too."""
+    device = replace(H200, capability=capability, sm_count=8)
+    pattern = random_pattern(300, 470, 60_000, layout=layout, index_dtype=torch.int32)
+    execute = check(None, pattern, 64, dtype, precision=precision, heads=2, device=device)
+    assert execute.notes[0].startswith(f"kernel   {kernel}")
+    (known,) = pattern.derive("gpu_analyses", list)
+    assert known.starts is not None
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+def test_dense_patterns_that_are_unsorted_or_leave_tiles_empty_are_counted(layout: str) -> None:
+    even = random_pattern(300, 470, 60_000, layout="csr")
+    rows, cols = even.row_ids, even.col_indices
+    uneven = SparsePattern.from_coo(rows, cols + 1410 * (rows >= 150), (300, 1880))
+    if layout == "csr":
+        unsorted = SparsePattern.from_csr(even.crow_indices, 469 - cols, even.shape)
+        uneven = uneven.to_csr()
+    else:
+        unsorted = random_pattern(300, 470, 60_000, layout="coo", shuffled=True)
+    for pattern in (unsorted, uneven):
+        execute = check(None, pattern, 64, torch.float16, device=replace(H200, sm_count=8))
+        assert execute.notes[0].startswith("kernel   tile_wgmma")
+        assert pattern.derive("gpu_analyses", list)[-1].counts is not None
+
+
 def test_duplicates_and_unsorted_columns_in_tiles() -> None:
     crow = torch.tensor([0, 5, 5, 12])
     cols = torch.tensor([9, 3, 3, 140, 0, 7, 7, 7, 150, 2, 1, 0])

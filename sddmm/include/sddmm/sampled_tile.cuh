@@ -29,11 +29,13 @@ struct SampledTile {
     int2 bounds[ROUNDS];
 
     Rows() = default;
-    __device__ __forceinline__ Rows(const int2* tile_bounds, int thread) {
+    // starts: of the first row, and where it ends; the next rows' lie by_row further each.
+    __device__ __forceinline__ Rows(const int* starts, int by_row, int thread) {
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) {
         const int row = thread / LANES + i * ROWS;
-        bounds[i] = BM % ROWS == 0 || row < BM ? tile_bounds[row] : make_int2(0, 0);
+        const int* const own = starts + static_cast<i64>(row) * by_row;
+        bounds[i] = BM % ROWS == 0 || row < BM ? make_int2(own[0], own[1]) : make_int2(0, 0);
       }
     }
   };

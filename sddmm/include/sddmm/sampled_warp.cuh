@@ -22,14 +22,14 @@ struct SampledWarp {
     int starts[ROWS][PARTS + 1];
     int columns[PARTS][ROWS][DEPTH];
 
-    // from: of the warp's 16 rows, STARTS + 1 each; null if there are none.
-    __device__ __forceinline__ void find(const int* from) {
+    // from: of the warp's 16 rows, STARTS + 1 each, by_row apart; null if there are none.
+    __device__ __forceinline__ void find(const int* from, int by_row) {
 #pragma unroll
       for (int h = 0; h < ROWS; ++h)
 #pragma unroll
         for (int part = 0; part <= PARTS; ++part)
           starts[h][part] =
-              from == nullptr ? 0 : from[row(h) * (STARTS + 1) + part * (STARTS / PARTS)];
+              from == nullptr ? 0 : from[row(h) * by_row + part * (STARTS / PARTS)];
     }
     __device__ __forceinline__ void look_ahead(const int* cols) {
 #pragma unroll

@@ -2,17 +2,19 @@
 #pragma once
 
 #include "sddmm/sampled_tile.cuh"
+#include "sddmm/tile_starts.cuh"
 
 namespace sddmm {
 
 // Parameters of every tile kernel. a, (m, k), and b, (n, k). tiles: (row, column), in tiles, of each
-// that is computed, and bounds where each of its rows' nonzeros lie among cols, (tile_count, BM).
+// that is computed, (tile_count,), and where each of its rows' nonzeros lie among cols.
 template <class T, class OUT>
 struct TileArguments {
   const T *a, *b, *values;
   OUT* out;
   const int *cols, *order;
-  const int2 *tiles, *bounds;
+  const int2* tiles;
+  TileStarts starts;
   i64 pitch_a, pitch_b;          // elements from row to row
   i64 head_a, head_b, head_out;  // and from head to head
   int tile_count, m, n, k;
@@ -31,7 +33,7 @@ __device__ __forceinline__ void sampled_tile(const TileArguments<T, OUT>& p, uns
   typename Mainloop::Accumulators acc = {};
   Mainloop::run(acc, shared, p.a + head * p.head_a, p.pitch_a, p.b + head * p.head_b, p.pitch_b, m0,
                 n0, p.m, p.n, p.k);
-  const typename Tile::Rows rows(p.bounds + static_cast<i64>(index) * BM, threadIdx.x);
+  const typename Tile::Rows rows(p.starts.of(index, tile), p.starts.by_row, threadIdx.x);
   const typename Tile::template Columns<1> columns(rows, p.cols, n0, threadIdx.x);
   __syncthreads();  // everyone has read the main loop's last stage
   const Tile sums{reinterpret_cast<float*>(shared)};
