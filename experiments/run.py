@@ -17,13 +17,15 @@ from experiments.methods import Method, Run
 from experiments.progress import progress
 from experiments.record import Record, Store, key_of, refuse_bad
 from experiments.schema import Config
-from experiments.timing import TimedOut, deadline, elapsed_ms, interleaved_ms
+from experiments.timing import (
+    TimedOut,
+    deadline,
+    elapsed_ms,
+    interleaved_ms,
+    preparations_ms,
+)
 from experiments.verify import Truth
 from sddmm.testing import poisoned_outputs
-
-# Preparations that are timed at most, and the time after which no more are.
-_PREPARATIONS = 20
-_PREPARING_MS = 100.0
 
 
 def run(name: str, config: Config) -> list[Record]:
@@ -109,6 +111,10 @@ def _measure(
         if right is not None:
             runs[name], first_ms[name] = right
     say(f"{case.matrix} k={case.k}: timing {', '.join(runs)}")
+    # The first time compiled kernels and set libraries up; from now on it is preparation alone.
+    prepare = {name: functools.partial(chosen[name].prepare, case) for name in runs}
+    for name, samples in preparations_ms(prepare, case.device).items():
+        records[name].prepare_ms = statistics.median(samples)
     for name, samples in interleaved_ms(runs, first_ms, config.timing, case.device).items():
         records[name].samples_ms = samples
     return list(records.values())
@@ -128,8 +134,6 @@ def _prepared_and_right(
             results: list[torch.Tensor] = []
             with poisoned_outputs():
                 first_ms = elapsed_ms(lambda: results.append(run()), case.device)
-            # The first time compiled kernels and set libraries up; these are preparation alone.
-            record.prepare_ms = _prepare_ms(method, case)
     except TimedOut as error:
         return _fail(record, "timeout", error)
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -145,19 +149,6 @@ def _prepared_and_right(
         return None
     record.status = "ok"
     return run, first_ms
-
-
-def _prepare_ms(method: Method, case: Case) -> float:
-    """The median of some preparations, one if it is slow."""
-    samples: list[float] = []
-    while len(samples) < _PREPARATIONS and sum(samples) < _PREPARING_MS:
-        kept: list[Run] = []  # so that to free what was prepared is not counted
-        samples.append(elapsed_ms(functools.partial(_prepare, method, case, kept), case.device))
-    return statistics.median(samples)
-
-
-def _prepare(method: Method, case: Case, kept: list[Run]) -> None:
-    kept.append(method.prepare(case))
 
 
 def _fail(record: Record, status: str, error: BaseException) -> None:

@@ -21,6 +21,10 @@ _SETTLE_MS = 60.0
 _BATCH_MS = 1.0
 _MOST_CALLS = 50
 
+# Counted preparations of a method, and the time after which it is prepared no more.
+_PREPARATIONS = 20
+_PREPARING_MS = 100.0
+
 
 class TimedOut(Exception):
     """A method took longer than timing.timeout_s."""
@@ -65,6 +69,32 @@ def interleaved_ms(
             for _ in range(_TURN):
                 if wants_more(name):
                     samples[name].append(samplers[name].sample_ms())
+    return samples
+
+
+def preparations_ms(prepare: dict[str, Callable[[], Run]], device: str) -> dict[str, list[float]]:
+    """Wall times of each preparation in ms, a few of every method in turns.
+
+    The first of a turn is not counted, as other methods' code fills the caches; but of a slow
+    preparation every one is, and it is enough. To free what was prepared is not counted either.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in prepare}
+    kept: list[Run] = []
+
+    def one_ms(name: str) -> float:
+        kept.clear()
+        return elapsed_ms(lambda: kept.append(prepare[name]()), device)
+
+    def wants_more(name: str) -> bool:
+        taken = samples[name]
+        return len(taken) < _PREPARATIONS and sum(taken) < _PREPARING_MS
+
+    while hungry := [name for name in prepare if wants_more(name)]:
+        for name in hungry:
+            turn: list[float] = []
+            while len(turn) <= _TURN and sum(turn) < _PREPARING_MS:
+                turn.append(one_ms(name))
+            samples[name] += turn[1:] or turn
     return samples
 
 

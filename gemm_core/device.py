@@ -20,6 +20,9 @@ class Device:
     shared_bytes: int
     l2_bytes: int
 
+    def __hash__(self) -> int:  # asked for at every plan
+        return self.index
+
     @property
     def arch(self) -> str:
         return arch_of(self.capability)

@@ -143,6 +143,7 @@ class _Preparation:
     def __init__(self, pattern: SparsePattern, problem: Problem, device: Device) -> None:
         self.pattern, self.problem, self.device = pattern, problem, device
         self.terms = _terms(problem, device)
+        self.newest: list[Analysis] = pattern.derive("gpu_analyses", list)  # of the pattern
 
     def make(self, kernel: str | None, reuse: bool) -> GpuExecute:
         if kernel is not None:
@@ -300,7 +301,7 @@ class _Preparation:
 
     def _begun(self, wanted: Wanted) -> Analysis | Pending:
         """An analysis of the pattern that holds what is wanted: one that it has, or a new one."""
-        for known in self._newest:
+        for known in self.newest:
             if known.wanted == wanted or (wanted == ROWS and known.rows is not None):
                 return known
         return analysis.begin(self.pattern, self.device, wanted)
@@ -309,14 +310,9 @@ class _Preparation:
         if isinstance(found, Analysis):
             return found
         known = found.finish()
-        self._newest[:] = [*self._newest, known][-_ANALYSES_PER_PATTERN:]
+        self.newest.append(known)
+        del self.newest[:-_ANALYSES_PER_PATTERN]
         return known
-
-    @property
-    def _newest(self) -> list[Analysis]:
-        """The last analyses of this pattern."""
-        newest: list[Analysis] = self.pattern.derive("gpu_analyses", list)
-        return newest
 
     def _execute(self, launches: tuple[Launch, ...], reason: Callable[[], list[str]]) -> GpuExecute:
         return GpuExecute(launches, reason, self.terms.refusals, self.device.index)

@@ -179,6 +179,20 @@ def test_times_are_interleaved() -> None:
     assert turns == ["a", "b"] * 3
 
 
+def test_preparations_are_timed_in_turns_whose_first_is_not_counted() -> None:
+    order: list[str] = []
+
+    def slow() -> None:
+        order.append("slow")
+        time.sleep(0.12)
+
+    quick = {name: lambda name=name: order.append(name) for name in "ab"}
+    taken = timing.preparations_ms({**quick, "slow": slow}, "cpu")  # type: ignore[dict-item]
+    assert order == [*"aaaaaa", *"bbbbbb", "slow", *(["a"] * 6 + ["b"] * 6) * 3]
+    assert {name: len(samples) for name, samples in taken.items()} == {"a": 20, "b": 20, "slow": 1}
+    assert taken["slow"][0] >= 120
+
+
 def test_a_slow_method_is_timed_min_samples_times_and_a_quick_one_more() -> None:
     runs = {
         "slow": lambda: time.sleep(0.02),
