@@ -20,6 +20,8 @@ from sddmm.pattern import SparsePattern, compress
 from sddmm.spec import KernelSpec, macros
 
 _INVALID, _ROWS_FALL, _COLUMNS_FALL = 1, 2, 4
+_NOTHING_YET = -1
+_LOOKS = 2000  # at what an analysis has found, some 0.1 ms
 _NONZEROS_A_BLOCK = 2048  # SPAN of analyse.cu
 
 
@@ -123,6 +125,7 @@ def begin(pattern: SparsePattern, device: Device, wanted: Wanted = ROWS) -> Pend
         starts = _starts_of_all(cols, shape, wanted.block or shape, wanted.parts)
     entries = max(nnz, shape[0] if csr else 0) + 1
     mailbox = _mailbox(cols.device)
+    mailbox.empty()
     loaded(ANALYSE, macros_of(narrow, csr), AnalyseArguments, device.index)(
         -(-entries // _NONZEROS_A_BLOCK), major.data_ptr(), cols.data_ptr(),
         0 if rows is major else address(rows), 0 if narrow else cols_32.data_ptr(),
@@ -180,22 +183,26 @@ def macros_of(narrow: bool, csr: bool) -> tuple[tuple[str, str], ...]:
 class _Mailbox(threading.local):
     """Where a thread's analyses on a device leave what they found: in memory of the host.
 
-    A copy from the device would cost more than the analysis of a small pattern. Each thread has its
-    own, as it waits for the answer before it asks again.
+    A copy from the device would cost more than the analysis of a small pattern, and so would the
+    driver's wait. Each thread has its own, as it waits for the answer before it asks again.
     """
 
     def __init__(self, device: torch.device) -> None:
-        on_gpu = device.type == "cuda"
         self.state = torch.zeros(6, dtype=torch.int64, device=device)
-        self.results = torch.zeros(5, dtype=torch.int64, pin_memory=on_gpu)
-        self.on_gpu = on_gpu
+        self.results = torch.zeros(5, dtype=torch.int64, pin_memory=device.type == "cuda")
         self.addresses = self.state.data_ptr(), self.results.data_ptr()
+        self.found = (ctypes.c_int64 * 5).from_address(self.results.data_ptr())
+
+    def empty(self) -> None:
+        self.found[0] = _NOTHING_YET
 
     def read(self, index: int) -> list[int]:
-        if self.on_gpu:
-            wait(index)
-        found: list[int] = self.results.tolist()
-        return found
+        found = self.found
+        for _ in range(_LOOKS):
+            if found[0] != _NOTHING_YET:
+                return list(found)
+        wait(index)  # for a long analysis; or one that failed, which this tells
+        return list(found)
 
 
 _mailbox = functools.cache(_Mailbox)

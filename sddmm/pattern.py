@@ -43,7 +43,8 @@ class SparsePattern:
 
     Make one with `from_coo` or `from_csr`. The order of the nonzeros is kept as given; COO may be
     unsorted and hold duplicates, each of which is a nonzero of its own. Index values are checked
-    once, when a plan is first made (see `check`).
+    once, when a plan is first made (see `check`). `major_indices` are the crow_indices of CSR, the
+    row_indices of COO.
 
     A pattern notices when its index tensors are changed in place (by torch's version counters)
     and derives everything anew. Changes that torch does not count, through a numpy array that
@@ -54,6 +55,10 @@ class SparsePattern:
     col_indices: Tensor
     crow_indices: Tensor | None
     row_indices: Tensor | None
+    major_indices: Tensor
+    is_csr: bool
+    index_dtype: torch.dtype
+    device: torch.device
     _derived: dict[str, tuple[tuple[int, ...], Any]]
     # The index tensors whose in-place changes torch counts: not those of inference mode.
     _counted: tuple[Tensor, ...]
@@ -73,6 +78,10 @@ class SparsePattern:
             col_indices=col_indices,
             crow_indices=crow_indices,
             row_indices=row_indices,
+            major_indices=major,
+            is_csr=crow_indices is not None,
+            index_dtype=col_indices.dtype,
+            device=col_indices.device,
             _derived={},
             _counted=tuple([x for x in (major, col_indices) if not x.is_inference()]),
         )
@@ -121,27 +130,8 @@ class SparsePattern:
         )
 
     @property
-    def is_csr(self) -> bool:
-        return self.crow_indices is not None
-
-    @property
     def nnz(self) -> int:
         return self.col_indices.numel()
-
-    @property
-    def device(self) -> torch.device:
-        return self.col_indices.device
-
-    @property
-    def index_dtype(self) -> torch.dtype:
-        return self.col_indices.dtype
-
-    @property
-    def major_indices(self) -> Tensor:
-        """crow_indices of a CSR pattern, row_indices of a COO pattern."""
-        major = self.crow_indices if self.crow_indices is not None else self.row_indices
-        assert major is not None
-        return major
 
     @property
     def versions(self) -> tuple[int, ...]:

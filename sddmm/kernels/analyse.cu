@@ -306,7 +306,9 @@ __device__ __forceinline__ void add_up(const Arguments& p, const Seen& seen,
   for (int i = 0; i < RESULTS; ++i) totals[i] = atomicExch(p.state + i, u64{0});
   atomicExch(p.state + RESULTS, u64{0});
 #pragma unroll
-  for (int i = 0; i < RESULTS; ++i) p.results[i] = totals[i];
+  for (int i = 1; i < RESULTS; ++i) p.results[i] = totals[i];
+  __threadfence_system();
+  p.results[0] = totals[0];  // last: the host looks at it
 }
 
 // A block takes SPAN entries of crow and as many nonzeros.

@@ -228,6 +228,7 @@ inline void atomicMax(T* at, T value) {
   if (value > *at) *at = value;
 }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 inline unsigned __ballot_sync(unsigned, bool value) {
   unsigned bits = 0;
   shim::with_warp(value, [&](const bool* all, int) {
