@@ -132,11 +132,10 @@ def window_list(nonzeros: Nonzeros, n: int, width: int) -> WindowList:
     """The nonzeros, given by row, by window of `width` columns, and by row within a window."""
     count = -(-n // width)
     window = nonzeros.cols // width
-    order = window.to(torch.int16 if count < 2**15 else torch.int32).argsort(stable=True)
-    per_window = torch.zeros(count, dtype=torch.int64, device=window.device)
-    per_window.scatter_add_(0, window.to(torch.int64), torch.ones_like(window, dtype=torch.int64))
-    starts = torch.zeros(count + 1, dtype=torch.int32, device=window.device)
-    starts[1:] = per_window.cumsum(0)
+    narrow = window.to(torch.int16 if count < 2**15 else torch.int32)
+    ascending, order = narrow.sort(stable=True)
+    bounds = torch.arange(count + 1, dtype=narrow.dtype, device=window.device)
+    starts = torch.searchsorted(ascending, bounds, out_int32=True)
     place = order if nonzeros.order is None else nonzeros.order[order]
     slots = (nonzeros.cols - window * width)[order]
     return WindowList(nonzeros.rows[order], int32(slots), int32(place), starts, width)

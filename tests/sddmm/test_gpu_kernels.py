@@ -256,6 +256,39 @@ def test_the_hybrid_covers_every_nonzero() -> None:
     assert_close(plan.run(a, b), pattern, a, b)
 
 
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "ieee"), (torch.float32, "tf32")])
+def test_dense_patterns_by_tiles_that_one_pass_finds(
+    layout: str, index_dtype: torch.dtype, dtype: torch.dtype, precision: str
+) -> None:
+    """Even ones, whose tiles are all computed; with empty tiles; and unsorted."""
+    even = random_pattern(3001, 3003, 900_000, layout="csr", device="cuda", index_dtype=index_dtype)
+    rows, cols = even.row_ids, even.col_indices
+    uneven = SparsePattern.from_coo(rows, cols + 3003 * (rows >= 1500), (3001, 6006))
+    unsorted = SparsePattern.from_coo(rows, 3002 - cols, even.shape)
+    a, b = operands(uneven, 500, dtype)
+    for pattern in (even, uneven, unsorted):
+        stored = pattern.to_csr() if layout == "csr" else pattern.to_coo()
+        out_dtype = torch.promote_types(dtype, torch.float32)
+        plan = sddmm.plan(stored, k=500, dtype=dtype, out_dtype=out_dtype, precision=precision)
+        assert "kernel   tile" in plan.explain()
+        right = b[:, : stored.shape[1]]
+        out = torch.full((stored.nnz,), torch.nan, dtype=out_dtype, device="cuda")
+        assert_close(plan.run(a, right, out), stored, a, right, precision=precision)
+
+
+@pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two GPUs")
+@every_kernel
+def test_another_device_than_the_current(spec: KernelSpec) -> None:
+    pattern = random_pattern(150, 290, 900, layout="coo", shuffled=True, device="cuda:1")
+    a, b = (x.to("cuda:1") for x in operands(pattern, 100, spec.dtypes[0]))
+    plan = plan_of(spec, pattern, 100, spec.dtypes[0])
+    for _ in range(2):
+        assert_close(plan.run(a, b), pattern, a, b, precision=spec.precision)
+    assert torch.cuda.current_device() == 0
+
+
 def test_offsets_beyond_31_bits() -> None:
     """Operands of more than 2^31 elements, nonzeros in their first and last rows."""
     m, k = 2**31 // 256 + 1000, 256
