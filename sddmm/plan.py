@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ class Prepared(NamedTuple):
     backend: str
     forced: str | None
     kernel: str | None
-    refusals: dict[str, str]
+    refusals: Mapping[str, str]
     prepare_ms: float
     execute: backends.Execute
     versions: tuple[int, ...]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gemm_core.device import Device
+from sddmm.backends import choose
 from sddmm.pattern_cache import PATTERNS
 from sddmm.testing import poisoned_outputs
 
@@ -27,8 +28,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No plan of another test, no matrix of the user's cache, NaN in every new output."""
+    """No plan or choice of another test, no matrix of the user's cache, NaN in every new output."""
     PATTERNS.clear()
+    choose.cache_clear()
     monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "datasets-cache"))
     with poisoned_outputs():
         yield

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from torch import Tensor
@@ -53,8 +54,9 @@ def reason_against(backend: Backend, problem: Problem) -> str | None:
     return backend.available() or backend.refuses(problem)
 
 
-def choose(problem: Problem, name: str | None = None) -> tuple[Backend, dict[str, str]]:
-    """The backend that serves `problem`, and the reasons of those asked before it.
+@functools.lru_cache(maxsize=1024)
+def choose(problem: Problem, name: str | None = None) -> tuple[Backend, Mapping[str, str]]:
+    """The backend that serves `problem`, and the reasons of those asked before it; asked once.
 
     name: ask this backend only; its refusal is a ValueError.
     """

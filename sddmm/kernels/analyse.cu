@@ -22,7 +22,7 @@ constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4;
 // A segment is a part of a row that is not empty, as the nonzeros come.
 constexpr int RESULTS = 5;
 
-// A division by a constant of the launch (analysis.py: reciprocal).
+// A division by a constant of the launch (analysis.py: _reciprocal).
 struct Divisor {
   u32 factor;
   int shift;

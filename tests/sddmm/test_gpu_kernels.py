@@ -265,7 +265,8 @@ def test_dense_patterns_by_tiles_that_one_pass_finds(
     """Even ones, whose tiles are all computed; with empty tiles; and unsorted."""
     even = random_pattern(3001, 3003, 900_000, layout="csr", device="cuda", index_dtype=index_dtype)
     rows, cols = even.row_ids, even.col_indices
-    uneven = SparsePattern.from_coo(rows, cols + 3003 * (rows >= 1500), (3001, 6006))
+    right_half = (rows >= 1500).to(index_dtype)
+    uneven = SparsePattern.from_coo(rows, cols + 3003 * right_half, (3001, 6006))
     unsorted = SparsePattern.from_coo(rows, 3002 - cols, even.shape)
     a, b = operands(uneven, 500, dtype)
     for pattern in (even, uneven, unsorted):

@@ -241,6 +241,8 @@ def test_backends_are_asked_in_order_and_the_last_always_serves(
     S = random_pattern(6, 5, 12)
     assert choose(problem_for(S))[0].name == "cpu"
     monkeypatch.setattr("sddmm.backends.cpu.find_spec", lambda name: None)
+    assert choose(problem_for(S))[0].name == "cpu"  # asked once
+    choose.cache_clear()
     backend, refusals = choose(problem_for(S))
     assert backend.name == "torch_csr"
     assert refusals["cpu"] == "numba is not installed (pip install 'sddmm[cpu]')"
