@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,10 @@ from experiments.schema import Timing
 # Counted samples of a method in a row, and the time of uncounted ones before them.
 _TURN = 5
 _SETTLE_MS = 60.0
+
+# A GPU's clock follows power and heat for tenths of a second: there, uncounted calls go on until
+# two spans of them, one after the other, took the same but for this part, or for so long.
+_SPAN_MS, _STEADY, _MOST_SETTLE_MS = 30.0, 0.005, 500.0
 
 # On a GPU a sample is the mean of back-to-back calls that take about this long together.
 _BATCH_MS = 1.0
@@ -120,12 +126,22 @@ class _Sampler:
             self.run()
 
     def settle(self) -> None:
-        """Uncounted calls for _SETTLE_MS; none for a method so slow that it does not matter."""
+        """Uncounted calls until times are steady; none for a method too slow to matter."""
         if self.first_ms > 20 * _SETTLE_MS:
             return
-        spent = 0.0
-        while spent < _SETTLE_MS:
-            spent += elapsed_ms(self.work, self.device)
+        on_gpu = self.device.startswith("cuda")
+        spent, pace, steady = 0.0, math.inf, not on_gpu
+        while spent < _SETTLE_MS or not (steady or spent >= _MOST_SETTLE_MS):
+            before, pace = pace, self._pace_ms()
+            spent += max(pace, _SPAN_MS)
+            steady = not on_gpu or abs(pace - before) <= _STEADY * pace
+
+    def _pace_ms(self) -> float:
+        """Of the calls of a sample together, the mean of some that take _SPAN_MS."""
+        samples: list[float] = []
+        while sum(samples) < _SPAN_MS:
+            samples.append(self.sample_ms() * self.calls)
+        return statistics.fmean(samples)
 
     def sample_ms(self) -> float:
         if not self.device.startswith("cuda"):

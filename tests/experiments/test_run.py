@@ -193,6 +193,22 @@ def test_preparations_are_timed_in_turns_whose_first_is_not_counted() -> None:
     assert taken["slow"][0] >= 120
 
 
+def test_a_clock_that_falls_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans of 30 ms that take 5, 3, 2 and 0.4 % more than the one before; then it is steady."""
+    sampler = timing._Sampler(lambda: torch.empty(0), "cpu", 10.0)
+    monkeypatch.setattr(timing, "_SETTLE_MS", 60.0)
+    sampler.device = "cuda"
+    paces = iter([30.0, 31.5, 32.4, 33.1, 33.2, 33.2, 33.2])
+    monkeypatch.setattr(sampler, "sample_ms", lambda: next(paces))
+    sampler.settle()
+    assert next(paces) == 33.2
+    assert len(list(paces)) == 1
+    endless = iter(range(30, 1000))
+    monkeypatch.setattr(sampler, "sample_ms", lambda: next(endless))
+    sampler.settle()
+    assert next(endless) < 50
+
+
 def test_a_slow_method_is_timed_min_samples_times_and_a_quick_one_more() -> None:
     runs = {
         "slow": lambda: time.sleep(0.02),
