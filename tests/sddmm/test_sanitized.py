@@ -1,4 +1,4 @@
-"""One small case per SDDMM kernel: what `make sanitize` runs."""
+"""One small case per SDDMM kernel, and of what plans are made of: what `make sanitize` runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import sddmm
+from gemm_core.device import device
+from sddmm.analysis import ROWS, Wanted, begin
 from sddmm.registry import KERNELS
 from sddmm.spec import KernelSpec
 from sddmm.testing import assert_close, random_pattern
@@ -26,3 +28,20 @@ def test_a_small_ragged_case(spec: KernelSpec) -> None:
             kernel=spec.name,
         )  # fmt: skip
         assert_close(plan.run(a, b), pattern, a, b, precision=spec.precision)
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_the_analysis_of_a_pattern(layout: str, index_dtype: torch.dtype) -> None:
+    """Rows, counts of tiles, and where the nonzeros of all tiles begin, by several blocks."""
+    pattern = random_pattern(150, 290, 9000, layout=layout, device="cuda", index_dtype=index_dtype)
+    for wanted in (ROWS, Wanted((64, 64), least=100), Wanted((64, 64), parts=4)):
+        found = begin(pattern, device(0), wanted).finish()
+        assert found.ascends
+        if found.rows is not None:
+            assert torch.equal(found.rows.long(), pattern.row_ids.long())
+        if found.counts is not None:
+            assert int(found.counts.sum()) == 9000
+        if found.starts is not None:
+            starts = found.starts.starts.view(-1, found.starts.by_row)
+            assert torch.equal(starts[:150, 0].long(), pattern.by_row.compressed[:-1].long())
