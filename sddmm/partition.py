@@ -109,7 +109,7 @@ def tile_list(
 
 @functools.lru_cache(maxsize=16)
 def every_tile(shape: tuple[int, int], block: tuple[int, int], device: torch.device) -> TileList:
-    """In the same order; kept, as it is the same for every pattern of this shape."""
+    """All tiles, in bands as above; kept, as they are the same for every pattern of this shape."""
     across = -(-shape[1] // block[1])
     tiles = torch.arange(-(-shape[0] // block[0]) * across, device=device)
     return TileList(_walked(tiles, across, _BAND_ROWS // block[0]), block)

@@ -18,7 +18,7 @@ class PatternCache:
 
     def __init__(self, max_entries: int = 32, max_bytes: int = 2**31) -> None:
         self.max_entries, self.max_bytes = max_entries, max_bytes
-        self._patterns: OrderedDict[Any, SparsePattern] = OrderedDict()
+        self._patterns: OrderedDict[Any, tuple[SparsePattern, int]] = OrderedDict()  # and its bytes
         self._held_bytes = 0
         self._lock = threading.Lock()
 
@@ -35,15 +35,16 @@ class PatternCache:
             major.data_ptr(), major.stride(), cols.data_ptr(), cols.stride(),
         )  # fmt: skip
         with self._lock:
-            known = self._patterns.pop(key, None)
-            if known is not None:
-                self._held_bytes -= _bytes(known)
+            if key in self._patterns:
+                known, held = self._patterns.pop(key)
+                self._held_bytes -= held
                 if known.versions == pattern.versions:
                     pattern = known
-            self._patterns[key] = pattern
-            self._held_bytes += _bytes(pattern)
+            held = major.nbytes + cols.nbytes
+            self._patterns[key] = pattern, held
+            self._held_bytes += held
             while len(self) > 1 and not self._within_bounds():
-                self._held_bytes -= _bytes(self._patterns.popitem(last=False)[1])
+                self._held_bytes -= self._patterns.popitem(last=False)[1][1]
         return pattern
 
     def clear(self) -> None:
@@ -53,10 +54,6 @@ class PatternCache:
 
     def _within_bounds(self) -> bool:
         return len(self) <= self.max_entries and self._held_bytes <= self.max_bytes
-
-
-def _bytes(pattern: SparsePattern) -> int:
-    return pattern.major_indices.nbytes + pattern.col_indices.nbytes
 
 
 PATTERNS = PatternCache()
