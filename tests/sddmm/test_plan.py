@@ -69,6 +69,28 @@ def test_training_prepares_once(prepared: list[Any]) -> None:
     assert len(prepared) == 1
 
 
+def test_a_plan_of_a_pattern_serves_training_too(prepared: list[Any]) -> None:
+    S = random_pattern(6, 5, 12)
+    plan = sddmm.plan(S, k=4, dtype=torch.float32)
+    for _ in range(3):
+        a = torch.randn(6, 4, requires_grad=True)
+        plan.run(a, torch.randn(4, 5)).sum().backward()
+        sddmm.sddmm(S, a, torch.randn(4, 5))
+    assert len(prepared) == 1
+
+
+def test_a_pattern_made_of_the_same_indices_is_known_to_calls_and_planned_apart(
+    prepared: list[Any],
+) -> None:
+    S, a, b = random_pattern(6, 5, 12), torch.randn(6, 4), torch.randn(4, 5)
+    again = SparsePattern.from_csr(S.major_indices, S.col_indices, S.shape)
+    sddmm.sddmm(S, a, b)
+    sddmm.sddmm(again, a, b)
+    assert len(prepared) == 1
+    sddmm.plan(again, k=4, dtype=torch.float32)
+    assert len(prepared) == 2
+
+
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 def test_indices_changed_in_place_are_planned_anew(layout: str) -> None:
     S, a, b = sparse(layout), torch.randn(6, 4), torch.randn(4, 5)
