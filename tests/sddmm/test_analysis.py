@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sddmm.analysis import Analysis, Wanted, begin, crow_of
+from sddmm.analysis import Analysis, Wanted, _reciprocal, begin, crow_of
 from sddmm.choose import TileProfile
 from sddmm.pattern import SparsePattern
 from sddmm.testing import random_pattern
@@ -68,6 +68,7 @@ def test_all_nonzeros_in_one_tile_are_counted() -> None:
         ([0, 2, 1, 3], [0, 1, 2], "crow_indices"),
         ([1, 2, 2, 3], [0, 1, 2], "crow_indices must start with 0"),
         ([0, 2, 2, 9], [0, 1, 2], "crow_indices"),
+        ([0, 1, 2, 2], [0, 1, 2], "crow_indices must end with nnz = 3"),
         ([0, 1, 2, 3], [0, 4, 2], r"col_indices\[1\] is 4"),
         ([0, 1, 2, 3], [0, -1, 2], r"col_indices\[1\] is -1"),
     ],
@@ -81,10 +82,34 @@ def test_invalid_patterns_raise_what_check_says(
             analyse(pattern, (2, 2), least, parts)
 
 
-def test_rows_outside_the_shape_raise() -> None:
-    pattern = SparsePattern.from_coo(torch.tensor([0, 3]), torch.tensor([0, 1]), (3, 4))
-    with pytest.raises(ValueError, match=r"row_indices\[1\] is 3"):
-        analyse(pattern, (2, 2), 1)
+@pytest.mark.parametrize(("rows", "at"), [([0, 3], 1), ([-10_000_000, 2], 0)])
+def test_rows_outside_the_shape_raise(rows: list[int], at: int) -> None:
+    pattern = SparsePattern.from_coo(torch.tensor(rows), torch.tensor([0, 1]), (3, 4))
+    for least, parts in ((0, 0), (1, 0), (0, 2)):
+        with pytest.raises(ValueError, match=rf"row_indices\[{at}\] is {rows[at]}"):
+            analyse(pattern, (2, 2), least, parts)
+
+
+def test_more_tiles_in_a_row_than_a_block_counts_by_itself() -> None:
+    """A block of threads counts 512 tiles in its own memory, those behind them at once."""
+    cols = torch.arange(2000).repeat(2)
+    pattern = SparsePattern.from_csr(torch.tensor([0, 2000, 4000]), cols, (2, 2000))
+    found = analyse(pattern, (2, 1), 2)
+    assert found.counts is not None
+    assert torch.equal(found.counts, torch.full((2000,), 2, dtype=torch.int32))
+    assert found.profile == TileProfile(2000, 2000, 4000)
+
+
+@pytest.mark.parametrize(
+    "divisor", [1, 2, 3, 7, 56, 64, 100, 224, 255, 65_537, 2**30 + 1, 2**31 - 1]
+)
+def test_division_by_multiplying_is_exact(divisor: int) -> None:
+    factor, shift = _reciprocal(divisor)
+    assert factor < 2**32
+    largest = 2**31 - 1
+    last = largest // divisor * divisor
+    for x in (0, 1, divisor - 1, divisor, last - 1, last, largest):
+        assert x < 0 or x * factor >> shift == x // divisor
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])

@@ -84,6 +84,15 @@ def test_a_pattern_drawn_by_chance_is_spread_evenly_and_one_with_empty_tiles_is_
     assert not choose.spread_evenly(problem(10_000, 100), 256, 90)
 
 
+def test_tiles_of_an_even_pattern_are_worth_it_all_or_none() -> None:
+    spec = KERNELS["tile_wgmma_128x256x64"]
+    tiles = 79 * 40
+    dense = choose.even_profile(problem(10_000, 5_000_000), spec, 1000)
+    assert dense == TileProfile(tiles, tiles, 5_000_000)
+    assert choose.even_profile(problem(10_000, 1_000_000), spec, 1000) == TileProfile(tiles, 0, 0)
+    assert choose.even_profile(problem(10_000, 100), spec, 1000) == TileProfile(100, 0, 0)
+
+
 def test_dense_blocks_among_scattered_nonzeros_make_a_hybrid() -> None:
     profile = TileProfile(tiles=60_000, worth_tiles=800, worth_nonzeros=9_000_000)
     assert best(problem(50_000, 10_000_000), profile) == "hybrid"

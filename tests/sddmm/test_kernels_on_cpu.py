@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gemm_core.device import Device
+from sddmm import analysis
 from sddmm.backends.cuda import GpuExecute, prepared_for
 from sddmm.pattern import SparsePattern
 from sddmm.problem import make_problem
@@ -181,6 +182,14 @@ def test_every_tile_of_a_pattern_that_is_dense_and_even(
     assert execute.notes[0].startswith(f"kernel   {kernel}")
     (known,) = pattern.derive("gpu_analyses", list)
     assert known.starts is not None
+
+
+def test_a_pattern_is_analysed_once_for_problems_that_ask_for_the_same() -> None:
+    pattern = random_pattern(300, 470, 60_000, layout="csr", index_dtype=torch.int32)
+    with mock.patch.object(analysis, "begin", wraps=analysis.begin) as begun:
+        for k in (40, 64, 72):
+            check(None, pattern, k, torch.float16, device=replace(H200, sm_count=8))
+    assert begun.call_count == 1
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])

@@ -174,6 +174,15 @@ def test_plans_of_a_pattern_and_patterns_are_bounded() -> None:
     assert len(small) == 1
 
 
+def test_a_pattern_that_is_called_often_does_not_push_others_out() -> None:
+    first, second = random_pattern(6, 5, 12), random_pattern(6, 5, 12, seed=1)
+    cache = PatternCache(max_bytes=3 * (first.major_indices.nbytes + first.col_indices.nbytes))
+    cache.same(second)
+    for _ in range(5):
+        cache.same(first)
+    assert len(cache) == 2
+
+
 def test_the_same_memory_read_as_another_shape_is_another_pattern() -> None:
     S = random_pattern(6, 5, 12, layout="coo")
     wider = SparsePattern.from_coo(S.row_ids, S.col_indices, (6, 50))
