@@ -1,0 +1,73 @@
+"""Kernel parameters lie where C would put them."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from typing import Any
+
+import pytest
+
+from gemm_core.launch import DOUBLE, FLOAT, INT, LONG, POINTER, UINT, Parameters
+from gemm_core.tensor_map import TensorMap
+
+
+class Mixed(ctypes.Structure):
+    _fields_ = [
+        ("map", TensorMap),
+        ("small", INT),
+        ("pointer", POINTER),
+        ("factor", UINT),
+        ("alpha", DOUBLE),
+        ("last", INT),
+    ]
+
+
+def fields_of(arguments: Parameters) -> Any:
+    """The struct that the one parameter points to."""
+    (address,) = arguments.pointers
+    return ctypes.cast(address, ctypes.POINTER(Mixed)).contents
+
+
+def test_a_struct_holds_its_values_and_open_ones_can_be_set() -> None:
+    values = (bytes(range(128)), -3, 2**63 + 5, 2**32 - 1, 0.5, 7)
+    arguments = Parameters(Mixed, values, still_open=(1, 4))
+    found = fields_of(arguments)
+    assert bytes(found.map.opaque) == values[0]
+    assert [getattr(found, name) for name, *_ in Mixed._fields_[1:]] == list(values[1:])
+    arguments.slots[0].value, arguments.slots[1].value = 11, 2.5
+    assert (found.small, found.pointer, found.alpha, found.last) == (11, values[2], 2.5, 7)
+
+
+def test_each_parameter_of_several_has_its_own_address() -> None:
+    types = (POINTER, INT, FLOAT, LONG)
+    arguments = Parameters(types)
+    arguments.pack(2**40, -1, 0.25, -(2**40))
+    pairs = zip(arguments.pointers, types, strict=True)
+    assert [ctypes.cast(p, ctypes.POINTER(kind)).contents.value for p, kind in pairs] == [
+        2**40, -1, 0.25, -(2**40)
+    ]  # fmt: skip
+
+
+def test_a_value_that_does_not_fit_its_type_is_not_cut_off() -> None:
+    with pytest.raises(struct.error):
+        Parameters((INT,)).pack(2**31)
+    with pytest.raises(struct.error):
+        Parameters((INT, INT)).pack(1)
+
+
+def test_each_thread_has_its_own_copy() -> None:
+    arguments = Parameters((INT,), (5,))
+    arguments.pack(6)
+    seen: list[int] = []
+
+    def look() -> None:
+        (address,) = arguments.pointers
+        seen.append(ctypes.cast(address, ctypes.POINTER(INT)).contents.value)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    look()
+    assert seen == [5, 6]
