@@ -113,8 +113,12 @@ def _measure(
     say(f"{case.matrix} k={case.k}: timing {', '.join(runs)}")
     # The first time compiled kernels and set libraries up; from now on it is preparation alone.
     prepare = {name: functools.partial(chosen[name].prepare, case) for name in runs}
-    for name, samples in preparations_ms(prepare, case.device).items():
-        records[name].prepare_ms = statistics.median(samples)
+    prepared_ms, errors = preparations_ms(prepare, config.timing.timeout_s, case.device)
+    for name, error in errors.items():
+        del runs[name]
+        _fail(records[name], error)
+    for name in runs:
+        records[name].prepare_ms = statistics.median(prepared_ms[name])
     for name, samples in interleaved_ms(runs, first_ms, config.timing, case.device).items():
         records[name].samples_ms = samples
     return list(records.values())
@@ -134,13 +138,8 @@ def _prepared_and_right(
             results: list[torch.Tensor] = []
             with poisoned_outputs():
                 first_ms = elapsed_ms(lambda: results.append(run()), case.device)
-    except TimedOut as error:
-        return _fail(record, "timeout", error)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        return _fail(record, "out_of_memory", error)
     except Exception as error:
-        out_of_memory = "can't allocate memory" in str(error)
-        return _fail(record, "out_of_memory" if out_of_memory else "failed", error)
+        return _fail(record, error)
     verdict = truth.judge(results[0])
     record.checked, record.wrong, record.error = verdict.checked, verdict.wrong, verdict.error
     if verdict.wrong:
@@ -151,7 +150,14 @@ def _prepared_and_right(
     return run, first_ms
 
 
-def _fail(record: Record, status: str, error: BaseException) -> None:
+def _fail(record: Record, error: Exception) -> None:
     lines: list[Any] = str(error).strip().splitlines()
-    record.status = status
+    record.status = _status_of(error)
     record.reason = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+
+
+def _status_of(error: Exception) -> str:
+    if isinstance(error, TimedOut):
+        return "timeout"
+    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return "out_of_memory" if full or "can't allocate memory" in str(error) else "failed"

@@ -78,30 +78,41 @@ def interleaved_ms(
     return samples
 
 
-def preparations_ms(prepare: dict[str, Callable[[], Run]], device: str) -> dict[str, list[float]]:
-    """Wall times of each preparation in ms, a few of every method in turns.
+def preparations_ms(
+    prepare: dict[str, Callable[[], Run]], timeout_s: float, device: str
+) -> tuple[dict[str, list[float]], dict[str, Exception]]:
+    """Wall times of each preparation in ms, a few of every method in turns; and why some failed.
 
-    The first of a turn is not counted, as other methods' code fills the caches; but of a slow
-    preparation every one is, and it is enough. To free what was prepared is not counted either.
+    The first of a turn is not counted, as other methods' code fills the caches; but one that takes
+    _PREPARING_MS by itself is, and is enough. To free what was prepared is not counted either. A
+    method whose preparation fails, or takes longer than timeout_s, is prepared no more.
     """
     samples: dict[str, list[float]] = {name: [] for name in prepare}
+    errors: dict[str, Exception] = {}
     kept: list[Run] = []
 
     def one_ms(name: str) -> float:
         kept.clear()
-        return elapsed_ms(lambda: kept.append(prepare[name]()), device)
+        with deadline(timeout_s):
+            return elapsed_ms(lambda: kept.append(prepare[name]()), device)
+
+    def turn_ms(name: str) -> list[float]:
+        turn: list[float] = []
+        while len(turn) <= _TURN and sum(turn) < _PREPARING_MS:
+            turn.append(one_ms(name))
+        return turn[1:] or turn
 
     def wants_more(name: str) -> bool:
         taken = samples[name]
-        return len(taken) < _PREPARATIONS and sum(taken) < _PREPARING_MS
+        return name not in errors and len(taken) < _PREPARATIONS and sum(taken) < _PREPARING_MS
 
     while hungry := [name for name in prepare if wants_more(name)]:
         for name in hungry:
-            turn: list[float] = []
-            while len(turn) <= _TURN and sum(turn) < _PREPARING_MS:
-                turn.append(one_ms(name))
-            samples[name] += turn[1:] or turn
-    return samples
+            try:
+                samples[name] += turn_ms(name)
+            except Exception as error:
+                errors[name] = error
+    return samples, errors
 
 
 class _Sampler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -187,10 +188,40 @@ def test_preparations_are_timed_in_turns_whose_first_is_not_counted() -> None:
         time.sleep(0.12)
 
     quick = {name: lambda name=name: order.append(name) for name in "ab"}
-    taken = timing.preparations_ms({**quick, "slow": slow}, "cpu")  # type: ignore[dict-item]
+    taken, errors = timing.preparations_ms({**quick, "slow": slow}, 60.0, "cpu")  # type: ignore[dict-item]
+    assert not errors
     assert order == [*"aaaaaa", *"bbbbbb", "slow", *(["a"] * 6 + ["b"] * 6) * 3]
     assert {name: len(samples) for name, samples in taken.items()} == {"a": 20, "b": 20, "slow": 1}
     assert taken["slow"][0] >= 120
+
+
+def test_a_method_that_can_be_prepared_once_only_loses_its_own_row(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.timing = Timing(max_samples=3, timeout_s=0.2)
+    prepared: list[str] = []
+
+    def once(name: str, again: Callable[[], None]) -> Any:
+        def prepare(case: Any) -> Any:
+            prepared.append(name)
+            if prepared.count(name) > 1:
+                again()
+            return lambda: right(case)
+
+        return SimpleNamespace(refuses=lambda case: None, prepare=prepare)
+
+    def full() -> None:
+        raise MemoryError("99 bytes")
+
+    methods = {"full": once("full", full), "slow": once("slow", lambda: time.sleep(1))}
+    install(monkeypatch, good=right, **methods)
+    with pytest.raises(RowsFailed):
+        run.run("60x50", config)
+    records = {r.method: r for r in Store(config.records, Record).load().values()}
+    assert records["good"].status == "ok"
+    assert records["full"].status == "out_of_memory"
+    assert records["slow"].status == "timeout"
+    assert not records["full"].samples_ms
 
 
 def test_a_clock_that_falls_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
