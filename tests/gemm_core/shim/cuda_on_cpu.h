@@ -197,14 +197,6 @@ inline T __shfl_up_sync(unsigned, T value, int apart) {
   const int lane = int(threadIdx.x % shim::warp_size);
   return __shfl_sync(0u, value, lane < apart ? lane : lane - apart);
 }
-template <class T>
-inline unsigned __match_any_sync(unsigned, T value) {
-  unsigned alike = 0;
-  shim::with_warp(value, [&](const T* all, int) {
-    for (int i = 0; i < shim::warp_size; ++i) alike |= unsigned(all[i] == value) << i;
-  });
-  return alike;
-}
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
 template <class T, class U>
