@@ -150,10 +150,12 @@ def _sizes(shape: tuple[int, int], wanted: Wanted) -> tuple[int, ...]:
     """From m on, the parameters of the kernel."""
     block_m, block_n = (max(size, 1) for size in wanted.block or shape)
     across, parts = -(-shape[1] // block_n), wanted.parts or 1
-    cells = entries_of(shape, (block_m, block_n), parts) if wanted.parts else 0
+    block = block_m, block_n
+    cells = entries_of(shape, block, parts) if wanted.parts else 0
+    of_row = _by_row(shape, block, parts) - 1 if wanted.parts else across
     divisors = (block_m, block_n, block_n // parts)
     reciprocals = (number for divisor in divisors for number in _reciprocal(divisor))
-    return (*shape, across, wanted.least, across * parts, cells, *reciprocals)
+    return (*shape, across, wanted.least, of_row, cells, *reciprocals)
 
 
 def _tiles_of(shape: tuple[int, int], block: tuple[int, int]) -> int:
@@ -162,14 +164,19 @@ def _tiles_of(shape: tuple[int, int], block: tuple[int, int]) -> int:
 
 def entries_of(shape: tuple[int, int], block: tuple[int, int], parts: int) -> int:
     """Of the starts of every tile, row by row of the matrix, and rows to a whole tile."""
-    return -(-shape[0] // block[0]) * block[0] * (-(-shape[1] // block[1]) * parts + 1)
+    return -(-shape[0] // block[0]) * block[0] * _by_row(shape, block, parts)
+
+
+def _by_row(shape: tuple[int, int], block: tuple[int, int], parts: int) -> int:
+    """Entries from row to row. Those of a tile of four parts start at a multiple of 16 bytes."""
+    return (-(-shape[1] // block[1]) * parts // 4 + 1) * 4
 
 
 def _starts_of_all(
     cols: Tensor, shape: tuple[int, int], block: tuple[int, int], parts: int
 ) -> TileStarts:
     """Room for the starts of every tile."""
-    by_row = -(-shape[1] // block[1]) * parts + 1
+    by_row = _by_row(shape, block, parts)
     starts = cols.new_empty(entries_of(shape, block, parts), dtype=torch.int32)
     return TileStarts(starts, 0, block[0] * by_row, parts, by_row)
 

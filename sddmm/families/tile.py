@@ -53,7 +53,7 @@ class BoundsArguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("crow", "cols", "tiles", "starts")),
-        *((name, INT) for name in ("tile_count", "m", "block_m", "block_n", "parts")),
+        *((name, INT) for name in ("tile_count", "m", "block_m", "block_n", "parts", "by_row")),
     ]
 
 
@@ -65,12 +65,13 @@ def listed_starts(
 ) -> TileStarts:
     """Of the tiles of a list alone. parts: of equal width, into which a tile's columns fall."""
     count, (block_m, block_n) = tiles.length, tiles.block
-    starts = torch.empty(count, block_m, parts + 1, dtype=torch.int32, device=rows.cols.device)
+    by_row = parts + 1 if parts < 4 else 2 * parts  # whose kernels read four at once
+    starts = torch.empty(count, block_m, by_row, dtype=torch.int32, device=rows.cols.device)
     loaded(BOUNDS, (), BoundsArguments, device.index)(
         -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),
-        tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n, parts,
+        tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n, parts, by_row,
     )  # fmt: skip
-    return TileStarts(starts, block_m * (parts + 1), 0, 0, parts + 1)
+    return TileStarts(starts, block_m * by_row, 0, 0, by_row)
 
 
 def work_of(work: TileWork) -> dict[str, int]:

@@ -26,18 +26,18 @@ struct Arguments {
   const int *crow, *cols;
   const int2* tiles;
   int* starts;
-  int tile_count, m, block_m, block_n, parts;
+  int tile_count, m, block_m, block_n, parts, by_row;
 };
 
 // starts[t][r][p]: of part p of row r of tile t, its columns in `parts` equal parts; the last is where
-// the last part ends. One thread a row.
+// the last part ends, and the next row's are by_row further. One thread a row.
 extern "C" __global__ void __launch_bounds__(256) sddmm_kernel(const Arguments p) {
   using gemm_core::i64;
   const i64 i = static_cast<i64>(blockIdx.x) * 256 + threadIdx.x;
   if (i >= static_cast<i64>(p.tile_count) * p.block_m) return;
   const int2 tile = p.tiles[i / p.block_m];
   const int row = tile.x * p.block_m + static_cast<int>(i % p.block_m);
-  int* const starts = p.starts + i * (p.parts + 1);
+  int* const starts = p.starts + i * p.by_row;
   int at = row < p.m ? p.crow[row] : 0;
   const int end = row < p.m ? p.crow[row + 1] : 0;
   const int first = tile.y * p.block_n;

@@ -14,7 +14,7 @@ struct SampledWarp {
   static constexpr int PITCH = 256 / sizeof(STAGED), BYTES = 16 * 256;  // of shared memory, a warp
   static constexpr int LANES = 8, ROWS = 4;          // lanes that share a row; rows of a lane
   static constexpr int DEPTH = (COLUMNS + 63) / 64;  // nonzeros a lane, row and part asked for early
-  static_assert(COLUMNS % 8 == 0 && COLUMNS <= PITCH && STARTS % PARTS == 0, "");
+  static_assert(COLUMNS % 8 == 0 && COLUMNS <= PITCH && STARTS == 4 && STARTS % PARTS == 0, "");
 
   // What is known of the nonzeros of a lane's rows before the sums are there, as memory takes its time:
   // those of part p lie at starts[.][p] .. starts[.][p + 1] - 1, and the columns of the first of them.
@@ -22,14 +22,20 @@ struct SampledWarp {
     int starts[ROWS][PARTS + 1];
     int columns[PARTS][ROWS][DEPTH];
 
-    // from: of the warp's 16 rows, STARTS + 1 each, by_row apart; null if there are none.
+    // from: of the warp's 16 rows, STARTS + 1 each, by_row apart, a multiple of 16 bytes; null if there
+    // are none.
     __device__ __forceinline__ void find(const int* from, int by_row) {
 #pragma unroll
-      for (int h = 0; h < ROWS; ++h)
+      for (int h = 0; h < ROWS; ++h) {
+        int all[STARTS + 1] = {};
+        if (from != nullptr) {
+          const int* const own = from + row(h) * by_row;
+          const int4 first = *reinterpret_cast<const int4*>(own);
+          all[0] = first.x, all[1] = first.y, all[2] = first.z, all[3] = first.w, all[4] = own[4];
+        }
 #pragma unroll
-        for (int part = 0; part <= PARTS; ++part)
-          starts[h][part] =
-              from == nullptr ? 0 : from[row(h) * by_row + part * (STARTS / PARTS)];
+        for (int part = 0; part <= PARTS; ++part) starts[h][part] = all[part * (STARTS / PARTS)];
+      }
     }
     __device__ __forceinline__ void look_ahead(const int* cols) {
 #pragma unroll
