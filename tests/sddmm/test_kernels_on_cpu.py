@@ -146,6 +146,11 @@ def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
     check(name, pattern, 70, torch.bfloat16, heads=3, device=replace(H200, sm_count=2))
 
 
+@pytest.mark.parametrize("k", [64, 80, 97, 127, 128])
+def test_wgmma_takes_as_much_of_its_last_stage_as_k_fills(k: int) -> None:
+    check(WGMMA[0], random_pattern(67, 131, 700, layout="csr"), k, torch.float16)
+
+
 def test_several_windows() -> None:
     """A window holds 100 rows of 1024 halves."""
     check("windows", random_pattern(12, 350, 900, layout="csr"), 1024, torch.float16)

@@ -18,7 +18,7 @@ namespace gemm_core {
 // cluster lie in the same columns, each block brings half of B for both: L2 is what limits the loop.
 template <class T, int BLOCK_N, int STAGES>
 struct MainloopWgmma {
-  static constexpr int BM = 128, BN = BLOCK_N, BK = 64, CLUSTER = 2;
+  static constexpr int BM = 128, BN = BLOCK_N, BK = 64, SLICES = BK / 16, CLUSTER = 2;
   static constexpr int PRODUCERS = 128, THREADS = PRODUCERS + 256;
   static constexpr int A_BYTES = BM * BK * 2, HALF_B_BYTES = BN / 2 * BK * 2;
   static constexpr int STAGE_BYTES = A_BYTES + 2 * HALF_B_BYTES;
@@ -97,10 +97,10 @@ struct MainloopWgmma {
       for (; work.any(); work.advance()) {
         Accumulators sums;
         u32 before = 0;
-        for (int step = 0; step < steps; ++step, next()) {
+        auto take = [&](int step, int slices) {
           ptx::mbarrier_wait(full + 8 * stage, parity);
           ptx::wgmma_fence();
-          multiply(sums, warpgroup, base + stage * STAGE_BYTES, step > 0);
+          multiply(sums, warpgroup, base + stage * STAGE_BYTES, step > 0, slices);
           ptx::wgmma_commit();
           if (step == 0) {
             consumer.begin(work.tile);
@@ -110,7 +110,10 @@ struct MainloopWgmma {
           }
           if (step == 1 || steps == 1) consumer.look_ahead();
           before = stage;
-        }
+          next();
+        };
+        for (int step = 0; step < k / BK; ++step) take(step, SLICES);
+        if (k % BK > 0) take(k / BK, (k % BK + 15) / 16);
         ptx::wgmma_wait<0>();
         release(empty + 8 * before);
         consumer.consume(sums);
@@ -127,13 +130,14 @@ struct MainloopWgmma {
     if (threadIdx.x % 128 < CLUSTER) ptx::mbarrier_arrive_at(barrier, threadIdx.x % 128);
   }
 
+  // By the first slices of 16 elements of k of a stage.
   static __device__ __forceinline__ void multiply(Accumulators& sums, int warpgroup, u32 stage,
-                                                  bool accumulate) {
+                                                  bool accumulate, int slices) {
     const auto a = ptx::wgmma_descriptor(stage + warpgroup * 64 * BK * 2);
     const auto b = ptx::wgmma_descriptor(stage + A_BYTES);
 #pragma unroll
-    for (int step = 0; step < BK / 16; ++step)
-      ptx::wgmma_k16(sums, a + 2 * step, b + 2 * step, accumulate || step > 0, T{});
+    for (int i = 0; i < SLICES; ++i)
+      if (i < slices) ptx::wgmma_k16(sums, a + 2 * i, b + 2 * i, accumulate || i > 0, T{});
   }
 };
 
