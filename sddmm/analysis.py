@@ -6,6 +6,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -60,12 +61,16 @@ class Wanted(NamedTuple):
 ROWS = Wanted()
 
 
-class Analysis(NamedTuple):
+@dataclass(slots=True)
+class Analysis:
     """rows, cols: (nnz,) int32, in the pattern's order; rows are None if not wanted.
 
     counts: nonzeros by tile; `profile` sums them up. starts: of every tile, of use if `ascends`:
     rows never fall, and columns never within a row. segments: parts of rows that are not empty, if
     it ascends: as wide as a tile, or as wide as its parts if these are wanted.
+
+    Until `finish` the GPU may be at it: tensors exist, but their values are not there yet, and
+    nothing else is known.
     """
 
     wanted: Wanted
@@ -73,67 +78,61 @@ class Analysis(NamedTuple):
     cols: Tensor
     counts: Tensor | None
     starts: TileStarts | None
-    rows_ascend: bool
-    ascends: bool
-    segments: int
-    profile: TileProfile | None
+    _pattern: SparsePattern | None
+    _read: Callable[[], list[int]]
+    rows_ascend: bool = False
+    ascends: bool = False
+    segments: int = 0
+    profile: TileProfile | None = None
 
-
-class Pending(NamedTuple):
-    """An analysis under way; its tensors exist, but their values are not there yet."""
-
-    pattern: SparsePattern
-    wanted: Wanted
-    rows: Tensor | None
-    cols: Tensor
-    counts: Tensor | None
-    starts: TileStarts | None
-    read: Callable[[], list[int]]
+    @property
+    def finished(self) -> bool:
+        return self._pattern is None
 
     def finish(self) -> Analysis:
         """Waits for the GPU. ValueError, as SparsePattern.check, for an invalid pattern."""
-        found, segments, *totals = self.read()
+        pattern = self._pattern
+        if pattern is None:
+            return self
+        self._pattern = None  # which may keep this analysis
+        found, self.segments, *totals = self._read()
         if found & _INVALID:
-            self.pattern.check()
-            raise ValueError(f"{self.pattern!r} has indices outside its shape")
-        return Analysis(
-            self.wanted,
-            self.rows,
-            self.cols,
-            self.counts,
-            self.starts,
-            rows_ascend=not found & _ROWS_FALL,
-            ascends=not found & (_ROWS_FALL | _COLUMNS_FALL),
-            segments=segments,
-            profile=None if self.counts is None else TileProfile(*totals),
-        )
+            pattern.check()
+            raise ValueError(f"{pattern!r} has indices outside its shape")
+        self.rows_ascend = not found & _ROWS_FALL
+        self.ascends = not found & (_ROWS_FALL | _COLUMNS_FALL)
+        if self.counts is not None:
+            self.profile = TileProfile(*totals)
+        return self
 
 
-def begin(pattern: SparsePattern, device: Device, wanted: Wanted = ROWS) -> Pending:
+def begin(pattern: SparsePattern, device: Device, wanted: Wanted = ROWS) -> Analysis:
     """An analysis, without waiting for it. A thread finishes one before it begins another."""
-    shape, nnz, csr = pattern.shape, pattern.nnz, pattern.is_csr
+    nnz, csr = pattern.nnz, pattern.is_csr
     major, cols = pattern.major_indices.contiguous(), pattern.col_indices.contiguous()
     narrow = cols.dtype == torch.int32
     rows = major if not csr and narrow else None
     if rows is None and not wanted.parts:
         rows = cols.new_empty(nnz, dtype=torch.int32)
     cols_32 = cols if narrow else cols.new_empty(nnz, dtype=torch.int32)
+    sizes = _sizes(pattern.shape, wanted)
     counts = starts = None
     if wanted.least:
-        counts = cols.new_zeros(_tiles_of(shape, wanted.block or shape), dtype=torch.int32)
+        counts = cols.new_zeros(sizes.tiles, dtype=torch.int32)
     if wanted.parts:
-        starts = _starts_of_all(cols, shape, wanted.block or shape, wanted.parts)
-    entries = max(nnz, shape[0] if csr else 0) + 1
+        room = cols.new_empty(sizes.entries, dtype=torch.int32)
+        starts = TileStarts(room, 0, sizes.by_tile_row, wanted.parts, sizes.by_row)
     mailbox = _mailbox(cols.device)
     mailbox.empty()
+    longest = max(nnz, major.numel() - 1) + 1
     loaded(ANALYSE, macros_of(narrow, csr), AnalyseArguments, device.index)(
-        -(-entries // _NONZEROS_A_BLOCK), major.data_ptr(), cols.data_ptr(),
+        -(-longest // _NONZEROS_A_BLOCK), major.data_ptr(), cols.data_ptr(),
         0 if rows is major else address(rows), 0 if narrow else cols_32.data_ptr(),
         address(counts), 0 if starts is None else starts.starts.data_ptr(), *mailbox.addresses,
-        nnz, *_sizes(pattern.shape, wanted),
+        nnz, *sizes.parameters,
     )  # fmt: skip
     read = functools.partial(mailbox.read, device.index)
-    return Pending(pattern, wanted, rows, cols_32, counts, starts, read)
+    return Analysis(wanted, rows, cols_32, counts, starts, pattern, read)
 
 
 def _reciprocal(divisor: int) -> tuple[int, int]:
@@ -145,40 +144,35 @@ def _reciprocal(divisor: int) -> tuple[int, int]:
     return -(-(1 << shift) // divisor), shift
 
 
+class _Sizes(NamedTuple):
+    """Of an analysis: tiles; of the starts of each row and part, entries in all, from row to row
+    and from one row of tiles to the next. parameters: of the kernel, from m on."""
+
+    tiles: int
+    entries: int
+    by_row: int
+    by_tile_row: int
+    parameters: tuple[int, ...]
+
+
 @functools.lru_cache(maxsize=1024)
-def _sizes(shape: tuple[int, int], wanted: Wanted) -> tuple[int, ...]:
-    """From m on, the parameters of the kernel."""
+def _sizes(shape: tuple[int, int], wanted: Wanted) -> _Sizes:
     block_m, block_n = (max(size, 1) for size in wanted.block or shape)
-    across, parts = -(-shape[1] // block_n), wanted.parts or 1
-    block = block_m, block_n
-    cells = entries_of(shape, block, parts) if wanted.parts else 0
-    of_row = _by_row(shape, block, parts) - 1 if wanted.parts else across
+    down, across, parts = -(-shape[0] // block_m), -(-shape[1] // block_n), wanted.parts or 1
+    # Those of a tile of four parts, which kernels read at once, start at multiples of 16 bytes.
+    by_row = (across * parts // 4 + 1) * 4 if wanted.parts else across + 1
+    by_tile_row = block_m * by_row
+    entries = down * by_tile_row
     divisors = (block_m, block_n, block_n // parts)
     reciprocals = (number for divisor in divisors for number in _reciprocal(divisor))
-    return (*shape, across, wanted.least, of_row, cells, *reciprocals)
+    cells = entries if wanted.parts else 0
+    parameters = (*shape, across, wanted.least, by_row - 1, cells, *reciprocals)
+    return _Sizes(down * across, entries, by_row, by_tile_row, parameters)
 
 
-def _tiles_of(shape: tuple[int, int], block: tuple[int, int]) -> int:
-    return -(-shape[0] // block[0]) * -(-shape[1] // block[1])
-
-
-def entries_of(shape: tuple[int, int], block: tuple[int, int], parts: int) -> int:
-    """Of the starts of every tile, row by row of the matrix, and rows to a whole tile."""
-    return -(-shape[0] // block[0]) * block[0] * _by_row(shape, block, parts)
-
-
-def _by_row(shape: tuple[int, int], block: tuple[int, int], parts: int) -> int:
-    """Entries from row to row. Those of a tile of four parts start at a multiple of 16 bytes."""
-    return (-(-shape[1] // block[1]) * parts // 4 + 1) * 4
-
-
-def _starts_of_all(
-    cols: Tensor, shape: tuple[int, int], block: tuple[int, int], parts: int
-) -> TileStarts:
-    """Room for the starts of every tile."""
-    by_row = _by_row(shape, block, parts)
-    starts = cols.new_empty(entries_of(shape, block, parts), dtype=torch.int32)
-    return TileStarts(starts, 0, block[0] * by_row, parts, by_row)
+def counts_starts(shape: tuple[int, int], block: tuple[int, int], parts: int) -> bool:
+    """Whether 32 bits count the entries of where nonzeros begin in every tile."""
+    return _sizes(shape, Wanted(block, parts=parts)).entries < 2**31
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from torch import Tensor
 from gemm_core.device import Device
 from gemm_core.device import device as device_of
 from sddmm import analysis, choose
-from sddmm.analysis import ROWS, Analysis, Pending, Wanted, crow_of
+from sddmm.analysis import ROWS, Analysis, Wanted, crow_of
 from sddmm.families import Bound, Launch, gather, tile, tile_tma, windows
 from sddmm.memory import out_of_memory
 from sddmm.partition import (
@@ -164,14 +164,13 @@ class _Preparation:
             launch = self._made_for_even(spec)
             if launch is not None:
                 return self._execute((launch,), lambda: _told(self._ranked_if_even(spec)))
-        known = self._counted(spec)
-        assert known.profile is not None
-        ranked = self._ranked(spec, known.profile)
+        known, profile = self._counted(spec)
+        ranked = self._ranked(spec, profile)
         best = ranked[0].name
         if best == choose.HYBRID:
-            launches = self._hybrid(spec, known)
+            launches = self._hybrid(spec, known, profile)
         elif best == spec.name:
-            launches = (self._tiled(spec, known, 1, known.profile.tiles),)
+            launches = (self._tiled(spec, known, 1, profile.tiles),)
         else:
             launches = self._single(KERNELS[best])
         return self._execute(launches, lambda: _told(ranked))
@@ -185,45 +184,49 @@ class _Preparation:
         return self._ranked(spec, even)
 
     def _made_for_even(self, spec: KernelSpec) -> Launch | None:
-        """What serves a sorted pattern that is spread evenly, made while the GPU looks at it; None
-        if it is not so: then its nonzeros have to be counted by tile."""
+        """What serves a sorted pattern that is spread evenly; None if it is not so: then its
+        nonzeros have to be counted by tile."""
         parts = spec.parts if self.terms.all_tiles_pay else 0
-        found = self._begun(Wanted(spec.tile[:2], parts=parts))
-        try:
-            launch = self._every_tile(spec, found) if parts else self._gather(found)
-        finally:
-            known = self._kept(found)
+        make = functools.partial(self._every_tile, spec) if parts else self._gather
+        known, launch = self._meanwhile(Wanted(spec.tile[:2], parts=parts), make)
         width = spec.tile[1] // (parts or 1)
         even = known.ascends and choose.spread_evenly(self.problem, width, known.segments)
         return launch if even else None
 
-    def _every_tile(self, spec: KernelSpec, found: Analysis | Pending) -> Launch:
+    def _gathered(self, grouped: bool) -> Launch:
+        """row_gather. grouped: by row, if the pattern is not so."""
+        known, launch = self._meanwhile(ROWS, self._gather)
+        if grouped and not known.rows_ascend:
+            return self._single(KERNELS[choose.GATHER])[0]
+        return launch
+
+    def _meanwhile(
+        self, wanted: Wanted, make: Callable[[Analysis], Launch]
+    ) -> tuple[Analysis, Launch]:
+        """An analysis, and what is made of it while the GPU looks at the pattern."""
+        found = self._begun(wanted)
+        try:
+            launch = make(found)
+        finally:  # what is begun is finished: a thread has one mailbox
+            self._keep(found)
+        return found, launch
+
+    def _every_tile(self, spec: KernelSpec, found: Analysis) -> Launch:
         assert found.starts is not None
         tiles = every_tile(self.pattern.shape, spec.tile[:2], found.cols.device)
         return self._tile_launch(spec, TileWork(tiles, found.starts, found.cols, None))
 
-    def _gather(self, found: Analysis | Pending) -> Launch:
+    def _gather(self, found: Analysis) -> Launch:
         assert found.rows is not None
         stored = Nonzeros(found.rows, found.cols, None)
         return gather.prepare(KERNELS[choose.GATHER], stored, self.problem, self.device)
-
-    def _gathered(self, grouped: bool) -> Launch:
-        """row_gather, made while the GPU looks at the pattern. grouped: by row, if it is not so."""
-        found = self._begun(ROWS)
-        try:
-            launch = self._gather(found)
-        finally:
-            known = self._kept(found)
-        if grouped and not known.rows_ascend:
-            return self._single(KERNELS[choose.GATHER])[0]
-        return launch
 
     def _demanded(self, kernel: str) -> tuple[Launch, ...]:
         if kernel == choose.HYBRID:
             spec = self.terms.tile_spec
             if spec is None:
                 raise ValueError(f"kernel {kernel!r}: no tile kernel computes {self.problem.dtype}")
-            return self._hybrid(spec, self._counted(spec))
+            return self._hybrid(spec, *self._counted(spec))
         if kernel not in KERNELS:
             names = ", ".join([*KERNELS, choose.HYBRID])
             raise ValueError(f"kernel must be one of {names}, got {kernel!r}")
@@ -241,17 +244,18 @@ class _Preparation:
                 raise ValueError(f"kernel {spec.name!r} holds no row of k = {problem.k}")
             work = window_list(self._grouped(), problem.n, width)
             return (windows.prepare(spec, work, problem, device),)
-        known = self._counted(spec)
-        return (self._tiled(spec, known, 1, known.profile.tiles if known.profile else 0),)
+        known, profile = self._counted(spec)
+        return (self._tiled(spec, known, 1, profile.tiles),)
 
-    def _hybrid(self, spec: KernelSpec, known: Analysis) -> tuple[Launch, ...]:
+    def _hybrid(
+        self, spec: KernelSpec, known: Analysis, profile: choose.TileProfile
+    ) -> tuple[Launch, ...]:
         assert known.counts is not None
-        assert known.profile is not None
         grouped, least = self._grouped(), known.wanted.least
         ids = tile_ids(grouped, self.problem.n, spec.tile[:2])
         rest = outside(grouped, ids, known.counts, least)
         gathered = gather.prepare(KERNELS[choose.GATHER], rest, self.problem, self.device)
-        return (self._tiled(spec, known, least, known.profile.worth_tiles), gathered)
+        return (self._tiled(spec, known, least, profile.worth_tiles), gathered)
 
     def _tiled(self, spec: KernelSpec, known: Analysis, least: int, chosen: int) -> Launch:
         """The `chosen` tiles of at least `least` nonzeros."""
@@ -286,9 +290,11 @@ class _Preparation:
         crow = crow_of(self.pattern, grouped.rows)
         return SortedRows(crow, grouped.cols, grouped.order)
 
-    def _counted(self, spec: KernelSpec) -> Analysis:
+    def _counted(self, spec: KernelSpec) -> tuple[Analysis, choose.TileProfile]:
         """The pattern with the counts of a kernel's tiles."""
-        return self._analysed(Wanted(spec.tile[:2], self._least(spec)))
+        known = self._analysed(Wanted(spec.tile[:2], self._least(spec)))
+        assert known.profile is not None
+        return known, known.profile
 
     def _least(self, spec: KernelSpec) -> int:
         rates = self.terms.rates
@@ -297,22 +303,21 @@ class _Preparation:
         return choose.least_nonzeros(self.problem, spec, rates)
 
     def _analysed(self, wanted: Wanted) -> Analysis:
-        return self._kept(self._begun(wanted))
+        found = self._begun(wanted)
+        self._keep(found)
+        return found
 
-    def _begun(self, wanted: Wanted) -> Analysis | Pending:
+    def _begun(self, wanted: Wanted) -> Analysis:
         """An analysis of the pattern that holds what is wanted: one that it has, or a new one."""
         for known in self.newest:
             if known.wanted == wanted or (wanted == ROWS and known.rows is not None):
                 return known
         return analysis.begin(self.pattern, self.device, wanted)
 
-    def _kept(self, found: Analysis | Pending) -> Analysis:
-        if isinstance(found, Analysis):
-            return found
-        known = found.finish()
-        self.newest.append(known)
-        del self.newest[:-_ANALYSES_PER_PATTERN]
-        return known
+    def _keep(self, found: Analysis) -> None:
+        if not found.finished:
+            self.newest.append(found.finish())
+            del self.newest[:-_ANALYSES_PER_PATTERN]
 
     def _execute(self, launches: tuple[Launch, ...], reason: Callable[[], list[str]]) -> GpuExecute:
         return GpuExecute(launches, reason, self.terms.refusals, self.device.index)
@@ -387,7 +392,7 @@ def _all_tiles_pay(
 ) -> bool:
     """Whether to compute every tile takes less than other_us, and their starts can be counted."""
     shape = (problem.m, problem.n)
-    if analysis.entries_of(shape, spec.tile[:2], spec.parts) >= 2**31:
+    if not analysis.counts_starts(shape, spec.tile[:2], spec.parts):
         return False
     return choose.tile_us(problem, spec, spec.tiles(*shape), rates, device) < other_us
 
