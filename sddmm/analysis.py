@@ -111,10 +111,10 @@ def begin(pattern: SparsePattern, device: Device, wanted: Wanted = ROWS) -> Anal
     nnz, csr = pattern.nnz, pattern.is_csr
     major, cols = pattern.major_indices.contiguous(), pattern.col_indices.contiguous()
     narrow = cols.dtype == torch.int32
+    cols_32 = cols if narrow else cols.new_empty(nnz, dtype=torch.int32)
     rows = major if not csr and narrow else None
     if rows is None and not wanted.parts:
-        rows = cols.new_empty(nnz, dtype=torch.int32)
-    cols_32 = cols if narrow else cols.new_empty(nnz, dtype=torch.int32)
+        rows = torch.empty_like(cols_32)
     sizes = _sizes(pattern.shape, wanted)
     counts = starts = None
     if wanted.least:

@@ -129,12 +129,14 @@ def tiles_may_pay(problem: Problem, spec: KernelSpec, rates: Rates, device: Devi
     return tile_us(problem, spec, 1, rates, device) < gather_us(problem, problem.nnz, rates, device)
 
 
-def spread_evenly(problem: Problem, width: int, segments: int) -> bool:
-    """Whether a pattern has as many segments, parts of a row of so many columns that are not empty,
-    as one drawn by chance: what leaves none empty by design has no tiles worth telling apart."""
+def even_segments(problem: Problem, width: int) -> float:
+    """Segments, parts of a row of so many columns that are not empty, from which on a pattern is
+    spread evenly: it has as many as one drawn by chance. What leaves none empty by design has no
+    tiles worth telling apart."""
     all_of_them = problem.m * -(-problem.n // width)
-    expected = -all_of_them * math.expm1(-problem.nnz / all_of_them)
-    return segments >= _EVEN * expected
+    if all_of_them == 0:
+        return 0
+    return -_EVEN * all_of_them * math.expm1(-problem.nnz / all_of_them)
 
 
 def even_profile(problem: Problem, spec: KernelSpec, least: int) -> TileProfile:

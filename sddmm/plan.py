@@ -54,7 +54,7 @@ class Prepared(NamedTuple):
         return out
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Plan:
     """How one pattern is sampled for one problem; made by `sddmm.plan`, run any number of times.
 
@@ -65,9 +65,21 @@ class Plan:
 
     pattern: SparsePattern
     prepared: Prepared
-    alpha: float = 1.0
-    values: Tensor | None = None
-    transposed: bool = False
+    alpha: float
+    values: Tensor | None
+    transposed: bool
+
+    def __init__(
+        self,
+        pattern: SparsePattern,
+        prepared: Prepared,
+        alpha: float = 1.0,
+        values: Tensor | None = None,
+        transposed: bool = False,
+    ) -> None:
+        self.__dict__.update(  # at once, as to freeze each field takes its time
+            pattern=pattern, prepared=prepared, alpha=alpha, values=values, transposed=transposed
+        )
 
     @property
     def problem(self) -> Problem:

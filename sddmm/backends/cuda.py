@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -186,12 +187,10 @@ class _Preparation:
     def _made_for_even(self, spec: KernelSpec) -> Launch | None:
         """What serves a sorted pattern that is spread evenly; None if it is not so: then its
         nonzeros have to be counted by tile."""
-        parts = spec.parts if self.terms.all_tiles_pay else 0
-        make = functools.partial(self._every_tile, spec) if parts else self._gather
-        known, launch = self._meanwhile(Wanted(spec.tile[:2], parts=parts), make)
-        width = spec.tile[1] // (parts or 1)
-        even = known.ascends and choose.spread_evenly(self.problem, width, known.segments)
-        return launch if even else None
+        terms = self.terms
+        make = functools.partial(self._every_tile, spec) if terms.all_tiles_pay else self._gather
+        known, launch = self._meanwhile(terms.even, make)
+        return launch if known.ascends and known.segments >= terms.even_segments else None
 
     def _gathered(self, grouped: bool) -> Launch:
         """row_gather. grouped: by row, if the pattern is not so."""
@@ -352,8 +351,9 @@ class _Terms:
     """What a choice depends on beside the pattern.
 
     tile_spec: the tile kernel that may serve, and counted_spec the same if it is worth to count a
-    pattern's tiles. all_tiles_pay: even if none of them is empty. without_tiles: the ways that need
-    no count, the quickest first.
+    pattern's tiles. all_tiles_pay: even if none of them is empty. even: what to find of a pattern
+    that may need no count, as it is spread evenly; even_segments: from which on it is so.
+    without_tiles: the ways that need no count, the quickest first.
     """
 
     rates: choose.Rates
@@ -361,6 +361,8 @@ class _Terms:
     tile_spec: KernelSpec | None
     counted_spec: KernelSpec | None
     all_tiles_pay: bool
+    even: Wanted
+    even_segments: float
     without_tiles: list[choose.Prediction]
 
 
@@ -377,12 +379,20 @@ def _terms(problem: Problem, device: Device) -> _Terms:
     serves = choose.WINDOWS not in refusals
     width = windows.width_of(KERNELS[choose.WINDOWS], problem) if serves else 0
     ways = sorted(choose.without_tiles(problem, width, rates, device), key=_time)
+    all_pay = spec is not None and _all_tiles_pay(problem, spec, ways[0].us, rates, device)
+    even, segments = ROWS, math.inf
+    if spec is not None:
+        parts = spec.parts if all_pay else 0
+        even = Wanted(spec.tile[:2], parts=parts)
+        segments = choose.even_segments(problem, spec.tile[1] // (parts or 1))
     return _Terms(
         rates,
         refusals,
         spec,
         counted_spec=spec if may_pay else None,
-        all_tiles_pay=spec is not None and _all_tiles_pay(problem, spec, ways[0].us, rates, device),
+        all_tiles_pay=all_pay,
+        even=even,
+        even_segments=segments,
         without_tiles=ways,
     )
 

@@ -95,7 +95,6 @@ def chunk_of(problem: Problem, nnz: int, device: Device, group: int) -> int:
 def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Device) -> Launch:
     rows, cols, order = nonzeros.rows, nonzeros.cols, nonzeros.order
     count, heads = cols.numel(), problem.heads or 1
-    width = gather_slice(problem, count, device)
     kernels: dict[tuple[int, torch.dtype, int], tuple[Kernel, int, int, int]] = {}
 
     def specialised(part: Problem, step: int) -> tuple[Kernel, int, int, int]:
@@ -124,6 +123,7 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         }, still_open)  # fmt: skip
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
+        width = gather_slice(problem, count, device)
         if width == problem.k:
             return bind_part(a, b_t, problem)
         sums = problem._replace(k=width, out_dtype=_sum_dtype(problem))

@@ -78,10 +78,9 @@ def test_a_pattern_that_is_gathered_sooner_than_one_tile_is_not_counted() -> Non
 def test_a_pattern_drawn_by_chance_is_spread_evenly_and_one_with_empty_tiles_is_not() -> None:
     """Rows of 40 tiles with 2.5 nonzeros each on average: chance leaves 92 % of them filled."""
     asked = problem(10_000, 1_000_000)
-    assert choose.spread_evenly(asked, 256, 367_000)
-    assert not choose.spread_evenly(asked, 256, 340_000)
-    assert choose.spread_evenly(problem(10_000, 100), 256, 100)
-    assert not choose.spread_evenly(problem(10_000, 100), 256, 90)
+    assert 340_000 < choose.even_segments(asked, 256) < 367_000
+    assert 90 < choose.even_segments(problem(10_000, 100), 256) < 100
+    assert choose.even_segments(asked._replace(m=0, nnz=0), 256) == 0
 
 
 def test_tiles_of_an_even_pattern_are_worth_it_all_or_none() -> None:
