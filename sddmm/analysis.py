@@ -122,10 +122,10 @@ def begin(pattern: SparsePattern, device: Device, wanted: Wanted = ROWS) -> Anal
     if wanted.parts:
         room = cols.new_empty(sizes.entries, dtype=torch.int32)
         starts = TileStarts(room, 0, sizes.by_tile_row, wanted.parts, sizes.by_row)
-    mailbox = _mailbox(cols.device)
+    kernel, mailbox = _tools(cols.device, device.index, narrow, csr)
     mailbox.empty()
     longest = max(nnz, major.numel() - 1) + 1
-    loaded(ANALYSE, macros_of(narrow, csr), AnalyseArguments, device.index)(
+    kernel(
         -(-longest // _NONZEROS_A_BLOCK), major.data_ptr(), cols.data_ptr(),
         0 if rows is major else address(rows), 0 if narrow else cols_32.data_ptr(),
         address(counts), 0 if starts is None else starts.starts.data_ptr(), *mailbox.addresses,
@@ -175,7 +175,6 @@ def counts_starts(shape: tuple[int, int], block: tuple[int, int], parts: int) ->
     return _sizes(shape, Wanted(block, parts=parts)).entries < 2**31
 
 
-@functools.cache
 def macros_of(narrow: bool, csr: bool) -> tuple[tuple[str, str], ...]:
     index = "int" if narrow else "gemm_core::i64"
     return macros({"INDEX": index, "CSR": csr, "SHARED_BYTES": ANALYSE.shared_bytes})
@@ -206,7 +205,13 @@ class _Mailbox(threading.local):
         return list(found)
 
 
-_mailbox = functools.cache(_Mailbox)
+@functools.cache
+def _tools(
+    place: torch.device, index: int, narrow: bool, csr: bool
+) -> tuple[Callable[..., None], _Mailbox]:
+    """The kernel for such indices, and where it leaves what it finds; looked up together."""
+    kernel = loaded(ANALYSE, macros_of(narrow, csr), AnalyseArguments, index)
+    return kernel, _Mailbox(place)
 
 
 def crow_of(pattern: SparsePattern, rows: Tensor) -> Tensor:
