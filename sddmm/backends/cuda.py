@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,9 +29,9 @@ from sddmm.partition import (
 )
 from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
-from sddmm.rates import rates_of
 from sddmm.registry import KERNELS
 from sddmm.spec import KernelSpec
+from sddmm.terms import quickest_first, terms_of
 
 if TYPE_CHECKING:
     from sddmm.backends import Execute
@@ -143,7 +141,7 @@ class _Preparation:
 
     def __init__(self, pattern: SparsePattern, problem: Problem, device: Device) -> None:
         self.pattern, self.problem, self.device = pattern, problem, device
-        self.terms = _terms(problem, device)
+        self.terms = terms_of(problem, device)
         self.newest: list[Analysis] = pattern.derive("gpu_analyses", list)  # of the pattern
 
     def make(self, kernel: str | None, reuse: bool) -> GpuExecute:
@@ -178,7 +176,7 @@ class _Preparation:
 
     def _ranked(self, spec: KernelSpec, profile: choose.TileProfile) -> list[choose.Prediction]:
         by_tiles = choose.with_tiles(self.problem, spec, profile, self.terms.rates, self.device)
-        return sorted([*self.terms.without_tiles, *by_tiles], key=_time)
+        return quickest_first([*self.terms.without_tiles, *by_tiles])
 
     def _ranked_if_even(self, spec: KernelSpec) -> list[choose.Prediction]:
         even = choose.even_profile(self.problem, spec, self._least(spec))
@@ -322,10 +320,6 @@ class _Preparation:
         return GpuExecute(launches, reason, self.terms.refusals, self.device.index)
 
 
-def _time(prediction: choose.Prediction) -> float:
-    return prediction.us
-
-
 def _told(ranked: list[choose.Prediction]) -> list[str]:
     best, *others = (f"{p.name}: {p.us:.3g} us predicted" for p in ranked)
     return [f"kernel   {best}", *(f"  not    {other}" for other in others)]
@@ -344,67 +338,6 @@ def _missing() -> str | None:
 def _refusal(problem: Problem, device: Device) -> str | None:
     """Why not even the kernel that serves most computes a problem, or None."""
     return KERNELS[choose.GATHER].refuses(problem, device)
-
-
-@dataclass(frozen=True)
-class _Terms:
-    """What a choice depends on beside the pattern.
-
-    tile_spec: the tile kernel that may serve, and counted_spec the same if it is worth to count a
-    pattern's tiles. all_tiles_pay: even if none of them is empty. even: what to find of a pattern
-    that may need no count, as it is spread evenly; even_segments: from which on it is so.
-    without_tiles: the ways that need no count, the quickest first.
-    """
-
-    rates: choose.Rates
-    refusals: dict[str, str]
-    tile_spec: KernelSpec | None
-    counted_spec: KernelSpec | None
-    all_tiles_pay: bool
-    even: Wanted
-    even_segments: float
-    without_tiles: list[choose.Prediction]
-
-
-@functools.lru_cache(maxsize=1024)
-def _terms(problem: Problem, device: Device) -> _Terms:
-    rates = rates_of(device)
-    refusals = {
-        name: reason
-        for name, spec in KERNELS.items()
-        if (reason := spec.refuses(problem, device)) is not None
-    }
-    spec = choose.tile_kernel(problem, KERNELS, device, rates)
-    may_pay = spec is not None and choose.tiles_may_pay(problem, spec, rates, device)
-    serves = choose.WINDOWS not in refusals
-    width = windows.width_of(KERNELS[choose.WINDOWS], problem) if serves else 0
-    ways = sorted(choose.without_tiles(problem, width, rates, device), key=_time)
-    all_pay = spec is not None and _all_tiles_pay(problem, spec, ways[0].us, rates, device)
-    even, segments = ROWS, math.inf
-    if spec is not None:
-        parts = spec.parts if all_pay else 0
-        even = Wanted(spec.tile[:2], parts=parts)
-        segments = choose.even_segments(problem, spec.tile[1] // (parts or 1))
-    return _Terms(
-        rates,
-        refusals,
-        spec,
-        counted_spec=spec if may_pay else None,
-        all_tiles_pay=all_pay,
-        even=even,
-        even_segments=segments,
-        without_tiles=ways,
-    )
-
-
-def _all_tiles_pay(
-    problem: Problem, spec: KernelSpec, other_us: float, rates: choose.Rates, device: Device
-) -> bool:
-    """Whether to compute every tile takes less than other_us, and their starts can be counted."""
-    shape = (problem.m, problem.n)
-    if not analysis.counts_starts(shape, spec.tile[:2], spec.parts):
-        return False
-    return choose.tile_us(problem, spec, spec.tiles(*shape), rates, device) < other_us
 
 
 def _index(problem: Problem) -> int:
