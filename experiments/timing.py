@@ -19,9 +19,10 @@ from experiments.schema import Timing
 _TURN = 5
 _SETTLE_MS = 60.0
 
-# A GPU's clock follows power and heat for tenths of a second: there, uncounted calls go on until
-# two spans of them, one after the other, took the same but for this part, or for so long.
-_SPAN_MS, _STEADY, _MOST_SETTLE_MS = 30.0, 0.005, 500.0
+# A GPU that was quiet keeps a higher clock for up to a tenth of a second, and then follows power
+# and heat: there, uncounted calls go on for longer, and until two spans of them, one after the
+# other, took the same but for this part, or for so long.
+_GPU_SETTLE_MS, _SPAN_MS, _STEADY, _MOST_SETTLE_MS = 150.0, 30.0, 0.005, 500.0
 
 # On a GPU a sample is the mean of back-to-back calls that take about this long together.
 _BATCH_MS = 1.0
@@ -141,8 +142,9 @@ class _Sampler:
         if self.first_ms > 20 * _SETTLE_MS:
             return
         on_gpu = self.device.startswith("cuda")
+        least = _GPU_SETTLE_MS if on_gpu else _SETTLE_MS
         spent, pace, steady = 0.0, math.inf, not on_gpu
-        while spent < _SETTLE_MS or not (steady or spent >= _MOST_SETTLE_MS):
+        while spent < least or not (steady or spent >= _MOST_SETTLE_MS):
             before, pace = pace, self._pace_ms()
             spent += max(pace, _SPAN_MS)
             steady = not on_gpu or abs(pace - before) <= _STEADY * pace

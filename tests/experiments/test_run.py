@@ -24,6 +24,7 @@ from sddmm.backends.cuda import CudaBackend
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_SETTLE_MS", 0.0)
+    monkeypatch.setattr(timing, "_GPU_SETTLE_MS", 0.0)
 
 
 @pytest.fixture
@@ -225,15 +226,22 @@ def test_a_method_that_can_be_prepared_once_only_loses_its_own_row(
 
 
 def test_a_clock_that_falls_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans of 30 ms that take 5, 3, 2 and 0.4 % more than the one before; then it is steady."""
+    """Spans of 30 ms that take 5, 3, 2 and 0.4 % more than the one before; then it is steady. A
+    higher clock that is steady for 90 ms is not enough."""
     sampler = timing._Sampler(lambda: torch.empty(0), "cpu", 10.0)
     monkeypatch.setattr(timing, "_SETTLE_MS", 60.0)
+    monkeypatch.setattr(timing, "_GPU_SETTLE_MS", 60.0)
     sampler.device = "cuda"
     paces = iter([30.0, 31.5, 32.4, 33.1, 33.2, 33.2, 33.2])
     monkeypatch.setattr(sampler, "sample_ms", lambda: next(paces))
     sampler.settle()
     assert next(paces) == 33.2
     assert len(list(paces)) == 1
+    monkeypatch.setattr(timing, "_GPU_SETTLE_MS", 150.0)
+    boosted = iter([30.0, 30.0, 30.0, 36.0, 36.0, 36.0])
+    monkeypatch.setattr(sampler, "sample_ms", lambda: next(boosted))
+    sampler.settle()
+    assert list(boosted) == [36.0]
     endless = iter(range(30, 1000))
     monkeypatch.setattr(sampler, "sample_ms", lambda: next(endless))
     sampler.settle()
