@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sddmm.analysis import Analysis, Wanted, _reciprocal, begin, crow_of
+from sddmm.analysis import Analysis, Wanted, _reciprocal, begin, counts_starts, crow_of
 from sddmm.choose import TileProfile
 from sddmm.pattern import SparsePattern
 from sddmm.testing import random_pattern
@@ -46,7 +46,7 @@ def test_rows_order_and_tiles(layout: str, index_dtype: torch.dtype) -> None:
 def test_orders_that_fall_are_seen() -> None:
     rows, cols = torch.tensor([0, 2, 1]), torch.tensor([5, 1, 1])
     found = analyse(SparsePattern.from_coo(rows, cols, (3, 6)))
-    assert (found.rows_ascend, found.counts) == (False, None)
+    assert (found.rows_ascend, found.counts, found.profile) == (False, None, None)
     crow, cols = torch.tensor([0, 1, 1, 4]), torch.tensor([5, 1, 3, 2])
     found = analyse(SparsePattern.from_csr(crow, cols, (3, 6)))
     assert (found.rows_ascend, found.ascends) == (True, False)
@@ -80,6 +80,29 @@ def test_invalid_patterns_raise_what_check_says(
     for least, parts in ((0, 0), (1, 0), (0, 2)):
         with pytest.raises(ValueError, match=told):
             analyse(pattern, (2, 2), least, parts)
+
+
+def test_a_crow_of_more_entries_than_nonzeros_is_checked_to_its_end() -> None:
+    crow = torch.zeros(5001, dtype=torch.int64)
+    crow[4000:] = 3
+    crow[4900:4950] = 2
+    pattern = SparsePattern.from_csr(crow, torch.tensor([0, 1, 2]), (5000, 4))
+    with pytest.raises(ValueError, match="positions 4899 and 4900"):
+        analyse(pattern)
+
+
+def test_what_was_found_stays_when_another_pattern_is_analysed() -> None:
+    cols = torch.arange(40)
+    of_many = analyse(SparsePattern.from_coo(cols, cols, (40, 40)))
+    of_few = analyse(SparsePattern.from_coo(cols[:3], cols[:3], (40, 40)))
+    assert of_many.finished
+    assert of_many.finish().segments == 40
+    assert of_few.segments == 3
+
+
+def test_starts_of_more_tiles_than_32_bits_count_are_not_asked_for() -> None:
+    assert counts_starts((2**20, 2**19), (128, 1024), 2)
+    assert not counts_starts((2**20, 2**20), (128, 1024), 2)
 
 
 @pytest.mark.parametrize(("rows", "at"), [([0, 3], 1), ([-10_000_000, 2], 0)])

@@ -14,6 +14,7 @@ import torch
 from gemm_core.device import Device
 from sddmm import analysis
 from sddmm.backends.cuda import GpuExecute, prepared_for
+from sddmm.families import gather
 from sddmm.pattern import SparsePattern
 from sddmm.problem import make_problem
 from sddmm.registry import KERNELS
@@ -117,7 +118,9 @@ def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | 
     small = replace(H200, l2_bytes=1000)
     pattern = random_pattern(9, 40, 250, layout="coo", shuffled=True)
     k = 7 * 512 // dtype.itemsize + 3 * 16 // dtype.itemsize
-    check("row_gather", pattern, k, dtype, heads=heads, scaled=True, device=small)
+    with mock.patch.object(gather, "bound", wraps=gather.bound) as bound:
+        check("row_gather", pattern, k, dtype, heads=heads, scaled=True, device=small)
+    assert bound.call_count == 8
 
 
 WGMMA = [name for name in KERNELS if name.startswith("tile_wgmma")]
@@ -190,11 +193,29 @@ def test_every_tile_of_a_pattern_that_is_dense_and_even(
 
 
 def test_a_pattern_is_analysed_once_for_problems_that_ask_for_the_same() -> None:
+    """By tiles and by rows, however often either is asked for."""
     pattern = random_pattern(300, 470, 60_000, layout="csr", index_dtype=torch.int32)
     with mock.patch.object(analysis, "begin", wraps=analysis.begin) as begun:
-        for k in (40, 64, 72):
-            check(None, pattern, k, torch.float16, device=replace(H200, sm_count=8))
-    assert begun.call_count == 1
+        for kernel, k in (
+            (None, 40),
+            ("row_gather", 40),
+            (None, 64),
+            (None, 72),
+            ("row_gather", 8),
+        ):
+            check(kernel, pattern, k, torch.float16, device=replace(H200, sm_count=8))
+    assert begun.call_count == 2
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_unsorted_nonzeros_are_gathered_by_row_if_the_plan_is_used_again(reuse: bool) -> None:
+    pattern = random_pattern(60, 70, 500, layout="coo", shuffled=True)
+    problem = make_problem(pattern, k=16, dtype=torch.float16)
+    with mock.patch.object(gather, "prepare", wraps=gather.prepare) as prepare:
+        prepared_for(pattern, problem, H200, reuse=reuse)
+    nonzeros = prepare.call_args.args[1]
+    assert (nonzeros.order is not None) == reuse
+    assert bool((nonzeros.rows.diff() >= 0).all()) == reuse
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
