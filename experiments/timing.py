@@ -142,12 +142,12 @@ class _Sampler:
         if self.first_ms > 20 * _SETTLE_MS:
             return
         on_gpu = self.device.startswith("cuda")
-        least = _GPU_SETTLE_MS if on_gpu else _SETTLE_MS
-        spent, pace, steady = 0.0, math.inf, not on_gpu
-        while spent < least or not (steady or spent >= _MOST_SETTLE_MS):
+        least, most = (_GPU_SETTLE_MS, _MOST_SETTLE_MS) if on_gpu else (_SETTLE_MS, _SETTLE_MS)
+        spent, pace, steady = 0.0, math.inf, False
+        while spent < least or (not steady and spent < most):
             before, pace = pace, self._pace_ms()
             spent += max(pace, _SPAN_MS)
-            steady = not on_gpu or abs(pace - before) <= _STEADY * pace
+            steady = abs(pace - before) <= _STEADY * pace
 
     def _pace_ms(self) -> float:
         """Of the calls of a sample together, the mean of some that take _SPAN_MS."""

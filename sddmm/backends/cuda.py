@@ -204,7 +204,7 @@ class _Preparation:
         found = self._begun(wanted)
         try:
             launch = make(found)
-        finally:  # what is begun is finished: a thread has one mailbox
+        finally:  # what is begun is finished before the thread begins another
             self._keep(found)
         return found, launch
 
