@@ -20,7 +20,9 @@ from sddmm.partition import TileStarts, int32
 from sddmm.pattern import SparsePattern, compress
 from sddmm.spec import KernelSpec, macros
 
+# Bits of what is found; the segments are counted above them.
 _INVALID, _ROWS_FALL, _COLUMNS_FALL = 1, 2, 4
+_BITS = 3
 _NOTHING_YET = -1
 _LOOKS = 2000  # at what an analysis has found, some 0.1 ms
 _NONZEROS_A_BLOCK = 2048  # SPAN of analyse.cu
@@ -95,7 +97,8 @@ class Analysis:
         if pattern is None:
             return self
         self._pattern = None  # which may keep this analysis
-        found, self.segments, *totals = self._read()
+        found, *totals = self._read()
+        self.segments = found >> _BITS
         if found & _INVALID:
             pattern.check()
             raise ValueError(f"{pattern!r} has indices outside its shape")
@@ -189,9 +192,9 @@ class _Mailbox(threading.local):
 
     def __init__(self, device: torch.device) -> None:
         self.state = torch.zeros(6, dtype=torch.int64, device=device)
-        self.results = torch.zeros(5, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self.results = torch.zeros(4, dtype=torch.int64, pin_memory=device.type == "cuda")
         self.addresses = self.state.data_ptr(), self.results.data_ptr()
-        self.found = (ctypes.c_int64 * 5).from_address(self.results.data_ptr())
+        self.found = (ctypes.c_int64 * 4).from_address(self.results.data_ptr())
 
     def empty(self) -> None:
         self.found[0] = _NOTHING_YET

