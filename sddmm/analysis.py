@@ -16,7 +16,7 @@ from gemm_core.device import Device
 from gemm_core.launch import INT, LONG, POINTER, UINT, wait
 from sddmm.choose import TileProfile
 from sddmm.families import address, loaded
-from sddmm.partition import TileStarts, int32
+from sddmm.partition import TileStarts, int32, row_pitch
 from sddmm.pattern import SparsePattern, compress
 from sddmm.spec import KernelSpec, macros
 
@@ -96,8 +96,8 @@ class Analysis:
         pattern = self._pattern
         if pattern is None:
             return self
-        self._pattern = None  # which may keep this analysis
         found, *totals = self._read()
+        self._pattern = None  # which may keep this analysis
         self.segments = found >> _BITS
         if found & _INVALID:
             pattern.check()
@@ -162,8 +162,7 @@ class _Sizes(NamedTuple):
 def _sizes(shape: tuple[int, int], wanted: Wanted) -> _Sizes:
     block_m, block_n = (max(size, 1) for size in wanted.block or shape)
     down, across, parts = -(-shape[0] // block_m), -(-shape[1] // block_n), wanted.parts or 1
-    # Those of a tile of four parts, which kernels read at once, start at multiples of 16 bytes.
-    by_row = (across * parts // 4 + 1) * 4 if wanted.parts else across + 1
+    by_row = row_pitch(across * parts) if wanted.parts else across + 1
     by_tile_row = block_m * by_row
     entries = down * by_tile_row
     divisors = (block_m, block_n, block_n // parts)

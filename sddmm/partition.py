@@ -46,7 +46,8 @@ class TileStarts(NamedTuple):
     """Where the nonzeros of each row of each tile begin, and end, in parts of the tile's columns.
 
     starts: int32. Those of the first row of the tile at place (y, x), the t-th of its list, lie at
-    t * by_tile + y * by_tile_row + x * by_tile_column, those of the next rows by_row further each.
+    t * by_tile + y * by_tile_row + x * by_tile_column, those of the next rows by_row further each:
+    see row_pitch.
     """
 
     starts: Tensor
@@ -54,6 +55,12 @@ class TileStarts(NamedTuple):
     by_tile_row: int
     by_tile_column: int
     by_row: int
+
+
+def row_pitch(parts: int) -> int:
+    """Starts from one row of TileStarts to the next, of rows of so many parts and an end: kernels
+    read four at once, at multiples of 16 bytes."""
+    return (parts // 4 + 1) * 4
 
 
 class TileWork(NamedTuple):

@@ -21,8 +21,8 @@ class Terms:
     """What a choice depends on beside the pattern.
 
     tile_spec: the tile kernel that may serve, and counted_spec the same if it is worth to count a
-    pattern's tiles. all_tiles_pay: even if none of them is empty. even: what to find of a pattern
-    that may need no count, as it is spread evenly; even_segments: from which on it is so.
+    pattern's tiles. even: what to find of a pattern that may need no count, as it is spread evenly;
+    even_segments: from which on it is so.
     without_tiles: the ways that need no count, the quickest first.
     """
 
@@ -30,10 +30,14 @@ class Terms:
     refusals: dict[str, str]
     tile_spec: KernelSpec | None
     counted_spec: KernelSpec | None
-    all_tiles_pay: bool
     even: Wanted
     even_segments: float
     without_tiles: list[choose.Prediction]
+
+    @property
+    def all_tiles_pay(self) -> bool:
+        """Even if none of them is empty: so it is found where the nonzeros of each begin."""
+        return self.even.parts > 0
 
 
 def quickest_first(ways: list[choose.Prediction]) -> list[choose.Prediction]:
@@ -54,9 +58,9 @@ def terms_of(problem: Problem, device: Device) -> Terms:
     serves = choose.WINDOWS not in refusals
     width = windows.width_of(KERNELS[choose.WINDOWS], problem) if serves else 0
     ways = quickest_first(choose.without_tiles(problem, width, rates, device))
-    all_pay = spec is not None and _all_tiles_pay(problem, spec, ways[0].us, rates, device)
     even, segments = ROWS, math.inf
     if spec is not None:
+        all_pay = _all_tiles_pay(problem, spec, ways[0].us, rates, device)
         parts = spec.parts if all_pay else 0
         even = Wanted(spec.tile[:2], parts=parts)
         segments = choose.even_segments(problem, spec.tile[1] // (parts or 1))
@@ -65,7 +69,6 @@ def terms_of(problem: Problem, device: Device) -> Terms:
         refusals,
         spec,
         counted_spec=spec if may_pay else None,
-        all_tiles_pay=all_pay,
         even=even,
         even_segments=segments,
         without_tiles=ways,

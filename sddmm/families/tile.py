@@ -22,7 +22,7 @@ from sddmm.families import (
     rows_are_contiguous,
     types,
 )
-from sddmm.partition import SortedRows, TileList, TileStarts, TileWork
+from sddmm.partition import SortedRows, TileList, TileStarts, TileWork, row_pitch
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
 
@@ -65,7 +65,7 @@ def listed_starts(
 ) -> TileStarts:
     """Of the tiles of a list alone. parts: of equal width, into which a tile's columns fall."""
     count, (block_m, block_n) = tiles.length, tiles.block
-    by_row = parts + 1 if parts < 4 else 2 * parts  # whose kernels read four at once
+    by_row = row_pitch(parts)
     starts = torch.empty(count, block_m, by_row, dtype=torch.int32, device=rows.cols.device)
     loaded(BOUNDS, (), BoundsArguments, device.index)(
         -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),

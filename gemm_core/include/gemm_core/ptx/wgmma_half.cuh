@@ -65,10 +65,8 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[count], unsigned long long 
 }
 
 GEMM_CORE_WGMMA_K16(f16, "f16", "224", 112, "%112", "%113", "%114")
-GEMM_CORE_WGMMA_K16(f16, "f16", "240", 120, "%120", "%121", "%122")
 GEMM_CORE_WGMMA_K16(f16, "f16", "256", 128, "%128", "%129", "%130")
 GEMM_CORE_WGMMA_K16(bf16, "bf16", "224", 112, "%112", "%113", "%114")
-GEMM_CORE_WGMMA_K16(bf16, "bf16", "240", 120, "%120", "%121", "%122")
 GEMM_CORE_WGMMA_K16(bf16, "bf16", "256", 128, "%128", "%129", "%130")
 
 #undef GEMM_CORE_WGMMA_K16
