@@ -16,7 +16,7 @@ from gemm_core.device import Device
 from gemm_core.launch import INT, LONG, POINTER, UINT, wait
 from sddmm.choose import TileProfile
 from sddmm.families import address, loaded
-from sddmm.partition import TileStarts, int32, row_pitch
+from sddmm.partition import TileStarts, int32
 from sddmm.pattern import SparsePattern, compress
 from sddmm.spec import KernelSpec, macros
 
@@ -35,10 +35,10 @@ class AnalyseArguments(ctypes.Structure):
         *((name, POINTER) for name in ("major", "cols", "rows", "cols_32", "counts", "starts")),
         *((name, POINTER) for name in ("state", "results")),
         ("nnz", LONG),
-        *((name, INT) for name in ("m", "n", "across", "least", "parts", "cells")),
+        *((name, INT) for name in ("m", "n", "across", "least", "cells")),
         *(
             field
-            for name in ("block_m", "block_n", "part_width")
+            for name in ("block_m", "block_n")
             for field in ((f"{name}_factor", UINT), (f"{name}_shift", INT))
         ),
     ]
@@ -51,13 +51,13 @@ class Wanted(NamedTuple):
     """What to find of a pattern, beside its order.
 
     block: size of its tiles, by default the whole. least: if not 0, count the nonzeros
-    of each; tiles of so many are worth computing whole. parts: if not 0, where nonzeros begin in so
-    many parts of the columns of every tile, instead of each nonzero's row.
+    of each; tiles of so many are worth computing whole. starts: where the nonzeros of each row of
+    every tile begin, instead of each nonzero's row.
     """
 
     block: tuple[int, int] | None = None
     least: int = 0
-    parts: int = 0
+    starts: bool = False
 
 
 ROWS = Wanted()
@@ -68,8 +68,8 @@ class Analysis:
     """rows, cols: (nnz,) int32, in the pattern's order; rows are None if not wanted.
 
     counts: nonzeros by tile; `profile` sums them up. starts: of every tile, of use if `ascends`:
-    rows never fall, and columns never within a row. segments: parts of rows that are not empty, if
-    it ascends: as wide as a tile, or as wide as its parts if these are wanted.
+    rows never fall, and columns never within a row. segments: parts of rows, as wide as a tile,
+    that are not empty, if it ascends.
 
     Until `finish` the GPU may be at it: tensors exist, but their values are not there yet, and
     nothing else is known.
@@ -116,15 +116,15 @@ def begin(pattern: SparsePattern, device: Device, wanted: Wanted = ROWS) -> Anal
     narrow = cols.dtype == torch.int32
     cols_32 = cols if narrow else cols.new_empty(nnz, dtype=torch.int32)
     rows = major if not csr and narrow else None
-    if rows is None and not wanted.parts:
+    if rows is None and not wanted.starts:
         rows = torch.empty_like(cols_32)
     sizes = _sizes(pattern.shape, wanted)
     counts = starts = None
     if wanted.least:
         counts = cols.new_zeros(sizes.tiles, dtype=torch.int32)
-    if wanted.parts:
+    if wanted.starts:
         room = cols.new_empty(sizes.entries, dtype=torch.int32)
-        starts = TileStarts(room, 0, sizes.by_tile_row, wanted.parts, sizes.by_row)
+        starts = TileStarts(room, 0, sizes.by_tile_row, 1, sizes.by_row)
     kernel, mailbox = _tools(cols.device, device.index, narrow, csr)
     mailbox.empty()
     longest = max(nnz, major.numel() - 1) + 1
@@ -148,8 +148,8 @@ def _reciprocal(divisor: int) -> tuple[int, int]:
 
 
 class _Sizes(NamedTuple):
-    """Of an analysis: tiles; of the starts of each row and part, entries in all, from row to row
-    and from one row of tiles to the next. parameters: of the kernel, from m on."""
+    """Of an analysis: tiles; of the starts of every tile, entries in all, from row to row and from
+    one row of tiles to the next. parameters: of the kernel, from m on."""
 
     tiles: int
     entries: int
@@ -161,20 +161,18 @@ class _Sizes(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def _sizes(shape: tuple[int, int], wanted: Wanted) -> _Sizes:
     block_m, block_n = (max(size, 1) for size in wanted.block or shape)
-    down, across, parts = -(-shape[0] // block_m), -(-shape[1] // block_n), wanted.parts or 1
-    by_row = row_pitch(across * parts) if wanted.parts else across + 1
+    down, across = -(-shape[0] // block_m), -(-shape[1] // block_n)
+    by_row = across + 1
     by_tile_row = block_m * by_row
     entries = down * by_tile_row
-    divisors = (block_m, block_n, block_n // parts)
-    reciprocals = (number for divisor in divisors for number in _reciprocal(divisor))
-    cells = entries if wanted.parts else 0
-    parameters = (*shape, across, wanted.least, by_row - 1, cells, *reciprocals)
+    reciprocals = (*_reciprocal(block_m), *_reciprocal(block_n))
+    parameters = (*shape, across, wanted.least, entries if wanted.starts else 0, *reciprocals)
     return _Sizes(down * across, entries, by_row, by_tile_row, parameters)
 
 
-def counts_starts(shape: tuple[int, int], block: tuple[int, int], parts: int) -> bool:
+def counts_starts(shape: tuple[int, int], block: tuple[int, int]) -> bool:
     """Whether 32 bits count the entries of where nonzeros begin in every tile."""
-    return _sizes(shape, Wanted(block, parts=parts)).entries < 2**31
+    return _sizes(shape, Wanted(block, starts=True)).entries < 2**31
 
 
 def macros_of(narrow: bool, csr: bool) -> tuple[tuple[str, str], ...]:

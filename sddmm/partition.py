@@ -43,11 +43,10 @@ class TileList(NamedTuple):
 
 
 class TileStarts(NamedTuple):
-    """Where the nonzeros of each row of each tile begin, and end, in parts of the tile's columns.
+    """Where the nonzeros of each row of each tile begin; the next entry is where they end.
 
-    starts: int32. Those of the first row of the tile at place (y, x), the t-th of its list, lie at
-    t * by_tile + y * by_tile_row + x * by_tile_column, those of the next rows by_row further each:
-    see row_pitch.
+    starts: int32. That of the first row of the tile at place (y, x), the t-th of its list, lies at
+    t * by_tile + y * by_tile_row + x * by_tile_column, those of the next rows by_row further each.
     """
 
     starts: Tensor
@@ -55,12 +54,6 @@ class TileStarts(NamedTuple):
     by_tile_row: int
     by_tile_column: int
     by_row: int
-
-
-def row_pitch(parts: int) -> int:
-    """Starts from one row of TileStarts to the next, of rows of so many parts and an end: kernels
-    read four at once, at multiples of 16 bytes."""
-    return (parts // 4 + 1) * 4
 
 
 class TileWork(NamedTuple):
@@ -106,12 +99,13 @@ def tile_list(
     """The `chosen` tiles of at least `least` nonzeros, in bands of tile rows.
 
     Bands are walked down, then right: tiles that run together so share rows of A and columns of B
-    in L2 (gemm_core/raster.cuh).
+    in L2 (gemm_core/raster.cuh). Those of more rows than columns go by pairs side by side, as the
+    neighbours of a cluster share the longer side (gemm_core/mainloop_wgmma.cuh).
     """
     if chosen == counts.numel():
         return every_tile(shape, block, counts.device)
     found = (counts >= least).nonzero().squeeze(1)
-    return TileList(_walked(found, -(-shape[1] // block[1]), _BAND_ROWS // block[0]), block)
+    return TileList(_walked(found, -(-shape[1] // block[1]), block), block)
 
 
 @functools.lru_cache(maxsize=16)
@@ -119,12 +113,14 @@ def every_tile(shape: tuple[int, int], block: tuple[int, int], device: torch.dev
     """All tiles, in bands as above; kept, as they are the same for every pattern of this shape."""
     across = -(-shape[1] // block[1])
     tiles = torch.arange(-(-shape[0] // block[0]) * across, device=device)
-    return TileList(_walked(tiles, across, _BAND_ROWS // block[0]), block)
+    return TileList(_walked(tiles, across, block), block)
 
 
-def _walked(tiles: Tensor, across: int, band: int) -> Tensor:
+def _walked(tiles: Tensor, across: int, block: tuple[int, int]) -> Tensor:
+    band, beside = _BAND_ROWS // block[0], 2 if block[0] > block[1] else 1
     row, column = tiles // across, tiles % across
-    order = ((row // band * across + column) * band + row % band).argsort()
+    strip = row // band * across + column // beside
+    order = ((strip * band + row % band) * beside + column % beside).argsort()
     return int32(torch.stack([row[order], column[order]], dim=1))
 
 

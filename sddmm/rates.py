@@ -18,6 +18,7 @@ _H200 = Rates(
     tiles={
         "tile_wgmma_128x256x64": TileRate(668e12, 9.3e-3),
         "tile_wgmma_128x224x64": TileRate(650e12, 8.9e-3),
+        "tile_wgmma_256x152x64": TileRate(640e12, 12e-3),
         "tile_mma_128x128x64": TileRate(539e12, 15e-3),
         "tile_mma_tf32_64x64x32": TileRate(150e12, 5e-3),
         "tile_mma_tf32x3_64x64x32": TileRate(45e12, 5e-3),

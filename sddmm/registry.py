@@ -54,9 +54,12 @@ def _mma(
     )
 
 
-def _wgmma(block_n: int) -> KernelSpec:
-    """Four stages and their barriers, then a part of the columns of each warp's 16 rows."""
-    block_m, block_k, stages = 128, 64, 4
+def _wgmma(block_m: int, block_n: int, row_bytes: int) -> KernelSpec:
+    """Four stages and their barriers, then a part of the columns of each warp's 16 rows.
+
+    row_bytes: of such a part, at most (sampled_warp.cuh).
+    """
+    block_k, stages = 64, 4
     stage_bytes = (block_m + block_n) * block_k * 2 + 16
     return KernelSpec(
         name=f"tile_wgmma_{block_m}x{block_n}x{block_k}",
@@ -65,11 +68,12 @@ def _wgmma(block_n: int) -> KernelSpec:
         dtypes=_HALF,
         threads=384,
         tile=(block_m, block_n, block_k),
-        parts=4,
-        shared_bytes=stages * stage_bytes + 8 * 16 * 256,
+        shared_bytes=stages * stage_bytes + 8 * 16 * row_bytes,
         min_capability=(9, 0),
         max_capability=(9, 0),
-        defines={"BLOCK_N": block_n, "STAGES": stages},
+        defines={
+            "BLOCK_M": block_m, "BLOCK_N": block_n, "STAGES": stages, "ROW_BYTES": row_bytes,
+        },
     )
 
 
@@ -86,8 +90,9 @@ KERNELS: dict[str, KernelSpec] = {
     for spec in (
         KernelSpec("row_gather", "gather", "row_gather.cu", _ALL, threads=128, min_blocks=4),
         KernelSpec("windows", "windows", "windows.cu", _ALL, threads=480, shared_bytes=200 * 1024),
-        _wgmma(256),
-        _wgmma(224),
+        _wgmma(128, 256, 256),
+        _wgmma(128, 224, 256),
+        _wgmma(256, 152, 176),
         _mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2),
         _mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4),
         _mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32"),

@@ -30,10 +30,9 @@ class KernelSpec:
     """One named variant of one family (a module of `families`).
 
     source: file in kernels/. precision: what its arithmetic is, for float32. tile: rows and columns
-    of a tile and elements of k at a time, for those that compute tiles, and parts of its columns in
-    which a row's nonzeros are found. shared_bytes: dynamic, a block. min_blocks: blocks that share
-    a multiprocessor. defines: macros without their prefix SDDMM_, beside those that follow from the
-    problem.
+    of a tile and elements of k at a time, for those that compute tiles. shared_bytes: dynamic, a
+    block. min_blocks: blocks that share a multiprocessor. defines: macros without their prefix
+    SDDMM_, beside those that follow from the problem.
     """
 
     name: str
@@ -43,7 +42,6 @@ class KernelSpec:
     threads: int
     precision: str = "ieee"
     tile: tuple[int, int, int] = (0, 0, 0)
-    parts: int = 1
     shared_bytes: int = 0
     min_blocks: int = 1
     min_capability: tuple[int, int] = (8, 0)

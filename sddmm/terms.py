@@ -37,7 +37,7 @@ class Terms:
     @property
     def all_tiles_pay(self) -> bool:
         """Even if none of them is empty: so it is found where the nonzeros of each begin."""
-        return self.even.parts > 0
+        return self.even.starts
 
 
 def quickest_first(ways: list[choose.Prediction]) -> list[choose.Prediction]:
@@ -61,9 +61,8 @@ def terms_of(problem: Problem, device: Device) -> Terms:
     even, segments = ROWS, math.inf
     if spec is not None:
         all_pay = _all_tiles_pay(problem, spec, ways[0].us, rates, device)
-        parts = spec.parts if all_pay else 0
-        even = Wanted(spec.tile[:2], parts=parts)
-        segments = choose.even_segments(problem, spec.tile[1] // (parts or 1))
+        even = Wanted(spec.tile[:2], starts=all_pay)
+        segments = choose.even_segments(problem, spec.tile[1])
     return Terms(
         rates,
         refusals,
@@ -80,6 +79,6 @@ def _all_tiles_pay(
 ) -> bool:
     """Whether to compute every tile takes less than other_us, and their starts can be counted."""
     shape = (problem.m, problem.n)
-    if not counts_starts(shape, spec.tile[:2], spec.parts):
+    if not counts_starts(shape, spec.tile[:2]):
         return False
     return choose.tile_us(problem, spec, spec.tiles(*shape), rates, device) < other_us

@@ -259,7 +259,7 @@ class _Preparation:
         assert known.counts is not None
         tiles = tile_list(known.counts, self.pattern.shape, spec.tile[:2], least, chosen)
         rows = self._sorted()
-        starts = tile.listed_starts(rows, tiles, self.problem.m, spec.parts, self.device)
+        starts = tile.listed_starts(rows, tiles, self.problem.m, self.device)
         return self._tile_launch(spec, TileWork(tiles, starts, rows.cols, rows.order))
 
     def _tile_launch(self, spec: KernelSpec, work: TileWork) -> Launch:

@@ -22,7 +22,7 @@ from sddmm.families import (
     rows_are_contiguous,
     types,
 )
-from sddmm.partition import SortedRows, TileList, TileStarts, TileWork, row_pitch
+from sddmm.partition import SortedRows, TileList, TileStarts, TileWork
 from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
 
@@ -53,25 +53,22 @@ class BoundsArguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("crow", "cols", "tiles", "starts")),
-        *((name, INT) for name in ("tile_count", "m", "block_m", "block_n", "parts", "by_row")),
+        *((name, INT) for name in ("tile_count", "m", "block_m", "block_n")),
     ]
 
 
 BOUNDS = KernelSpec("tile_bounds", "tile", "tile_bounds.cu", (), threads=256)
 
 
-def listed_starts(
-    rows: SortedRows, tiles: TileList, m: int, parts: int, device: Device
-) -> TileStarts:
-    """Of the tiles of a list alone. parts: of equal width, into which a tile's columns fall."""
+def listed_starts(rows: SortedRows, tiles: TileList, m: int, device: Device) -> TileStarts:
+    """Of the tiles of a list alone."""
     count, (block_m, block_n) = tiles.length, tiles.block
-    by_row = row_pitch(parts)
-    starts = torch.empty(count, block_m, by_row, dtype=torch.int32, device=rows.cols.device)
+    starts = torch.empty(count, block_m, 2, dtype=torch.int32, device=rows.cols.device)
     loaded(BOUNDS, (), BoundsArguments, device.index)(
         -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),
-        tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n, parts, by_row,
+        tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n,
     )  # fmt: skip
-    return TileStarts(starts, block_m * by_row, 0, 0, by_row)
+    return TileStarts(starts, 2 * block_m, 0, 0, 2)
 
 
 def work_of(work: TileWork) -> dict[str, int]:

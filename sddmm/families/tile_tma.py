@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 
 from torch import Tensor
 
@@ -16,6 +17,9 @@ from sddmm.problem import Problem
 from sddmm.spec import KernelSpec, macros
 
 _CLUSTER = 2
+
+# A row's nonzeros that a warp looks ahead for: by eights, at most so many of them.
+_LANES, _MOST_DEPTH = 8, 4
 
 
 class Arguments(ctypes.Structure):
@@ -33,12 +37,19 @@ class Arguments(ctypes.Structure):
     ]
 
 
+def depth_of(nnz: int, rows: int) -> int:
+    """Nonzeros by eights, so that most of so many rows of tiles have no more."""
+    mean = nnz / max(1, rows)
+    return min(_MOST_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES) or 1)
+
+
 def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) -> Launch:
     heads = problem.heads or 1
     at_once = max(1, device.sm_count // _CLUSTER)
     clusters = min(-(-work.tiles.length * heads // _CLUSTER), at_once)
     block_m, block_n, block_k = spec.tile
-    fixed = {**types(problem), **spec.defines, "STARTS": spec.parts}
+    depth = depth_of(problem.nnz, work.tiles.length * block_m)
+    fixed = {**types(problem), **spec.defines, "DEPTH": depth}
     kernels: dict[bool, Kernel] = {}
 
     def specialised(weighted: bool) -> Kernel:
@@ -48,10 +59,11 @@ def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) 
         return kernels[weighted]
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
-        # The blocks of a cluster have rows of A of their own, and may bring B by halves.
+        # The blocks of a cluster may bring what they share, the longer side, by halves.
+        shares_a = block_m > block_n
         maps = {
-            "a": tensor_map(a, block_m, block_k),
-            "b": tensor_map(b_t, block_n // _CLUSTER, block_k),
+            "a": tensor_map(a, block_m // _CLUSTER if shares_a else block_m, block_k),
+            "b": tensor_map(b_t, block_n if shares_a else block_n // _CLUSTER, block_k),
         }
 
         def made(weighted: bool) -> Bound:

@@ -37,15 +37,15 @@ struct Arguments {
   const IndexType *major, *cols;  // crow (m + 1,) of CSR, else the rows, (nnz,)
   int *rows, *cols_32;            // results (nnz,), or null
   int* counts;  // of nonzeros by tile, along the rows of tiles, zeros before; or null
-  // Result (cells,), or null: entry row * (parts + 1) + part is the first nonzero of that part of that
-  // row, or the first behind where it would be; a part is part_width columns, the last has none.
+  // Result (cells,), or null: entry row * (across + 1) + x is the first nonzero of that row in the x-th
+  // column of tiles, or the first behind where it would be; the last has none.
   int* starts;
   u64* state;  // RESULTS and the blocks that are done: zeros, before and after
   // In memory of the host: what is found and, above its BITS, the segments; if least > 0 the others too.
   u64* results;
   i64 nnz;
-  int m, n, across, least, parts, cells;  // across: tiles
-  Divisor block_m, block_n, part_width;
+  int m, n, across, least, cells;  // across: tiles
+  Divisor block_m, block_n;
 };
 
 // The last of rows low .. high that begins at or before nonzero i, by a warp.
@@ -223,8 +223,8 @@ __device__ __forceinline__ bool inside(IndexType x, int bound) {
 
 // Of `starts`: the last entry that is not behind a nonzero. Of one outside the matrix: any number.
 __device__ __forceinline__ int cell(const Arguments& p, IndexType row, IndexType col) {
-  return static_cast<int>(static_cast<u32>(row) * static_cast<u32>(p.parts + 1) +
-                          static_cast<u32>(p.part_width(static_cast<int>(col))));
+  return static_cast<int>(static_cast<u32>(row) * static_cast<u32>(p.across + 1) +
+                          static_cast<u32>(p.block_n(static_cast<int>(col))));
 }
 
 // How many lanes from this one on have this tile, if it is the first of them; else 0.

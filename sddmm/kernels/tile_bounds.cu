@@ -25,23 +25,19 @@ __device__ __forceinline__ int near_lower_bound(const int* cols, int from, int t
 struct Arguments {
   const int *crow, *cols;
   const int2* tiles;
-  int* starts;
-  int tile_count, m, block_m, block_n, parts, by_row;
+  int2* bounds;
+  int tile_count, m, block_m, block_n;
 };
 
-// starts[t][r][p]: of part p of row r of tile t, its columns in `parts` equal parts; the last is where
-// the last part ends, and the next row's are by_row further. One thread a row.
+// bounds[t][r]: where the nonzeros of row r of tile t begin and end. One thread a row.
 extern "C" __global__ void __launch_bounds__(256) sddmm_kernel(const Arguments p) {
   using gemm_core::i64;
   const i64 i = static_cast<i64>(blockIdx.x) * 256 + threadIdx.x;
   if (i >= static_cast<i64>(p.tile_count) * p.block_m) return;
   const int2 tile = p.tiles[i / p.block_m];
   const int row = tile.x * p.block_m + static_cast<int>(i % p.block_m);
-  int* const starts = p.starts + i * p.by_row;
-  int at = row < p.m ? p.crow[row] : 0;
-  const int end = row < p.m ? p.crow[row + 1] : 0;
+  const int from = row < p.m ? p.crow[row] : 0, to = row < p.m ? p.crow[row + 1] : 0;
   const int first = tile.y * p.block_n;
-  starts[0] = at = lower_bound(p.cols, at, end, first);
-  for (int part = 1; part <= p.parts; ++part)
-    starts[part] = at = near_lower_bound(p.cols, at, end, first + part * (p.block_n / p.parts));
+  const int begin = lower_bound(p.cols, from, to, first);
+  p.bounds[i] = make_int2(begin, near_lower_bound(p.cols, begin, to, first + p.block_n));
 }

@@ -9,11 +9,10 @@ using namespace sddmm;
 
 constexpr bool WEIGHTED = SDDMM_WEIGHTED;  // by values
 
-using Mainloop = gemm_core::MainloopWgmma<SDDMM_ELEMENT, SDDMM_BLOCK_N, SDDMM_STAGES>;
+using Mainloop = gemm_core::MainloopWgmma<SDDMM_ELEMENT, SDDMM_BLOCK_M, SDDMM_BLOCK_N, SDDMM_STAGES>;
 // What is stored as it is may be rounded before it is taken apart, which halves the work.
 using Staged = gemm_core::Select<WEIGHTED, float, SDDMM_OUTPUT>::type;
-constexpr int STARTS = SDDMM_STARTS, PARTS = sizeof(Staged) == 2 ? 2 : 4;
-using Warp = SampledWarp<Staged, Mainloop::BN / PARTS, PARTS, STARTS>;
+using Warp = SampledWarp<Staged, Mainloop::BN, SDDMM_DEPTH, SDDMM_ROW_BYTES>;
 
 struct Arguments {
   gemm_core::ptx::TensorMap a, b;
@@ -28,14 +27,14 @@ struct Arguments {
   int unused[7];  // to a multiple of 64 bytes, which the maps' alignment asks for
 };
 
-// What a warp does with its 16 rows of each tile.
+// What a warp does with its 16 rows of each block of 64 that its warpgroup has of a tile.
 struct Sampler {
   const Arguments& p;
   Staged* staged;
   int first_row;  // of the warp, in the tile
   SDDMM_OUTPUT* out;
   int n0;
-  Warp::Nonzeros nonzeros;
+  Warp::Nonzeros nonzeros[Mainloop::BLOCKS];
 
   __device__ __forceinline__ void begin(int work) {
     const bool any = work < p.tile_count * p.heads;
@@ -45,10 +44,14 @@ struct Sampler {
     const int2 place = p.tiles[tile];
     n0 = place.y * Mainloop::BN;
     const int* const own = p.starts.of(tile, place) + static_cast<i64>(first_row) * p.starts.by_row;
-    nonzeros.find(any ? own : nullptr, p.starts.by_row);
+#pragma unroll
+    for (int block = 0; block < Mainloop::BLOCKS; ++block)
+      nonzeros[block].find(any ? own + block * 64 * p.starts.by_row : nullptr, p.starts.by_row);
   }
 
-  __device__ __forceinline__ void look_ahead() { nonzeros.look_ahead(p.cols); }
+  __device__ __forceinline__ void look_ahead() {
+    for (auto& each : nonzeros) each.look_ahead(p.cols);
+  }
 
   __device__ __forceinline__ void consume(const Mainloop::Accumulators& sums) const {
     const auto store = [&](int at, auto sum) {
@@ -58,7 +61,10 @@ struct Sampler {
         out[at] = sum;
     };
     const auto sample = [&](const auto& each) {
-      Warp::sample(sums, static_cast<float>(p.alpha), nonzeros, p.cols, n0, staged, each);
+#pragma unroll
+      for (int block = 0; block < Mainloop::BLOCKS; ++block)
+        Warp::sample(sums[block], static_cast<float>(p.alpha), nonzeros[block], p.cols, n0, staged,
+                     each);
     };
     if (p.order == nullptr)
       sample(store);
@@ -78,5 +84,6 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Mainloop:
         const int2 tile = p.tiles[index - head * p.tile_count];
         return Mainloop::Corner{tile.x * Mainloop::BM, tile.y * Mainloop::BN, head};
       },
-      Sampler{p, reinterpret_cast<Staged*>(shared + Mainloop::BYTES + warp * Warp::BYTES), 16 * warp});
+      Sampler{p, reinterpret_cast<Staged*>(shared + Mainloop::BYTES + warp * Warp::BYTES),
+              warp / 4 * 64 * Mainloop::BLOCKS + warp % 4 * 16});
 }

@@ -77,9 +77,9 @@ def test_invalid_patterns_raise_what_check_says(
     crow: list[int], cols: list[int], told: str
 ) -> None:
     pattern = SparsePattern.from_csr(torch.tensor(crow), torch.tensor(cols), (3, 4))
-    for least, parts in ((0, 0), (1, 0), (0, 2)):
+    for least, starts in ((0, False), (1, False), (0, True)):
         with pytest.raises(ValueError, match=told):
-            analyse(pattern, (2, 2), least, parts)
+            analyse(pattern, (2, 2), least, starts)
 
 
 def test_a_crow_of_more_entries_than_nonzeros_is_checked_to_its_end() -> None:
@@ -101,16 +101,16 @@ def test_what_was_found_stays_when_another_pattern_is_analysed() -> None:
 
 
 def test_starts_of_more_tiles_than_32_bits_count_are_not_asked_for() -> None:
-    assert counts_starts((2**20, 2**19), (128, 1024), 2)
-    assert not counts_starts((2**20, 2**20), (128, 1024), 2)
+    assert counts_starts((2**20, 2**20), (128, 1024))
+    assert not counts_starts((2**20, 2**21), (128, 1024))
 
 
 @pytest.mark.parametrize(("rows", "at"), [([0, 3], 1), ([-10_000_000, 2], 0)])
 def test_rows_outside_the_shape_raise(rows: list[int], at: int) -> None:
     pattern = SparsePattern.from_coo(torch.tensor(rows), torch.tensor([0, 1]), (3, 4))
-    for least, parts in ((0, 0), (1, 0), (0, 2)):
+    for least, starts in ((0, False), (1, False), (0, True)):
         with pytest.raises(ValueError, match=rf"row_indices\[{at}\] is {rows[at]}"):
-            analyse(pattern, (2, 2), least, parts)
+            analyse(pattern, (2, 2), least, starts)
 
 
 def test_more_tiles_in_a_row_than_a_block_counts_by_itself() -> None:
@@ -172,27 +172,26 @@ def test_columns_that_fall_from_one_block_to_the_next(layout: str) -> None:
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("nnz", [1, 2047, 2048, 5000])
-def test_where_the_nonzeros_of_each_part_of_a_row_begin(
+def test_where_the_nonzeros_of_each_row_of_tiles_begin(
     layout: str, index_dtype: torch.dtype, nnz: int
 ) -> None:
-    """A binary search for each part says the same; rows are empty, before, between and behind."""
+    """A binary search for each says the same; rows are empty, before, between and behind."""
     pattern = random_pattern(90, 150, nnz, layout="coo", index_dtype=index_dtype)
     rows, cols = pattern.row_ids * 2 + 40, pattern.col_indices
     pattern = SparsePattern.from_coo(rows, cols, (400, 160))
     if layout == "csr":
         pattern = pattern.to_csr()
-    block, parts = (64, 48), 4
-    found = analyse(pattern, block, 0, parts)
+    found = analyse(pattern, (64, 12), 0, True)
     assert found.counts is None
     per_row = torch.unique(rows * 14 + cols // 12)
     assert found.segments == len(per_row)
     assert found.starts is not None
     assert (found.rows is None) == (layout == "csr" or index_dtype == torch.int64)
-    assert found.starts[1:] == (0, 64 * 20, 4, 20)
+    assert found.starts[1:] == (0, 64 * 15, 1, 15)
     flat = rows.long() * 160 + cols
-    part = torch.arange(20) * 12
-    firsts = torch.arange(7 * 64)[:, None] * 160 + part.clamp(max=160)
-    assert torch.equal(found.starts.starts.view(-1, 20).long(), torch.searchsorted(flat, firsts))
+    tile = torch.arange(15) * 12
+    firsts = torch.arange(7 * 64)[:, None] * 160 + tile.clamp(max=160)
+    assert torch.equal(found.starts.starts.view(-1, 15).long(), torch.searchsorted(flat, firsts))
 
 
 def test_a_pattern_without_rows_or_nonzeros() -> None:

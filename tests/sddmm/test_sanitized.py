@@ -35,7 +35,7 @@ def test_a_small_ragged_case(spec: KernelSpec) -> None:
 def test_the_analysis_of_a_pattern(layout: str, index_dtype: torch.dtype) -> None:
     """Rows, counts of tiles, and where the nonzeros of all tiles begin, by several blocks."""
     pattern = random_pattern(150, 290, 9000, layout=layout, device="cuda", index_dtype=index_dtype)
-    for wanted in (ROWS, Wanted((64, 64), least=100), Wanted((64, 64), parts=4)):
+    for wanted in (ROWS, Wanted((64, 64), least=100), Wanted((64, 64), starts=True)):
         found = begin(pattern, device(0), wanted).finish()
         assert found.ascends
         if found.rows is not None:

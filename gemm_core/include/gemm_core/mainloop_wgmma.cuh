@@ -13,20 +13,24 @@
 
 namespace gemm_core {
 
-// 128 x BN tiles of A B by clusters of two blocks; both operands as rows of k, each a tensor map of boxes
-// of 64 elements by 128 (A) or BN / 2 (B) rows under the 128-byte swizzle. Where the two tiles of a
-// cluster lie in the same columns, each block brings half of B for both: L2 is what limits the loop.
-template <class T, int BLOCK_N, int STAGES>
+// BM x BN tiles of A B by clusters of two blocks; both operands as rows of k, each a tensor map of boxes
+// of 64 elements under the 128-byte swizzle. Where the two tiles of a cluster lie in the same columns,
+// or in the same rows if a tile has more of these, each block brings half of what they share for both:
+// L2 is what limits the loop. The boxes of that operand have half a tile's rows, the other's all.
+template <class T, int BLOCK_M, int BLOCK_N, int STAGES>
 struct MainloopWgmma {
-  static constexpr int BM = 128, BN = BLOCK_N, BK = 64, SLICES = BK / 16, CLUSTER = 2;
+  static constexpr int BM = BLOCK_M, BN = BLOCK_N, BK = 64, SLICES = BK / 16, CLUSTER = 2;
   static constexpr int PRODUCERS = 128, THREADS = PRODUCERS + 256;
-  static constexpr int A_BYTES = BM * BK * 2, HALF_B_BYTES = BN / 2 * BK * 2;
-  static constexpr int STAGE_BYTES = A_BYTES + 2 * HALF_B_BYTES;
+  static constexpr int BLOCKS = BM / 128;  // of 64 rows, a warpgroup
+  static constexpr bool SHARES_A = BM > BN;
+  static constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+  static constexpr int BLOCK_BYTES = 64 * BK * 2;
+  static constexpr int HALF = (SHARES_A ? BM : BN) / 2, HALF_BYTES = HALF * BK * 2;
   static constexpr int BYTES = STAGES * (STAGE_BYTES + 16);  // the stages, then two barriers each
-  static_assert(HALF_B_BYTES % 1024 == 0, "the swizzle repeats after 1024 bytes");
+  static_assert(HALF_BYTES % 1024 == 0 && B_BYTES % 1024 == 0, "the swizzle repeats after 1024 bytes");
 
-  // Sums of 64 rows and all columns, by a warpgroup (fragment.cuh: wgmma_d).
-  using Accumulators = float[BN / 2];
+  // Sums of blocks of 64 rows and all columns, by a warpgroup (fragment.cuh: wgmma_d).
+  using Accumulators = float[BLOCKS][BN / 2];
 
   struct Corner {
     int m0, n0, head;
@@ -74,19 +78,21 @@ struct MainloopWgmma {
         const int last = work.count - 1, first = work.tile - work.rank;
         const Corner at = corner(work.tile < last ? work.tile : last);
         const Corner mate = corner(first + 1 - work.rank < last ? first + 1 - work.rank : last);
-        const bool shares = at.n0 == mate.n0 && at.head == mate.head;
+        const int shared0 = SHARES_A ? at.m0 : at.n0, own0 = SHARES_A ? at.n0 : at.m0;
+        const bool shares = shared0 == (SHARES_A ? mate.m0 : mate.n0) && at.head == mate.head;
         for (int step = 0; step < steps; ++step, next()) {
-          const u32 barrier = full + 8 * stage, to = base + stage * STAGE_BYTES;
+          const u32 barrier = full + 8 * stage, to_a = base + stage * STAGE_BYTES;
+          const u32 to_b = to_a + A_BYTES;
           ptx::mbarrier_wait(empty + 8 * stage, parity ^ 1);
           ptx::mbarrier_arrive_expecting(barrier, STAGE_BYTES);
-          ptx::tma_load(to, a, step * BK, at.m0, at.head, barrier);
+          ptx::tma_load(SHARES_A ? to_b : to_a, SHARES_A ? b : a, step * BK, own0, at.head, barrier);
           for (int half = 0; half < 2; ++half) {
-            const u32 to_b = to + A_BYTES + half * HALF_B_BYTES;
-            const int n0 = at.n0 + half * (BN / 2);
+            const u32 to = (SHARES_A ? to_a : to_b) + half * HALF_BYTES;
+            const int row = shared0 + half * HALF;
             if (!shares)
-              ptx::tma_load(to_b, b, step * BK, n0, at.head, barrier);
+              ptx::tma_load(to, SHARES_A ? a : b, step * BK, row, at.head, barrier);
             else if (half == work.rank)
-              ptx::tma_load_shared(to_b, b, step * BK, n0, at.head, barrier);
+              ptx::tma_load_shared(to, SHARES_A ? a : b, step * BK, row, at.head, barrier);
           }
         }
       }
@@ -133,11 +139,16 @@ struct MainloopWgmma {
   // By the first slices of 16 elements of k of a stage.
   static __device__ __forceinline__ void multiply(Accumulators& sums, int warpgroup, u32 stage,
                                                   bool accumulate, int slices) {
-    const auto a = ptx::wgmma_descriptor(stage + warpgroup * 64 * BK * 2);
+    const auto a = ptx::wgmma_descriptor(stage + warpgroup * BLOCKS * BLOCK_BYTES);
     const auto b = ptx::wgmma_descriptor(stage + A_BYTES);
 #pragma unroll
     for (int i = 0; i < SLICES; ++i)
-      if (i < slices) ptx::wgmma_k16(sums, a + 2 * i, b + 2 * i, accumulate || i > 0, T{});
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block) {
+        const auto rows = a + block * (BLOCK_BYTES / 16);  // a descriptor counts 16 bytes
+        if (i < slices)
+          ptx::wgmma_k16(sums[block], rows + 2 * i, b + 2 * i, accumulate || i > 0, T{});
+      }
   }
 };
 
