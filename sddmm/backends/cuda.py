@@ -36,6 +36,9 @@ from sddmm.terms import quickest_first, terms_of
 if TYPE_CHECKING:
     from sddmm.backends import Execute
 
+# Of a choice, a line or more; put into words when it is asked for.
+Reason = Callable[[], list[str]]
+
 # With rows, and by tiles of one size.
 _ANALYSES_PER_PATTERN = 2
 
@@ -44,13 +47,13 @@ class GpuExecute:
     """The launches that compute a problem, one after the other, on the current stream.
 
     What follows from where the operands lie is worked out when they come to lie elsewhere.
-    reason: of the choice, a line or more; refusals: of the kernels that do not serve.
+    refusals: of the kernels that do not serve.
     """
 
     def __init__(
         self,
         launches: tuple[Launch, ...],
-        reason: Callable[[], list[str]],
+        reason: Reason,
         refusals: dict[str, str],
         index: int,
     ) -> None:
@@ -150,19 +153,20 @@ class _Preparation:
             return self._execute(self._demanded(kernel), lambda: [demanded])
         if not reuse or self.problem.nnz == 0:
             least = f"kernel   {choose.GATHER}, which prepares least"
-            return self._execute((self._gathered(grouped=False),), lambda: [least])
+            return self._meanwhile(ROWS, self._gather, lambda: [least])[1]
         return self._choose()
 
     def _choose(self) -> GpuExecute:
         spec, best = self.terms.counted_spec, self.terms.without_tiles[0].name
         if spec is None:
-            gathers = best == choose.GATHER
-            launches = (self._gathered(True),) if gathers else self._single(KERNELS[best])
-            return self._execute(launches, lambda: _told(self.terms.without_tiles))
+            reason = functools.partial(_told, self.terms.without_tiles)
+            if best == choose.GATHER:
+                return self._gathered(reason)
+            return self._execute(self._single(KERNELS[best]), reason)
         if self.terms.all_tiles_pay or best == choose.GATHER:
-            launch = self._made_for_even(spec)
-            if launch is not None:
-                return self._execute((launch,), lambda: _told(self._ranked_if_even(spec)))
+            execute = self._made_for_even(spec)
+            if execute is not None:
+                return execute
         known, profile = self._counted(spec)
         ranked = self._ranked(spec, profile)
         best = ranked[0].name
@@ -182,31 +186,33 @@ class _Preparation:
         even = choose.even_profile(self.problem, spec, self._least(spec))
         return self._ranked(spec, even)
 
-    def _made_for_even(self, spec: KernelSpec) -> Launch | None:
+    def _made_for_even(self, spec: KernelSpec) -> GpuExecute | None:
         """What serves a sorted pattern that is spread evenly; None if it is not so: then its
         nonzeros have to be counted by tile."""
         terms = self.terms
         make = functools.partial(self._every_tile, spec) if terms.all_tiles_pay else self._gather
-        known, launch = self._meanwhile(terms.even, make)
-        return launch if known.ascends and known.segments >= terms.even_segments else None
+        known, execute = self._meanwhile(
+            terms.even, make, lambda: _told(self._ranked_if_even(spec))
+        )
+        return execute if known.ascends and known.segments >= terms.even_segments else None
 
-    def _gathered(self, grouped: bool) -> Launch:
-        """row_gather. grouped: by row, if the pattern is not so."""
-        known, launch = self._meanwhile(ROWS, self._gather)
-        if grouped and not known.rows_ascend:
-            return self._single(KERNELS[choose.GATHER])[0]
-        return launch
+    def _gathered(self, reason: Reason) -> GpuExecute:
+        """row_gather, of the nonzeros grouped by row."""
+        known, execute = self._meanwhile(ROWS, self._gather, reason)
+        if known.rows_ascend:
+            return execute
+        return self._execute(self._single(KERNELS[choose.GATHER]), reason)
 
     def _meanwhile(
-        self, wanted: Wanted, make: Callable[[Analysis], Launch]
-    ) -> tuple[Analysis, Launch]:
+        self, wanted: Wanted, make: Callable[[Analysis], Launch], reason: Reason
+    ) -> tuple[Analysis, GpuExecute]:
         """An analysis, and what is made of it while the GPU looks at the pattern."""
         found = self._begun(wanted)
         try:
-            launch = make(found)
+            execute = self._execute((make(found),), reason)
         finally:  # what is begun is finished before the thread begins another
             self._keep(found)
-        return found, launch
+        return found, execute
 
     def _every_tile(self, spec: KernelSpec, found: Analysis) -> Launch:
         assert found.starts is not None
@@ -316,7 +322,7 @@ class _Preparation:
             self.newest.append(found.finish())
             del self.newest[:-_ANALYSES_PER_PATTERN]
 
-    def _execute(self, launches: tuple[Launch, ...], reason: Callable[[], list[str]]) -> GpuExecute:
+    def _execute(self, launches: tuple[Launch, ...], reason: Reason) -> GpuExecute:
         return GpuExecute(launches, reason, self.terms.refusals, self.device.index)
 
 
