@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,10 +21,9 @@ from sddmm.partition import TileStarts, int32
 from sddmm.pattern import SparsePattern, compress
 from sddmm.spec import KernelSpec, macros
 
-# Bits of what is found; the segments are counted above them.
-_INVALID, _ROWS_FALL, _COLUMNS_FALL = 1, 2, 4
-_BITS = 3
+# The words in which analyse.cu leaves what it finds: segments, three counts, three flags.
 _NOTHING_YET = -1
+_EMPTY = array("q", [_NOTHING_YET, *[0] * 6])
 _LOOKS = 2000  # at what an analysis has found, some 0.1 ms
 _NONZEROS_A_BLOCK = 2048  # SPAN of analyse.cu
 
@@ -33,7 +33,7 @@ class AnalyseArguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("major", "cols", "rows", "cols_32", "counts", "starts")),
-        *((name, POINTER) for name in ("state", "results")),
+        *((name, POINTER) for name in ("state", "next", "results")),
         ("nnz", LONG),
         *((name, INT) for name in ("m", "n", "across", "least", "cells")),
         *(
@@ -96,14 +96,13 @@ class Analysis:
         pattern = self._pattern
         if pattern is None:
             return self
-        found, *totals = self._read()
+        self.segments, *totals, invalid, rows_fall, columns_fall = self._read()
         self._pattern = None  # which may keep this analysis
-        self.segments = found >> _BITS
-        if found & _INVALID:
+        if invalid:
             pattern.check()
             raise ValueError(f"{pattern!r} has indices outside its shape")
-        self.rows_ascend = not found & _ROWS_FALL
-        self.ascends = not found & (_ROWS_FALL | _COLUMNS_FALL)
+        self.rows_ascend = not rows_fall
+        self.ascends = not (rows_fall or columns_fall)
         if self.counts is not None:
             self.profile = TileProfile(*totals)
         return self
@@ -134,6 +133,7 @@ def begin(pattern: SparsePattern, device: Device, wanted: Wanted = ROWS) -> Anal
         address(counts), 0 if starts is None else starts.starts.data_ptr(), *mailbox.addresses,
         nnz, *sizes.parameters,
     )  # fmt: skip
+    mailbox.turn()
     read = functools.partial(mailbox.read, device.index)
     return Analysis(wanted, rows, cols_32, counts, starts, pattern, read)
 
@@ -188,21 +188,29 @@ class _Mailbox(threading.local):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.state = torch.zeros(6, dtype=torch.int64, device=device)
-        self.results = torch.zeros(4, dtype=torch.int64, pin_memory=device.type == "cuda")
-        self.addresses = self.state.data_ptr(), self.results.data_ptr()
-        self.found = (ctypes.c_int64 * 4).from_address(self.results.data_ptr())
+        self.states = torch.zeros(2, 4, dtype=torch.int64, device=device)
+        pinned = device.type == "cuda"
+        self.results = torch.zeros(len(_EMPTY), dtype=torch.int64, pin_memory=pinned)
+        words = (ctypes.c_int64 * len(_EMPTY)).from_address(self.results.data_ptr())
+        self.found = memoryview(words).cast("B").cast("q")
+        one, other = (state.data_ptr() for state in self.states)
+        results = self.results.data_ptr()
+        self.addresses, self._next = (one, other, results), (other, one, results)
 
     def empty(self) -> None:
-        self.found[0] = _NOTHING_YET
+        self.found[:] = _EMPTY
+
+    def turn(self) -> None:
+        """What was launched adds up in one state and empties the other, for the next."""
+        self.addresses, self._next = self._next, self.addresses
 
     def read(self, index: int) -> list[int]:
         found = self.found
         for _ in range(_LOOKS):
             if found[0] != _NOTHING_YET:
-                return list(found)
+                return found.tolist()
         wait(index)  # for a long analysis; or one that failed, which this tells
-        return list(found)
+        return found.tolist()
 
 
 @functools.cache

@@ -60,8 +60,6 @@ class SparsePattern:
     index_dtype: torch.dtype
     device: torch.device
     _derived: dict[str, tuple[tuple[int, ...], Any]]
-    # The index tensors whose in-place changes torch counts: not those of inference mode.
-    _counted: tuple[Tensor, ...]
 
     def __init__(
         self,
@@ -83,7 +81,6 @@ class SparsePattern:
             index_dtype=col_indices.dtype,
             device=col_indices.device,
             _derived={},
-            _counted=tuple([x for x in (major, col_indices) if not x.is_inference()]),
         )
 
     @classmethod
@@ -136,7 +133,11 @@ class SparsePattern:
     @property
     def versions(self) -> tuple[int, ...]:
         """Torch's in-place change counters of the index tensors that have one."""
-        return tuple([tensor._version for tensor in self._counted])
+        try:
+            return self.major_indices._version, self.col_indices._version
+        except RuntimeError:  # of a tensor made in inference mode
+            both = self.major_indices, self.col_indices
+            return tuple(tensor._version for tensor in both if not tensor.is_inference())
 
     def check(self) -> None:
         """Raise ValueError if an index lies outside the shape or crow_indices fall."""

@@ -16,9 +16,9 @@ _H200 = Rates(
     shared_bytes=24e12,
     launch_us=4.0,
     tiles={
-        "tile_wgmma_128x256x64": TileRate(668e12, 9.3e-3),
-        "tile_wgmma_128x224x64": TileRate(650e12, 8.9e-3),
-        "tile_wgmma_256x152x64": TileRate(640e12, 12e-3),
+        "tile_wgmma_128x256x64": TileRate(656e12, 9.7e-3),
+        "tile_wgmma_128x224x64": TileRate(646e12, 9.5e-3),
+        "tile_wgmma_256x152x64": TileRate(652e12, 12.5e-3),
         "tile_mma_128x128x64": TileRate(539e12, 15e-3),
         "tile_mma_tf32_64x64x32": TileRate(150e12, 5e-3),
         "tile_mma_tf32x3_64x64x32": TileRate(45e12, 5e-3),

@@ -72,7 +72,10 @@ def _wgmma(block_m: int, block_n: int, row_bytes: int) -> KernelSpec:
         min_capability=(9, 0),
         max_capability=(9, 0),
         defines={
-            "BLOCK_M": block_m, "BLOCK_N": block_n, "STAGES": stages, "ROW_BYTES": row_bytes,
+            "BLOCK_M": block_m,
+            "BLOCK_N": block_n,
+            "STAGES": stages,
+            "ROW_BYTES": row_bytes,
         },
     )
 

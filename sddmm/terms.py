@@ -22,8 +22,8 @@ class Terms:
 
     tile_spec: the tile kernel that may serve, and counted_spec the same if it is worth to count a
     pattern's tiles. even: what to find of a pattern that may need no count, as it is spread evenly;
-    even_segments: from which on it is so.
-    without_tiles: the ways that need no count, the quickest first.
+    even_segments: from which on it is so. without_tiles: the ways that need no count, the quickest
+    first.
     """
 
     rates: choose.Rates

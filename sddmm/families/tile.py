@@ -52,7 +52,7 @@ class BoundsArguments(ctypes.Structure):
     """Of tile_bounds.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("crow", "cols", "tiles", "starts")),
+        *((name, POINTER) for name in ("crow", "cols", "tiles", "bounds")),
         *((name, INT) for name in ("tile_count", "m", "block_m", "block_n")),
     ]
 

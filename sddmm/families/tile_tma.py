@@ -18,7 +18,8 @@ from sddmm.spec import KernelSpec, macros
 
 _CLUSTER = 2
 
-# A row's nonzeros that a warp looks ahead for: by eights, at most so many of them.
+# A warp looks ahead for a row's first nonzeros, so many at a time (LANES of sampled_warp.cuh), and
+# no more often than its registers allow.
 _LANES, _MOST_DEPTH = 8, 4
 
 
@@ -38,7 +39,7 @@ class Arguments(ctypes.Structure):
 
 
 def depth_of(nnz: int, rows: int) -> int:
-    """Nonzeros by eights, so that most of so many rows of tiles have no more."""
+    """How often to look ahead, so that it is enough for most of so many rows of tiles."""
     mean = nnz / max(1, rows)
     return min(_MOST_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES) or 1)
 

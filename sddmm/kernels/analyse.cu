@@ -15,13 +15,24 @@ constexpr int SPAN = THREADS * EACH;
 constexpr int WINDOW = 512;  // tiles that a block counts by itself before it adds to memory
 constexpr u32 ALL = 0xffffffff;
 
-// Bits of what is found (analysis.py).
+// Bits of what is found, in the order of `Results`.
 constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4;
 constexpr int BITS = 3;
 
-// found; segments; tiles that are not empty, those of at least `least` nonzeros, and what these hold.
-// A segment is a part of a row that is not empty, as the nonzeros come.
-constexpr int RESULTS = 5;
+// What is counted where tiles are: those not empty, those of at least `least` nonzeros, and what these
+// hold.
+constexpr int COUNTED = 3;
+
+// Of the whole pattern. A segment is a part of a row, as wide as a tile, that is not empty, as the
+// nonzeros come.
+struct Results {
+  u64 segments, counted[COUNTED], found[BITS];
+};
+// Of the blocks that are done: how many, above DONE_BITS, and their segments, added at once; and counts.
+struct State {
+  u64 done, counted[COUNTED];
+};
+constexpr int DONE_BITS = 40;
 
 // A division by a constant of the launch (analysis.py: _reciprocal).
 struct Divisor {
@@ -40,9 +51,9 @@ struct Arguments {
   // Result (cells,), or null: entry row * (across + 1) + x is the first nonzero of that row in the x-th
   // column of tiles, or the first behind where it would be; the last has none.
   int* starts;
-  u64* state;  // RESULTS and the blocks that are done: zeros, before and after
-  // In memory of the host: what is found and, above its BITS, the segments; if least > 0 the others too.
-  u64* results;
+  State *state, *next;  // zeros before; the next launch's is made so
+  // In memory of the host: zeros before, but for the segments, which come last; the host looks at them.
+  Results* results;
   i64 nnz;
   int m, n, across, least, cells;  // across: tiles
   Divisor block_m, block_n;
@@ -97,13 +108,19 @@ __device__ __forceinline__ void running_largest(int* entries, int* by_warp) {
   __syncthreads();
 }
 
+// What a warp has seen.
+struct Sums {
+  u32 found, segments;
+  u64 counted[COUNTED];
+};
+
 // A block's part of shared memory.
 struct Shared {
   int rows[SPAN + SPAN / EACH];  // of its nonzeros, counted from `low`; see padded
   int by_warp[WARPS];
   int before, low, high;  // the rows of the nonzero before its first, of its first and of its last
   int counts[WINDOW];     // of nonzeros in the tiles from that row's on
-  u64 sums[WARPS][RESULTS];
+  Sums sums[WARPS];
 };
 static_assert(sizeof(Shared) <= SDDMM_SHARED_BYTES, "");
 
@@ -298,40 +315,46 @@ __device__ __forceinline__ T of_warp(T mine) {
   return mine;
 }
 
-// Adds up what the block has seen; the last block of all hands the results over.
-__device__ __forceinline__ void add_up(const Arguments& p, const Seen& seen,
-                                       u64 (&sums)[WARPS][RESULTS]) {
+// A warp's part of what the block has seen, for all threads of the block.
+__device__ __forceinline__ void hand_over(const Arguments& p, const Seen& seen, Shared& shared) {
   u32 found = seen.found;
   for (int apart = 16; apart > 0; apart /= 2) found |= __shfl_xor_sync(ALL, found, apart);
-  const u64 of_all[RESULTS] = {found, of_warp(seen.segments), of_warp(seen.filled),
-                               of_warp(seen.worth), of_warp(seen.held)};
-  const int warp = threadIdx.x / 32;
-  if (threadIdx.x % 32 == 0)
-    for (int i = 0; i < RESULTS; ++i) sums[warp][i] = of_all[i];
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  u64 block[RESULTS] = {};
-  for (int w = 0; w < WARPS; ++w) {
-    block[0] |= sums[w][0];
-    for (int i = 1; i < RESULTS; ++i) block[i] += sums[w][i];
-  }
-  if (block[0] != 0) atomicOr(p.state, block[0]);
-  for (int i = 1; i < RESULTS; ++i)
-    if (block[i] != 0) atomicAdd(p.state + i, block[i]);
-  __threadfence();
-  if (atomicAdd(p.state + RESULTS, u64{1}) + 1 < gridDim.x) return;
-  __threadfence();
-  u64 totals[RESULTS];
-#pragma unroll
-  for (int i = 0; i < RESULTS; ++i) totals[i] = atomicExch(p.state + i, u64{0});
-  atomicExch(p.state + RESULTS, u64{0});
+  Sums sums{found, of_warp(seen.segments), {}};
   if (p.least > 0) {
-    for (int i = 2; i < RESULTS; ++i) p.results[i - 1] = totals[i];
-    __threadfence_system();
-  } else {
-    __threadfence();  // a microsecond less; `state` is zeros before the host may launch again
+    sums.counted[0] = of_warp(seen.filled);
+    sums.counted[1] = of_warp(seen.worth);
+    sums.counted[2] = of_warp(seen.held);
   }
-  p.results[0] = totals[1] << BITS | totals[0];  // last: the host looks at it
+  if (threadIdx.x % 32 == 0) shared.sums[threadIdx.x / 32] = sums;
+  __syncthreads();
+}
+
+// Adds what the block has seen to the state; the last block of all writes the results. By one thread. As
+// few steps that wait for each other as can be: for a small pattern they are most of the time.
+__device__ __forceinline__ void add_up(const Arguments& p, const Sums (&sums)[WARPS]) {
+  u32 found = 0;
+  u64 done = u64{1} << DONE_BITS, counted[COUNTED] = {};
+  for (const Sums& each : sums) {
+    found |= each.found;
+    done += each.segments;
+    for (int i = 0; i < COUNTED; ++i) counted[i] += each.counted[i];
+  }
+  for (int bit = 0; bit < BITS; ++bit)
+    if (found >> bit & 1) p.results->found[bit] = 1;
+  if (p.least > 0)
+    for (int i = 0; i < COUNTED; ++i) atomicAdd(p.state->counted + i, counted[i]);
+  if (blockIdx.x == 0) *p.next = State{};
+  // All that is written must be seen by who sees that the block is done: by the host, or a block.
+  if (found != 0) __threadfence_system();
+  if (p.least > 0 || blockIdx.x == 0) __threadfence();
+  done += atomicAdd(&p.state->done, done);
+  if (done >> DONE_BITS < gridDim.x) return;
+  if (p.least > 0) {
+    __threadfence();
+    for (int i = 0; i < COUNTED; ++i) p.results->counted[i] = atomicAdd(p.state->counted + i, u64{0});
+    __threadfence_system();
+  }
+  p.results->segments = done & ((u64{1} << DONE_BITS) - 1);
 }
 
 // A block takes SPAN entries of crow and as many nonzeros.
@@ -351,5 +374,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(IndexType) == 4 ? 4
     if (any) find_rows(p, begin, block);
   }
   if (any) visit_all(p, begin, mine, block, seen);
-  add_up(p, seen, block.sums);
+  hand_over(p, seen, block);
+  if (threadIdx.x == 0) add_up(p, block.sums);
 }

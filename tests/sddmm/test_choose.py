@@ -41,9 +41,9 @@ def best(asked: Problem, profile: TileProfile | None = None) -> str:
     [
         (problem(10_000, 5_000_000), "tile_wgmma_128x256x64"),
         (problem(10_000, 5_000_000, k=1024), "tile_wgmma_128x256x64"),
-        (problem(5_000, 1_250_000), "tile_wgmma_128x224x64"),  # seven waves of either width
+        (problem(5_000, 1_250_000), "tile_wgmma_256x152x64"),  # five whole waves
         (problem(10_000, 1_000_000, k=5000), "row_gather"),  # by slices
-        (problem(10_000, 2_000_000, k=5000), "tile_wgmma_128x256x64"),
+        (problem(10_000, 2_000_000, k=5000), "tile_wgmma_256x152x64"),
         (problem(10_000, 1_000_000), "row_gather"),
         (problem(10_000, 1_000_000, k=128), "row_gather"),
         (problem(10_000, 100_000), "row_gather"),
@@ -146,6 +146,6 @@ def test_kernels_say_what_they_do_not_serve() -> None:
     assert KERNELS["tile_wgmma_128x256x64"].refuses(large._replace(heads=129), H200) == (
         "counts at most 268435456 tiles, got 270532608"
     )
-    assert KERNELS["windows"].refuses(half._replace(nnz=2**31), H200) == (
-        "counts nonzeros in 32 bits, got 2147483648"
+    assert KERNELS["windows"].refuses(half._replace(nnz=2**31 - 1), H200) == (
+        "counts at most 2147479552 nonzeros, got 2147483647"
     )

@@ -14,7 +14,7 @@ import torch
 from gemm_core.device import Device
 from sddmm import analysis
 from sddmm.backends.cuda import GpuExecute, prepared_for
-from sddmm.families import gather
+from sddmm.families import gather, tile_tma
 from sddmm.pattern import SparsePattern
 from sddmm.problem import make_problem
 from sddmm.registry import KERNELS
@@ -147,6 +147,11 @@ def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
     rows = torch.tensor([0, 3, 130, 260, 299])
     pattern = SparsePattern.from_coo(rows, torch.tensor([5, 700, 300, 10, 800]), (300, 900))
     check(name, pattern, 70, torch.bfloat16, heads=3, device=replace(H200, sm_count=2))
+
+
+@pytest.mark.parametrize(("nnz", "depth"), [(0, 1), (250, 1), (1280, 3), (25_600, 4)])
+def test_wgmma_looks_ahead_as_far_as_most_rows_of_tiles_reach(nnz: int, depth: int) -> None:
+    assert tile_tma.depth_of(nnz, rows=100) == depth
 
 
 @pytest.mark.parametrize("k", [64, 80, 97, 127, 128])

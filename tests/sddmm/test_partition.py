@@ -44,9 +44,17 @@ def test_tiles_and_the_nonzeros_outside_them_cover_the_pattern() -> None:
 
 
 def test_every_tile_is_listed_once_in_bands() -> None:
-    places = tile_list(torch.ones(9 * 5), (9 * 256, 50), (256, 10), 1, 45).places
+    places = tile_list(torch.ones(9 * 5), (9 * 256, 5 * 256), (256, 256), 1, 45).places
     assert len({tuple(place) for place in places.tolist()}) == 45
     assert places[:9].tolist() == [[row, 0] for row in range(8)] + [[0, 1]]  # 2048 rows
+    assert places[-1].tolist() == [8, 4]
+
+
+def test_tiles_of_more_rows_than_columns_are_listed_by_pairs_side_by_side() -> None:
+    places = tile_list(torch.ones(9 * 5), (9 * 256, 50), (256, 10), 1, 45).places
+    assert len({tuple(place) for place in places.tolist()}) == 45
+    pairs = [[row, column] for row in range(8) for column in (0, 1)]
+    assert places[:17].tolist() == [*pairs, [0, 2]]
     assert places[-1].tolist() == [8, 4]
 
 

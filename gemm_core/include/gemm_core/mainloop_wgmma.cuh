@@ -74,25 +74,26 @@ struct MainloopWgmma {
     // One if with both roles whole, to the end: else the compiler does not use what is claimed.
     if (threadIdx.x < PRODUCERS) {
       ptx::registers_release<24>();
+      const ptx::TensorMap &common = SHARES_A ? a : b, &own = SHARES_A ? b : a;
+      const u32 common_at = SHARES_A ? 0 : A_BYTES, own_at = SHARES_A ? A_BYTES : 0;
       for (; threadIdx.x == 0 && work.any(); work.advance()) {
         const int last = work.count - 1, first = work.tile - work.rank;
         const Corner at = corner(work.tile < last ? work.tile : last);
         const Corner mate = corner(first + 1 - work.rank < last ? first + 1 - work.rank : last);
-        const int shared0 = SHARES_A ? at.m0 : at.n0, own0 = SHARES_A ? at.n0 : at.m0;
-        const bool shares = shared0 == (SHARES_A ? mate.m0 : mate.n0) && at.head == mate.head;
+        const int common0 = SHARES_A ? at.m0 : at.n0, own0 = SHARES_A ? at.n0 : at.m0;
+        const bool shares = common0 == (SHARES_A ? mate.m0 : mate.n0) && at.head == mate.head;
         for (int step = 0; step < steps; ++step, next()) {
-          const u32 barrier = full + 8 * stage, to_a = base + stage * STAGE_BYTES;
-          const u32 to_b = to_a + A_BYTES;
+          const u32 barrier = full + 8 * stage, to = base + stage * STAGE_BYTES;
           ptx::mbarrier_wait(empty + 8 * stage, parity ^ 1);
           ptx::mbarrier_arrive_expecting(barrier, STAGE_BYTES);
-          ptx::tma_load(SHARES_A ? to_b : to_a, SHARES_A ? b : a, step * BK, own0, at.head, barrier);
+          ptx::tma_load(to + own_at, own, step * BK, own0, at.head, barrier);
           for (int half = 0; half < 2; ++half) {
-            const u32 to = (SHARES_A ? to_a : to_b) + half * HALF_BYTES;
-            const int row = shared0 + half * HALF;
+            const u32 to_half = to + common_at + half * HALF_BYTES;
+            const int row = common0 + half * HALF;
             if (!shares)
-              ptx::tma_load(to, SHARES_A ? a : b, step * BK, row, at.head, barrier);
+              ptx::tma_load(to_half, common, step * BK, row, at.head, barrier);
             else if (half == work.rank)
-              ptx::tma_load_shared(to, SHARES_A ? a : b, step * BK, row, at.head, barrier);
+              ptx::tma_load_shared(to_half, common, step * BK, row, at.head, barrier);
           }
         }
       }
