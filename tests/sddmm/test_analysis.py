@@ -57,9 +57,10 @@ def test_orders_that_fall_are_seen() -> None:
 def test_all_nonzeros_in_one_tile_are_counted() -> None:
     """Lanes of a warp add up before they add to memory."""
     pattern = SparsePattern.from_coo(torch.full((999,), 7), torch.full((999,), 8), (20, 20))
-    counts = analyse(pattern, (4, 4), 1).counts
-    assert counts is not None
-    assert int(counts[1 * 5 + 2]) == int(counts.sum()) == 999
+    found = analyse(pattern, (4, 4), 1)
+    assert found.counts is not None
+    assert int(found.counts[1 * 5 + 2]) == int(found.counts.sum()) == 999
+    assert found.profile == TileProfile(1, 1, 999)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,15 @@ def test_a_change_in_place_is_seen_by_everything_derived() -> None:
         S.check()
 
 
+def test_a_change_is_seen_beside_a_tensor_whose_changes_torch_does_not_count() -> None:
+    with torch.inference_mode():
+        rows = torch.tensor([0, 1, 1])
+    S = SparsePattern.from_coo(rows, torch.tensor([0, 1, 2]), (3, 3))
+    before = S.fingerprint
+    S.col_indices[1] = 0
+    assert S.fingerprint != before
+
+
 def test_a_pattern_is_either_csr_or_coo() -> None:
     with pytest.raises(ValueError, match="either crow_indices"):
         SparsePattern((1, 1), torch.tensor([0]))
