@@ -1,7 +1,7 @@
 // What a plan must know of a pattern, in one pass over it: is it valid, how is it ordered, how evenly
 // is it spread; and, as it is asked, the row of each nonzero, how many nonzeros each tile has, these
-// counts summed up, and where the nonzeros of each row begin in each part of its columns. Limit: the
-// bytes of the indices.
+// counts summed up, and where the nonzeros of each row begin in each column of tiles. Limit: its
+// instructions; of a small pattern, the steps that wait for each other.
 #include "gemm_core/numeric.cuh"
 
 using gemm_core::i64;

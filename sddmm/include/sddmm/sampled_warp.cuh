@@ -56,13 +56,13 @@ struct SampledWarp {
     using Numeric = gemm_core::Numeric<STAGED>;
     STAGED taken[ROWS][DEPTH];
     int next[ROWS];  // nonzero of those not known early
-    bool all = true;
+    bool all_known = true;
 #pragma unroll
     for (int h = 0; h < ROWS; ++h) {
       next[h] = nonzeros.at(h, DEPTH);
-      all &= next[h] >= nonzeros.end[h];
+      all_known &= next[h] >= nonzeros.end[h];
     }
-    const bool all_known = __all_sync(0xffffffff, all);
+    all_known = __all_sync(0xffffffff, all_known);
 #pragma unroll
     for (int from = 0; from < COLUMNS; from += PART) {
       const int left = n0 + from;
