@@ -5,7 +5,8 @@ arguments, `seed` included.
 """
 
 from datasets.cache import cached
-from datasets.files import SUFFIXES, FileError, read
+from datasets.files import SUFFIXES, read
+from datasets.open_file import FileError, file_digest
 from datasets.skewed import power_law, rmat
 from datasets.structured import banded, block_diagonal, fem
 from datasets.uniform import nnz_of, uniform
@@ -17,6 +18,7 @@ __all__ = [
     "block_diagonal",
     "cached",
     "fem",
+    "file_digest",
     "nnz_of",
     "power_law",
     "read",

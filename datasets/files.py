@@ -12,9 +12,7 @@ import numpy as np
 import scipy.io
 import scipy.sparse
 
-
-class FileError(ValueError):
-    """A matrix file that cannot be read; the message names the file, and the line where known."""
+from datasets.open_file import FileError
 
 
 def read(path: str | Path) -> scipy.sparse.csr_array:
