@@ -31,6 +31,13 @@ test: $(READY) ## set up, then all tests that need no GPU
 test-gpu: $(READY) ## the tests that need a CUDA device
 	$(PY) -m pytest -m gpu
 
+# On a GPU: python -m tests.fuzz --device cuda --cases 20000 --workers 8 --seconds 240
+SEED ?= 0
+CASES ?= 10000
+.PHONY: fuzz
+fuzz: $(READY) ## CASES random cases of SEED against float64, on the CPU
+	$(PY) -m tests.fuzz --seed $(SEED) --cases $(CASES)
+
 # Exact allocations, so that a read beyond one is seen; racecheck knows shared memory only.
 .PHONY: sanitize
 sanitize: $(READY) ## one small problem per kernel family under compute-sanitizer; needs a CUDA device

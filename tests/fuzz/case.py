@@ -1,0 +1,293 @@
+"""One random use of the package, as plain fields, and how it is drawn from a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from dataclasses import dataclass
+from typing import Any
+
+HALF = ("float16", "bfloat16")
+DTYPES = (*HALF, "float32", "float64")
+SCIPY = ("scipy_coo", "scipy_csr", "scipy_csc")
+NUMPY = (*SCIPY, "tuple_numpy", "pattern_numpy")
+KINDS = (
+    "torch_csr", "torch_coo", "torch_coo_uncoalesced", "pattern_csr", "pattern_coo", "tuple",
+    *NUMPY,
+)  # fmt: skip
+WITH_VALUES = ("torch_csr", "torch_coo", "torch_coo_uncoalesced", *SCIPY)
+COMPRESSED = ("torch_csr", "pattern_csr", "scipy_csr", "scipy_csc")
+DENSITIES = ("empty", "one", "row", "column", "full", "tiles", "diagonal", "power", "random")
+STRIDES = (
+    "contiguous", "transposed", "stepped", "every_second_row", "padded", "offset", "misaligned",
+    "broadcast_rows", "broadcast_all", "broadcast_heads", "heads_inner", "negated",
+)  # fmt: skip
+SPECIALS = ("nan", "inf", "inf_rows", "mixed", "subnormal", "zeros", "large", "wide", "near_max")
+ENTRIES = ("sddmm", "sampled_addmm", "plan", "plan_out", "op")
+AGAIN = ("repeat", "copy", "deepcopy", "pickle")
+CHANGES = ("values", "in_place", "original", "data", "refill", "fresh", "out_of_range")
+HOSTILE = (
+    "k", "m", "n", "dtype_b", "one_dimension", "heads", "integer_a", "complex_a", "sparse_a",
+    "meta_a", "index_high", "index_negative", "crow_falls", "precision", "backend", "kernel",
+    "out_dtype", "out_shape", "out_strides", "values_dtype",
+)  # fmt: skip
+
+_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 151, 152, 153, 223, 224, 225, 255, 256)
+_EDGES = (*_EDGES, 257)
+_INNER = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200)
+_LONG_INNER = (255, 256, 257, 512, 1000, 1024, 1030, 2053)
+_ALPHAS = (0.0, -1.0, 0.5, -2.75, 0.1, 1e-6, 1e6, 1e-30, 1e30, 3e-39)
+# Elements of both operands, and products, of one case at most.
+_ELEMENTS = {"cpu": 400_000, "cuda": 4_000_000}
+_PRODUCTS = {"cpu": 1_500_000, "cuda": 40_000_000}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is called, and with what. `seed` decides the numbers, the other fields the rest.
+
+    kind: of S. order: of the nonzeros, "sorted", "shuffled" or "columns" (unsorted within a row).
+    again: what follows the first call on the same object. change: what happens to S before one more
+    call. hostile: what is wrong with the arguments. gradients: with respect to a, b, S's values.
+    max_nnz: nonzeros are cut off there.
+    """
+
+    seed: int = 0
+    device: str = "cpu"
+    m: int = 5
+    n: int = 4
+    k: int = 3
+    heads: int | None = None
+    dtype: str = "float32"
+    out_dtype: str | None = None
+    precision: str = "ieee"
+    kind: str = "pattern_coo"
+    index_dtype: str = "int64"
+    order: str = "sorted"
+    density: str = "random"
+    filled: float = 0.1
+    duplicates: str = "none"
+    max_nnz: int = 20_000
+    index_strides: int = 1
+    value_strides: int = 1
+    strides_a: str = "contiguous"
+    strides_b: str = "transposed"
+    numpy_operands: bool = False
+    alpha: float = 1.0
+    beta: float = 1.0
+    scale: bool = True
+    backend: str | None = None
+    kernel: str | None = None
+    special: str | None = None
+    entry: str = "sddmm"
+    gradients: str = ""
+    again: str | None = None
+    change: str | None = None
+    hostile: str | None = None
+    threads: int = 1
+
+    def __str__(self) -> str:
+        """As Python makes it again: the fields that are not the default."""
+        told = (
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        )
+        return f"Case({', '.join(told)})"
+
+    def as_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @property
+    def out(self) -> str:
+        """The dtype of the values that come out."""
+        return self.out_dtype or self.dtype
+
+    @property
+    def has_values(self) -> bool:
+        return self.kind in WITH_VALUES or self.entry == "op"
+
+    @property
+    def weighted(self) -> bool:
+        """Whether S's values take part."""
+        if self.entry == "sampled_addmm":
+            return self.has_values
+        return self.has_values and self.scale
+
+
+def draw(seed: int, number: int, device: str = "cpu", kernels: tuple[str, ...] = ()) -> Case:
+    """Case `number` of `seed`. kernels: names that may be demanded (where there is a GPU)."""
+    rng = random.Random(f"sddmm {seed} {number}")
+    fields: dict[str, Any] = {"seed": rng.randrange(2**31), "device": device}
+    for part in (_sizes, _types, _pattern, _operands, _scaling):
+        part(rng, fields)
+    _call(rng, fields, kernels)
+    _later(rng, fields)
+    _fit(rng, fields)
+    return Case(**fields)
+
+
+def _rarely(rng: random.Random, probability: float, options: tuple[Any, ...], usual: Any) -> Any:
+    return rng.choice(options) if rng.random() < probability else usual
+
+
+def _size(rng: random.Random) -> int:
+    draw = rng.random()
+    if draw < 0.03:
+        return 0
+    if draw < 0.1:
+        return 1
+    if draw < 0.35:
+        return rng.randrange(2, 15)
+    return rng.choice(_EDGES) if draw < 0.8 else rng.randrange(2, 400)
+
+
+def _sizes(rng: random.Random, fields: dict[str, Any]) -> None:
+    m, n = _size(rng), _size(rng)
+    large = fields["device"] == "cuda" and rng.random() < 0.15
+    if large:
+        m, n = rng.randrange(500, 5000), rng.randrange(500, 5000)
+    elif rng.random() < 0.1:  # skinny
+        m, n = rng.randrange(1, 5), rng.randrange(300, 3000)
+        m, n = (m, n) if rng.random() < 0.5 else (n, m)
+    heads = _rarely(rng, 0.25, (1, 2, 3, 3, 3), None)
+    heads = 0 if rng.random() < 0.01 else heads
+    k = rng.choice(_LONG_INNER if rng.random() < 0.15 else _INNER)
+    inner = [x for x in (k, *_INNER[::-1]) if x <= k]
+    most = _ELEMENTS[fields["device"]]
+    k = next(x for x in inner if (m + n) * x * (heads or 1) <= most)
+    products = _PRODUCTS[fields["device"]] // max(1, k * (heads or 1))
+    most_nnz = max(50, min(300_000 if large else 20_000, products))
+    fields.update(m=m, n=n, k=k, heads=heads, max_nnz=most_nnz)
+
+
+def _types(rng: random.Random, fields: dict[str, Any]) -> None:
+    dtype = rng.choice(DTYPES)
+    out = rng.choice(DTYPES) if rng.random() < 0.15 else _rarely(rng, 0.3, ("float32",), None)
+    precision = "ieee"
+    if dtype == "float32":
+        precision = _rarely(rng, 0.35, ("tf32x3", "tf32"), "ieee")
+    fields.update(dtype=dtype, out_dtype=out, precision=precision)
+
+
+def _pattern(rng: random.Random, fields: dict[str, Any]) -> None:
+    kinds = KINDS if fields["device"] == "cpu" else tuple(x for x in KINDS if x not in NUMPY)
+    fields.update(
+        kind=rng.choice(kinds),
+        index_dtype=rng.choice(("int32", "int64")),
+        order=rng.choice(("sorted", "sorted", "shuffled", "columns")),
+        density=rng.choice(DENSITIES) if rng.random() < 0.6 else "random",
+        filled=rng.choice((0.002, 0.01, 0.03, 0.1, 0.3, 0.6)),
+        duplicates=_rarely(rng, 0.2, ("some", "some", "one_position", "more_than_mn"), "none"),
+        index_strides=_rarely(rng, 0.15, (2, 3), 1),
+        value_strides=_rarely(rng, 0.1, (2, 3), 1),
+    )
+
+
+def _operands(rng: random.Random, fields: dict[str, Any]) -> None:
+    fields.update(
+        strides_a=_rarely(rng, 0.6, STRIDES, "contiguous"),
+        strides_b=_rarely(rng, 0.6, STRIDES, rng.choice(("contiguous", "transposed"))),
+        special=_rarely(rng, 0.3, SPECIALS, None),
+        numpy_operands=fields["kind"] in NUMPY and rng.random() < 0.4,
+    )
+
+
+def _scaling(rng: random.Random, fields: dict[str, Any]) -> None:
+    fields.update(
+        alpha=_rarely(rng, 0.5, _ALPHAS, 1.0),
+        beta=_rarely(rng, 0.6, (*_ALPHAS, 0.0), 1.0),
+        scale=rng.random() < 0.8,
+    )
+
+
+def _call(rng: random.Random, fields: dict[str, Any], kernels: tuple[str, ...]) -> None:
+    entry = rng.choice(ENTRIES)
+    if entry == "sampled_addmm" and fields["kind"] not in WITH_VALUES and rng.random() < 0.95:
+        entry = "sddmm"
+    if entry == "op" and fields["kind"] in NUMPY:
+        entry = "plan"
+    backend = kernel = None
+    if entry in ("plan", "plan_out"):
+        demanded = ("torch_csr", "torch_csr", "reference", fields["device"])
+        backend = _rarely(rng, 0.4, demanded, None)
+        if rng.random() < 0.01:
+            backend = "cuda" if fields["device"] == "cpu" else "cpu"
+        if kernels and rng.random() < 0.6:
+            backend, kernel = None, rng.choice(kernels)
+            _suit(rng, fields, kernel)
+    gradients = ""
+    if rng.random() < 0.25:
+        gradients = rng.choice(("a", "b", "ab", "ab", "v", "abv", "abv"))
+    fields.update(entry=entry, backend=backend, kernel=kernel, gradients=gradients)
+    fields["threads"] = rng.choice((1, 1, 2, 3))
+
+
+def _suit(rng: random.Random, fields: dict[str, Any], kernel: str) -> None:
+    """A dtype and a precision that the kernel computes, nine times out of ten."""
+    if rng.random() < 0.1:
+        return
+    if "tf32" in kernel:
+        precision = "tf32x3" if "tf32x3" in kernel else "tf32"
+        fields.update(dtype="float32", precision=precision)
+    elif kernel.startswith("tile_wmma"):
+        fields.update(dtype="float16", precision="ieee")
+    elif kernel.startswith("tile"):
+        fields.update(dtype=rng.choice(HALF), precision="ieee")
+
+
+def _later(rng: random.Random, fields: dict[str, Any]) -> None:
+    fields.update(
+        again=_rarely(rng, 0.35, AGAIN, None),
+        change=_rarely(rng, 0.3, CHANGES, None),
+        hostile=_rarely(rng, 0.06, HOSTILE, None),
+    )
+
+
+def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
+    """Leave out what cannot be built: it is no matter of the package."""
+    kind, entry = fields["kind"], fields["entry"]
+    if kind in SCIPY:
+        if fields["dtype"] in HALF:
+            fields["dtype"] = rng.choice(("float32", "float64"))
+        if fields["out_dtype"] in HALF and rng.random() < 0.9:
+            fields["out_dtype"] = None
+    if fields["dtype"] != "float32":
+        fields["precision"] = "ieee"
+    if entry == "sampled_addmm":
+        fields.update(out_dtype=None, precision="ieee")
+    if kind == "torch_coo":  # coalesced
+        fields.update(order="sorted", duplicates="none")
+    if kind in COMPRESSED and fields["order"] == "shuffled":
+        fields["order"] = "columns"
+    if fields["numpy_operands"]:
+        if fields["dtype"] == "bfloat16":
+            fields["dtype"] = "float16"
+        if fields["out_dtype"] == "bfloat16":
+            fields["out_dtype"] = None
+        fields["gradients"] = ""
+    if fields["heads"] is None:
+        for name in ("strides_a", "strides_b"):
+            if fields[name] in ("broadcast_heads", "heads_inner"):
+                fields[name] = "contiguous"
+    has_values = kind in WITH_VALUES or entry == "op"
+    if fields["change"] == "values" and not has_values:
+        fields["change"] = None
+    if "v" in fields["gradients"] and not has_values:
+        fields["gradients"] = fields["gradients"].replace("v", "") or "a"
+    if kind in SCIPY and rng.random() < 0.95:  # which carry no gradients
+        fields["gradients"] = ""
+    if entry == "plan_out" and rng.random() < 0.9:
+        fields["gradients"] = ""
+    if kind == "torch_coo_uncoalesced" and entry in ("sddmm", "sampled_addmm"):
+        fields["gradients"] = ""  # torch has no gradient of an uncoalesced tensor's values
+    if fields["again"] == "deepcopy" and kind == "torch_csr" and "plan" not in entry:
+        fields["again"] = "copy"  # torch copies no CSR tensor
+    if fields["again"] in ("copy", "deepcopy", "pickle") and kind in WITH_VALUES:
+        # torch copies leaves only, and S is none if its values require a gradient
+        fields["gradients"] = fields["gradients"].replace("v", "")
+    if fields["hostile"] is not None:
+        fields.update(again=None, change=None, gradients="", backend=None, kernel=None)
+        if entry == "sampled_addmm" and not has_values:
+            fields["entry"] = "sddmm"

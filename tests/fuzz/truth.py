@@ -1,0 +1,192 @@
+"""What a case must give: float64 from the definition, and how far from it a result may be.
+
+Independent of the package but for `sddmm.testing.tolerance`, its public bound of a dot product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sddmm.testing import tolerance
+from tests.fuzz.build import dtype_of
+from tests.fuzz.case import Case
+
+_CHUNK = 2**22
+
+
+@dataclass
+class Expected:
+    """truth, bound: float64, of every number. `free`: where sums of the accumulator's range may
+    overflow in some order, so that a number that is not finite is right too."""
+
+    truth: Tensor
+    bound: Tensor
+    free: Tensor
+
+
+def accumulator(dtype: str) -> torch.dtype:
+    return torch.float64 if dtype == "float64" else torch.float32
+
+
+def dots(a: Tensor, b_t: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+    """(h, nnz): the dot product of a row of a and a row of b_t, in float64."""
+    heads, m, k = a.shape
+    n, nnz = b_t.shape[1], rows.numel()
+    if m * n <= 3 * nnz:  # of the whole matrix, which is quicker
+        return (a @ b_t.mT)[:, rows, cols]
+    chunk = max(1, _CHUNK // max(1, k * heads))
+    parts = [
+        torch.linalg.vecdot(a[:, rows[i : i + chunk]], b_t[:, cols[i : i + chunk]])
+        for i in range(0, nnz, chunk)
+    ]
+    return torch.cat(parts, 1) if parts else a.new_zeros(heads, nnz)
+
+
+def finite(x: Tensor) -> Tensor:
+    return torch.where(x.isfinite(), x, 0.0)
+
+
+@dataclass
+class Truth:
+    """The exact result of a case for these numbers at these positions.
+
+    a: (h, m, k), b_t: (h, n, k), values: (nnz,), all float64.
+    """
+
+    case: Case
+    a: Tensor
+    b_t: Tensor
+    values: Tensor
+    rows: Tensor
+    cols: Tensor
+
+    def __post_init__(self) -> None:
+        case = self.case
+        self.limits = torch.finfo(accumulator(case.dtype))
+        self.dot = dots(self.a, self.b_t, self.rows, self.cols)
+        a, b_t = finite(self.a).abs(), finite(self.b_t).abs()
+        self.size = dots(a, b_t, self.rows, self.cols)
+        gamma = tolerance(dtype_of(case.dtype), case.k + 2, precision=case.precision)
+        error = (gamma + tolerance(torch.float64, case.k)) * self.size
+        error += case.k * self.limits.smallest_normal * self.limits.eps
+        if case.precision != "ieee":  # tensor cores round to tf32, whose small numbers are zeros
+            flushed = self.limits.smallest_normal
+            error += flushed * dots(a, torch.ones_like(b_t), self.rows, self.cols)
+            error += flushed * dots(torch.ones_like(a), b_t, self.rows, self.cols)
+        self.dot_error = error
+
+    def result(self) -> Expected:
+        case, alpha = self.case, self.case.alpha
+        tiny = self.limits.smallest_normal * self.limits.eps
+        scaled = alpha * self.dot
+        slack = abs(alpha) * self.dot_error + tiny * (1 + self.size)
+        free = self._overflows(self.size) | self._overflows(abs(alpha) * self.size)
+        if not case.weighted:
+            return self._rounded(scaled, slack, free, case.out)
+        v = self.values
+        if case.entry == "sampled_addmm":
+            if case.beta == 0:
+                return self._rounded(scaled, slack, free, case.out)
+            added = case.beta * v
+            # Each term is rounded to the values' dtype, and their sum.
+            u = torch.finfo(dtype_of(case.out)).eps / 2
+            slack = slack + 2 * u * (finite(scaled).abs() + 2 * finite(added).abs())
+            slack += 2 * torch.finfo(dtype_of(case.out)).smallest_normal * u * 2
+            return self._rounded(scaled + added, slack, free, case.out)
+        size = finite(v).abs()
+        free = free | self._overflows(size * self.size) | self._overflows(abs(alpha) * size)
+        free = free | self._vanishes(alpha * v, scaled, self.dot * v)
+        slack = slack * size + tiny * (size + abs(alpha) + finite(self.dot).abs())
+        return self._rounded(scaled * v, slack, free, case.out)
+
+    def _overflows(self, x: Tensor) -> Tensor:
+        return x >= self.limits.max * (1 - 2**-10)
+
+    def _vanishes(self, *products: Tensor) -> Tensor:
+        """Where a factor is rounded to zero and would make NaN of an infinite one."""
+        infinite = ~(self.dot.isfinite() & self.values.isfinite())
+        small = torch.zeros_like(self.dot, dtype=torch.bool)
+        for product in products:
+            small |= (product != 0) & (product.abs() < self.limits.smallest_normal)
+        return infinite & small
+
+    def _rounded(self, truth: Tensor, slack: Tensor, free: Tensor, dtype: str) -> Expected:
+        info = torch.finfo(dtype_of(dtype))
+        u = info.eps / 2
+        bound = slack + u * (finite(truth).abs() + slack) + info.smallest_normal * info.eps
+        return Expected(truth, bound, free.expand_as(truth))
+
+    def gradient(self, name: str, upstream: Tensor) -> Expected:
+        """The gradient of a, as (h, m, k); of b, as (h, n, k) rows; or of the values, (nnz,)."""
+        case = self.case
+        added = case.entry == "sampled_addmm"
+        if name == "v":
+            if added:
+                g = case.beta * upstream.sum(0)
+                slack = finite(case.beta * upstream).abs().sum(0) * self.limits.eps * len(upstream)
+                return self._rounded(g, slack, torch.zeros_like(g, dtype=torch.bool), case.dtype)
+            g = case.alpha * upstream
+            size = finite(g).abs()
+            slack = (size * self.dot_error).sum(0)
+            total = size * self.size
+            slack += (case.k + len(g) + 4) * self.limits.eps * total.sum(0)
+            free = (self._overflows(self.size) | self._overflows(total)).any(0)
+            return self._rounded((g * self.dot).sum(0), slack, free, case.dtype)
+        weights = case.alpha * upstream
+        if case.weighted and not added:
+            weights = weights * self.values
+        if name == "a":
+            return self._product(weights, self.rows, self.cols, self.b_t, case.m)
+        return self._product(weights, self.cols, self.rows, self.a, case.n)
+
+    def _product(self, weights: Tensor, to: Tensor, of: Tensor, x: Tensor, count: int) -> Expected:
+        """sum of weights[p] * x[of[p]] for every p at row to[p]."""
+        case = self.case
+        truth = _scattered(weights, to, of, x, count)
+        size = _scattered(finite(weights).abs(), to, of, finite(x).abs(), count)
+        terms = torch.bincount(to, minlength=count).to(truth)[:, None] + 5
+        u = self.limits.eps / 2
+        slack = terms * (u + 2**-53) / (1 - terms * u) * size
+        # The weights may be of the operands' dtype: the upstream gradient, alpha and the values.
+        slack = slack + 3 * torch.finfo(dtype_of(case.dtype)).eps / 2 * size
+        tiny = self.limits.smallest_normal * self.limits.eps
+        slack += terms * tiny * (1 + finite(x).abs().amax() if x.numel() else 1.0)
+        free = self._overflows(size)
+        large = self._overflows(finite(weights).abs())
+        if bool(large.any()):
+            free = free | (_scattered(large.double(), to, of, torch.ones_like(x), count) > 0)
+        return self._rounded(truth, slack, free, case.dtype)
+
+
+def _scattered(weights: Tensor, to: Tensor, of: Tensor, x: Tensor, count: int) -> Tensor:
+    out = x.new_zeros(x.shape[0], count, x.shape[2])
+    chunk = max(1, _CHUNK // max(1, x.shape[2] * x.shape[0]))
+    for i in range(0, to.numel(), chunk):
+        part = slice(i, i + chunk)
+        out.index_add_(1, to[part], weights[:, part, None] * x[:, of[part]])
+    return out
+
+
+def difference(got: Tensor, expected: Expected) -> str | None:
+    """None if every number is right, else the first that is not, in words."""
+    if got.shape != expected.truth.shape:
+        return f"shape {tuple(got.shape)} is not {tuple(expected.truth.shape)}"
+    truth, bound, x = expected.truth, expected.bound, got.double()
+    info = torch.finfo(got.dtype)
+    # From here on a number is rounded to infinity.
+    overflow = info.max + (0 if info.bits == 64 else info.eps / 4 * info.max)
+    right = (x - truth).abs() <= bound
+    right |= x.isinf() & (x.sign() == truth.sign()) & (truth.abs() + bound >= overflow)
+    right |= x.isnan() & truth.isnan()
+    right |= expected.free & ~x.isfinite()
+    wrong = ~right
+    if not bool(wrong.any()):
+        return None
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    return (
+        f"{int(wrong.sum())} of {wrong.numel()} numbers are wrong, first at {at}: "
+        f"{float(x[at]):.9g} is not {float(truth[at]):.9g} within {float(bound[at]):.3g}"
+    )
