@@ -5,7 +5,7 @@ arguments, `seed` included.
 """
 
 from datasets.cache import cached
-from datasets.files import SUFFIXES, read
+from datasets.files import SUFFIXES, read, read_size
 from datasets.open_file import FileError, file_digest
 from datasets.skewed import power_law, rmat
 from datasets.structured import banded, block_diagonal, fem
@@ -22,6 +22,7 @@ __all__ = [
     "nnz_of",
     "power_law",
     "read",
+    "read_size",
     "rmat",
     "uniform",
 ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 _DIGEST_BLOCK = 2**20
+_MAX_QUOTED = 60
 
 
 class FileError(ValueError):
@@ -23,13 +25,21 @@ def file_error(path: str | Path, reason: str, line: int | None = None) -> FileEr
     return FileError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 
+def quoted(text: bytes | str) -> str:
+    """The beginning of a text as it stands in an error."""
+    if isinstance(text, bytes):
+        text = text.decode("latin-1")
+    text = text.strip(" \t\r\n")
+    return ascii(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "...")
+
+
 @contextmanager
 def open_regular(path: str | Path) -> Iterator[BinaryIO]:
     """Opens an ordinary file for reading bytes; FileError for everything else.
 
     The kind of the file is looked up before it is opened: opening a FIFO would wait for a writer,
     and opening a device may change its state. An OSError while the file is open becomes a FileError
-    too.
+    too, and so does broken compression.
     """
     try:
         _refuse_other_kinds(path)
@@ -39,6 +49,8 @@ def open_regular(path: str | Path) -> Iterator[BinaryIO]:
         raise file_error(path, "no such file") from None
     except OSError as error:
         raise file_error(path, f"cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise file_error(path, f"cannot be read: {error}") from None
 
 
 def _refuse_other_kinds(path: str | Path) -> None:

@@ -51,23 +51,35 @@ def test_matrix_market_of_every_symmetry_and_field(
     [
         ("", r"line 1: the file is empty"),
         ("2 2 1\n1 1 1\n", r"line 1: not a Matrix Market file"),
-        (f"{HEAD} real general\n2 2 2\n1 1 3.5\n2 x 1\n", r"line 4: invalid integer"),
-        (f"{HEAD} real general\n2 2 2\n1 1 3.5\n3 1 1\n", r"line 4: row index out of bounds"),
-        (f"{HEAD} real general\n2 2 2\n1 1\n2 1 1\n", r"line 3: invalid floating-point"),
-        (f"{HEAD} real general\n2 2 1\n1 1 3.5\n2 1 1\n", r"line 4: too many lines"),
-        (f"{HEAD} real general\n2 2 3\n1 1 3.5\n", r"line 3: truncated file"),
+        (
+            f"{HEAD} real general\n2 2 2\n1 1 3.5\n2 x 1\n",
+            r"line 4: a column index in 1..2 expected, got 'x'",
+        ),
+        (
+            f"{HEAD} real general\n2 2 2\n1 1 3.5\n3 1 1\n",
+            r"line 4: a row index in 1..2 expected, got '3'",
+        ),
+        (f"{HEAD} real general\n2 2 2\n1 1\n2 1 1\n", r"line 3: 3 fields expected, got '1 1'"),
+        (
+            f"{HEAD} real general\n2 2 1\n1 1 3.5\n2 1 1\n",
+            r"line 4: too many lines: 1 entries expected",
+        ),
+        (
+            f"{HEAD} real general\n2 2 3\n1 1 3.5\n",
+            r"line 3: truncated file: it ends after 1 of 3 entries",
+        ),
         (
             f"{HEAD} complex general\n1 1 1\n1 1 1 0\n",
-            r"line 1: .* got coordinate complex",
+            r"line 1: .* got 'coordinate complex'",
         ),
-        ("%%MatrixMarket matrix array real general\n1 1\n1\n", r"line 1: .* got array real"),
+        ("%%MatrixMarket matrix array real general\n1 1\n1\n", r"line 1: .* got 'array real'"),
     ],
 )
 def test_a_broken_matrix_market_file_is_named_with_its_line(
     text: str, message: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, text)
-    with pytest.raises(FileError, match=f"(?i){path}: {message}"):
+    with pytest.raises(FileError, match=f"{path}: {message}"):
         datasets.read(path)
 
 
@@ -81,12 +93,13 @@ def test_broken_compression_is_told(tmp_path: Path) -> None:
 
 
 def test_five_million_nonzeros_are_read_in_seconds(tmp_path: Path) -> None:
-    """The bound is the issue of a line-by-line parser, which takes ten times as long."""
+    """The bound is the issue of a line-by-line parser, which takes ten times as long; other
+    processes do not count."""
     matrix = datasets.uniform(100_000, 100_000, 5_000_000, values="uniform")
     scipy.io.mmwrite(tmp_path / "big.mtx", matrix, precision=4)
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert datasets.read(tmp_path / "big.mtx").nnz == 5_000_000
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_dlmc(tmp_path: Path) -> None:
@@ -98,13 +111,13 @@ def test_dlmc(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("3, 4, 4\n0 2 2 4\n", r"line 2: three lines expected"),
+        ("3, 4, 4\n0 2 2 4\n", r"line 3: 4 column indices in 0\.\.3 expected, got 0"),
         ("3, 4\n0 2 2 4\n1 3 0 2\n", r"line 1: 'rows, cols, nnz' expected"),
         ("3, 4, 4\n0 2 1 4\n1 3 0 2\n", r"line 2: 4 row offsets rising from 0 to 4"),
         ("3, 4, 4\n0 2 2 5\n1 3 0 2\n", r"line 2: "),
         ("3, 4, 4\n0 2 2 4\n1 3 0\n", r"line 3: 4 column indices in 0\.\.3 expected, got 3"),
         ("3, 4, 4\n0 2 2 4\n1 3 0 4\n", r"line 3: "),
-        ("3, 4, 4\n0 2 2 4\n1 x 0 2\n", r"line 3: invalid literal"),
+        ("3, 4, 4\n0 2 2 4\n1 x 0 2\n", r"line 3: integers >= 0 expected, got 'x'"),
     ],
 )
 def test_a_broken_dlmc_file_is_named_with_its_line(text: str, message: str, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_what_is_no_ordinary_file_is_refused_at_once(name: str, tmp_path: Path) 
         f"nu\0ll{name}": "is no file name: embedded null byte",
     }
     for place, reason in reasons.items():
-        for reads in (datasets.file_digest,):
+        for reads in (datasets.read, datasets.read_size, datasets.file_digest):
             with pytest.raises(FileError) as caught:
                 reads(f"{tmp_path}/{place}")
             assert str(caught.value) == f"{tmp_path}/{place}: {reason}".replace("\0", "\\x00")
