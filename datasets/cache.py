@@ -7,13 +7,16 @@ import inspect
 import json
 import logging
 import os
+import sys
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import scipy.sparse
+
+from datasets.files import read
+from datasets.open_file import FileError
 
 _log = logging.getLogger(__name__)
 
@@ -35,15 +38,14 @@ def cached(
 
     The key holds the function, its arguments (defaults included) and the source of the generators,
     so that a changed generator never meets an old matrix. A folder that cannot be written only
-    costs time; a broken file is made anew.
+    costs time; a damaged file is noticed by its checksums and made anew.
     """
     path = folder() / f"{generate.__name__}-{_key(generate, arguments)}.npz"
-    try:
-        return scipy.sparse.csr_array(scipy.sparse.load_npz(path))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        _log.warning("cached matrix %s is unreadable (%s); generating it anew", path, error)
+    if os.path.lexists(path):
+        try:
+            return read(path, max_bytes=sys.maxsize)  # no larger than what generating it takes
+        except FileError as error:
+            _log.warning("cached matrix is unreadable (%s); generating it anew", error)
     matrix = generate(**arguments)
     _save(path, matrix)
     return matrix

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import datasets
 from datasets import cache
@@ -59,6 +60,22 @@ def test_a_broken_file_is_made_anew(made: list[Any], caplog: pytest.LogCaptureFi
         assert "generating it anew" in caplog.text
     assert len(made) == 4
     assert not list(cache.folder().glob("*.tmp"))
+
+
+def test_no_flipped_bit_in_a_cached_file_changes_a_matrix() -> None:
+    def make() -> scipy.sparse.csr_array:
+        return datasets.cached(datasets.uniform, rows=9, cols=8, nnz=7, values="uniform")
+
+    first = make()
+    (file,) = cache.folder().glob("*.npz")
+    whole = file.read_bytes()
+    for position in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        file.write_bytes(flipped)
+        again = make()
+        assert again.dtype == first.dtype
+        np.testing.assert_array_equal(again.toarray(), first.toarray())
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(
