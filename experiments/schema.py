@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-import scipy.io
 import scipy.sparse
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -163,11 +162,7 @@ class File(Source):
     path: str = MISSING
 
     def size(self) -> Size:
-        try:
-            rows, cols, entries, _, _, symmetry = scipy.io.mminfo(self.path)
-        except (OSError, ValueError, EOFError):  # another kind, or broken: reading it will tell
-            return Size(0, 0, None)
-        return Size(rows, cols, entries if symmetry == "general" else 2 * entries)
+        return Size(*datasets.read_size(self.path))
 
     def load(self) -> scipy.sparse.csr_array:
         return datasets.read(self.path)
