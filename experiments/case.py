@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,6 +56,10 @@ class Case:
     def out_dtype(self) -> torch.dtype:
         """Half types give float32 values, as tensor cores do."""
         return torch.promote_types(self.a.dtype, torch.float32)
+
+    def with_unseen_indices(self) -> Case:
+        """The same case over new copies of the index arrays, for which nothing is cached."""
+        return replace(self, pattern=self.pattern.clone())
 
     @cached_property
     def numpy(self) -> NumpyCase:

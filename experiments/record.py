@@ -26,7 +26,9 @@ class Record:
     """What is known of one method on one case. Times in ms; samples_ms is empty unless ok.
 
     key: what was measured, by which code, where; equal keys mean the same measurement. session:
-    rows of one session were measured interleaved. error: largest error relative to |a_i| |b_j|.
+    rows of one session were measured interleaved. prepare_ms: the median of several preparations.
+    first_call_ms: wall times of whole calls on indices never seen; empty in records made before it
+    was measured. error: largest error relative to |a_i| |b_j|.
     """
 
     key: str
@@ -43,6 +45,7 @@ class Record:
     status: str
     reason: str = ""
     prepare_ms: float | None = None
+    first_call_ms: list[float] = field(default_factory=list)
     samples_ms: list[float] = field(default_factory=list)
     checked: int = 0
     wrong: int = 0
@@ -59,6 +62,10 @@ class Record:
 
     def percentile_ms(self, percent: float) -> float | None:
         return float(np.percentile(self.samples_ms, percent)) if self.samples_ms else None
+
+    @property
+    def median_first_call_ms(self) -> float | None:
+        return float(np.median(self.first_call_ms)) if self.first_call_ms else None
 
     @property
     def gflops(self) -> float | None:

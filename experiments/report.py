@@ -73,7 +73,7 @@ def as_markdown(records: list[Record]) -> str:
 def as_summary(records: Sequence[Record]) -> str:
     """A row per case: every method's time in us, and the best of the others' over ours.
 
-    The last column is of one call with its preparation.
+    The last two columns are of the first call: our time in us, and the best of the others' over it.
     """
     cases: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
@@ -86,9 +86,10 @@ def as_summary(records: Sequence[Record]) -> str:
         row = {"matrix": own[0].matrix, "nnz": f"{own[0].nnz:,}", "K": str(own[0].k)}
         row["dtype"] = own[0].dtype
         row |= {method: f"{_us(us[method])}" if method in us else "" for method in methods}
-        total_us = {r.method: us[r.method] + 1e3 * (r.prepare_ms or 0.0) for r in own}
+        first_us = {r.method: 1e3 * t for r in own if (t := r.median_first_call_ms) is not None}
         row["best other / ours"] = _lead(us)
-        row["with preparation"] = _lead(total_us)
+        row["first call"] = _us(first_us[OURS]) if OURS in first_us else ""
+        row["best other / first call"] = _lead(first_us)
         rows.append(row)
     return table.as_text(rows) + "\n"
 

@@ -21,6 +21,7 @@ from experiments.timing import (
     TimedOut,
     deadline,
     elapsed_ms,
+    first_calls_ms,
     interleaved_ms,
     preparations_ms,
 )
@@ -114,11 +115,14 @@ def _measure(
     # The first time compiled kernels and set libraries up; from now on it is preparation alone.
     prepare = {name: functools.partial(chosen[name].prepare, case) for name in runs}
     prepared_ms, errors = preparations_ms(prepare, config.timing.timeout_s, case.device)
-    for name, error in errors.items():
+    unseen = {name: functools.partial(_unseen_call, chosen[name], case) for name in runs}
+    calls_ms, call_errors = first_calls_ms(unseen, config.timing.timeout_s, case.device)
+    for name, error in (call_errors | errors).items():
         del runs[name]
         _fail(records[name], error)
     for name in runs:
         records[name].prepare_ms = statistics.median(prepared_ms[name])
+        records[name].first_call_ms = calls_ms[name]
     for name, samples in interleaved_ms(runs, first_ms, config.timing, case.device).items():
         records[name].samples_ms = samples
     return list(records.values())
@@ -137,17 +141,25 @@ def _prepared_and_right(
             run = method.prepare(case)
             results: list[torch.Tensor] = []
             with poisoned_outputs():
+                results.append(_unseen_call(method, case)())
                 first_ms = elapsed_ms(lambda: results.append(run()), case.device)
     except Exception as error:
         return _fail(record, error)
-    verdict = truth.judge(results[0])
-    record.checked, record.wrong, record.error = verdict.checked, verdict.wrong, verdict.error
-    if verdict.wrong:
-        record.status = "wrong"
-        record.reason = f"{verdict.wrong} of {verdict.checked} values are outside the error bound"
-        return None
+    for values in results:
+        verdict = truth.judge(values)
+        record.checked, record.wrong, record.error = verdict.checked, verdict.wrong, verdict.error
+        if verdict.wrong:
+            record.status = "wrong"
+            wrong = f"{verdict.wrong} of {verdict.checked} values"
+            record.reason = f"{wrong} are outside the error bound"
+            return None
     record.status = "ok"
     return run, first_ms
+
+
+def _unseen_call(method: Method, case: Case) -> Run:
+    """The method's first call, on indices that nothing has seen."""
+    return methods.first_call(method, case.with_unseen_indices())
 
 
 def _fail(record: Record, error: Exception) -> None:

@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -28,9 +29,16 @@ _GPU_SETTLE_MS, _SPAN_MS, _STEADY, _MOST_SETTLE_MS = 150.0, 30.0, 0.005, 500.0
 _BATCH_MS = 1.0
 _MOST_CALLS = 50
 
-# Counted preparations of a method, and the time after which it is prepared no more.
-_PREPARATIONS = 20
-_PREPARING_MS = 100.0
+
+class _Quota(NamedTuple):
+    """A method is timed until it has `most` counted samples, or they took `enough_ms` together."""
+
+    most: int
+    enough_ms: float
+
+
+_PREPARATIONS = _Quota(20, 100.0)
+_FIRST_CALLS = _Quota(20, 300.0)
 
 
 class TimedOut(Exception):
@@ -82,32 +90,55 @@ def interleaved_ms(
 def preparations_ms(
     prepare: dict[str, Callable[[], Run]], timeout_s: float, device: str
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
-    """Wall times of each preparation in ms, a few of every method in turns; and why some failed.
+    """Wall times of each preparation in ms, and the errors of methods whose preparation failed."""
+    setups = {name: lambda work=work: work for name, work in prepare.items()}
+    return _in_turns_ms(setups, _PREPARATIONS, timeout_s, device)
+
+
+def first_calls_ms(
+    setups: dict[str, Callable[[], Run]], timeout_s: float, device: str
+) -> tuple[dict[str, list[float]], dict[str, Exception]]:
+    """Wall times in ms of whole calls on indices never seen, and the errors of those that failed.
+
+    setups[name]() copies the indices, which is not timed, and returns the call: preparation,
+    binding, allocation and kernel. The device is synchronised before and after each call.
+    """
+    return _in_turns_ms(setups, _FIRST_CALLS, timeout_s, device)
+
+
+def _in_turns_ms(
+    setups: dict[str, Callable[[], Callable[[], object]]],
+    quota: _Quota,
+    timeout_s: float,
+    device: str,
+) -> tuple[dict[str, list[float]], dict[str, Exception]]:
+    """Wall times of what each setup returns, in ms, a few of every method in turns.
 
     The first of a turn is not counted, as other methods' code fills the caches; but one that takes
-    _PREPARING_MS by itself is, and is enough. To free what was prepared is not counted either. A
-    method whose preparation fails, or takes longer than timeout_s, is prepared no more.
+    quota.enough_ms by itself is, and is enough. To free a result is not counted either. A method
+    that fails, or takes longer than timeout_s, is not run again.
     """
-    samples: dict[str, list[float]] = {name: [] for name in prepare}
+    samples: dict[str, list[float]] = {name: [] for name in setups}
     errors: dict[str, Exception] = {}
-    kept: list[Run] = []
+    kept: list[object] = []
 
     def one_ms(name: str) -> float:
         kept.clear()
         with deadline(timeout_s):
-            return elapsed_ms(lambda: kept.append(prepare[name]()), device)
+            work = setups[name]()
+            return elapsed_ms(lambda: kept.append(work()), device)
 
     def turn_ms(name: str) -> list[float]:
         turn: list[float] = []
-        while len(turn) <= _TURN and sum(turn) < _PREPARING_MS:
+        while len(turn) <= _TURN and sum(turn) < quota.enough_ms:
             turn.append(one_ms(name))
         return turn[1:] or turn
 
     def wants_more(name: str) -> bool:
         taken = samples[name]
-        return name not in errors and len(taken) < _PREPARATIONS and sum(taken) < _PREPARING_MS
+        return name not in errors and len(taken) < quota.most and sum(taken) < quota.enough_ms
 
-    while hungry := [name for name in prepare if wants_more(name)]:
+    while hungry := [name for name in setups if wants_more(name)]:
         for name in hungry:
             try:
                 samples[name] += turn_ms(name)

@@ -6,6 +6,10 @@ A module `NAME.py` of this folder defines two functions:
     prepare(case) -> run             what it does once per pattern, timed apart;
                                      run() -> (nnz,) tensor of values in the pattern's order
 
+and, where its user calls something else for a single product, a third one:
+
+    public_call(case) -> run         run() is that call; making its arguments is not part of it
+
 Nothing else needs to be told of a new method.
 """
 
@@ -30,6 +34,14 @@ class Method(Protocol):
     def refuses(self, case: Case) -> str | None: ...
 
     def prepare(self, case: Case) -> Run: ...
+
+
+def first_call(method: Method, case: Case) -> Run:
+    """The whole work of one product on a pattern: the method's public call, or prepare and run."""
+    public_call = getattr(method, "public_call", None)
+    if public_call is not None:
+        return cast(Run, public_call(case))
+    return lambda: method.prepare(case)()
 
 
 def names() -> list[str]:

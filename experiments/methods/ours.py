@@ -1,6 +1,9 @@
-"""This package: a plan, and its run."""
+"""This package: a plan, and its run; `sddmm(S, a, b)` on a torch CSR tensor as its public call."""
 
 from __future__ import annotations
+
+import torch
+from torch import Tensor
 
 import sddmm
 from experiments.case import Case
@@ -18,3 +21,17 @@ def prepare(case: Case) -> Run:
     )
     plan = sddmm.plan(pattern, k=case.k, dtype=case.a.dtype, out_dtype=case.out_dtype)
     return lambda: plan.run(case.a, case.b)
+
+
+def public_call(case: Case) -> Run:
+    pattern = case.pattern
+    values = torch.ones(case.nnz, dtype=case.a.dtype, device=case.device)
+    S = torch.sparse_csr_tensor(
+        pattern.major_indices, pattern.col_indices, values, pattern.shape, check_invariants=False
+    )
+
+    def run() -> Tensor:
+        product = sddmm.sddmm(S, case.a, case.b, scale=False, out_dtype=case.out_dtype)
+        return product.values()
+
+    return run

@@ -6,6 +6,7 @@ It has no half types: on a GPU it is given them as float32, converted in its pre
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from experiments.case import Case
 from experiments.gpu_kernel import as_float32
@@ -19,13 +20,30 @@ def refuses(case: Case) -> str | None:
 
 
 def prepare(case: Case) -> Run:
-    a, b = as_float32(case.a), as_float32(case.b.mT).mT
-    zeros = torch.zeros(case.nnz, dtype=a.dtype, device=case.device)
-    sampled = torch.sparse_csr_tensor(
+    sampled = _csr_of_zeros(case)
+    a, b = _operands(case)
+    return lambda: torch.sparse.sampled_addmm(sampled, a, b, beta=0.0).values()
+
+
+def public_call(case: Case) -> Run:
+    sampled = _csr_of_zeros(case)
+
+    def run() -> Tensor:
+        return torch.sparse.sampled_addmm(sampled, *_operands(case), beta=0.0).values()
+
+    return run
+
+
+def _operands(case: Case) -> tuple[Tensor, Tensor]:
+    return as_float32(case.a), as_float32(case.b.mT).mT
+
+
+def _csr_of_zeros(case: Case) -> Tensor:
+    dtype = torch.promote_types(case.a.dtype, torch.float32)
+    return torch.sparse_csr_tensor(
         case.pattern.major_indices,
         case.pattern.col_indices,
-        zeros,
+        torch.zeros(case.nnz, dtype=dtype, device=case.device),
         case.pattern.shape,
         check_invariants=False,
     )
-    return lambda: torch.sparse.sampled_addmm(sampled, a, b, beta=0.0).values()

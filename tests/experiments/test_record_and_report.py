@@ -33,6 +33,7 @@ def record(method: str, ms: float | None, **changes: Any) -> Record:
         status="ok" if ms else "skipped",
         reason="" if ms else "no such library",
         prepare_ms=1.5,
+        first_call_ms=[ms + 1, ms + 2, ms + 6] if ms else [],
         samples_ms=[ms, ms * 2, ms * 3] if ms else [],
         error=1e-8,
         environment={"device": "a CPU", "threads": 2, "libraries": {"torch": "9.9"}},
@@ -77,6 +78,7 @@ def test_figures_of_a_row() -> None:
     rows = table.rows([record("isratnisa", 4.0), record("ours", 1.0), record("other", None)])
     ours = rows[1]
     assert ours["time ms"] == "2"
+    assert ours["first call ms"] == "3"
     assert ours["p20-p80"] == "1.4-2.6"
     assert ours["GFLOP/s"] == "0.000"  # 800 flops in 2 ms
     assert ours["vs isratnisa"] == "4.00x"
@@ -139,7 +141,18 @@ def test_the_summary_sets_every_method_beside_ours() -> None:
     told = {name.strip(): cell.strip() for name, cell in cells.items()}
     assert (told["ours"], told["isratnisa"], told["cusparse"]) == ("500", "3,000", "1,000")
     assert told["best other / ours"] == "2.00"
-    assert told["with preparation"] == "1.25"  # 1.5 ms each
+    assert told["first call"] == "2,250"  # the median
+    assert told["best other / first call"] == "1.11"  # 2.5 ms over 2.25
+    assert "with preparation" not in told
+
+
+def test_a_record_without_first_calls_has_an_empty_cell_and_nothing_is_put_in_its_place() -> None:
+    records = [record("ours", 0.25, first_call_ms=[]), record("cusparse", 0.5)]
+    *_, row = report.as_summary(records).splitlines()
+    assert [cell.strip() for cell in row.split("|")][-3:-1] == ["", ""]
+    assert [row["first call ms"] for row in table.rows(records)] == ["", "2.5"]
+    (ours, _) = csv.DictReader(io.StringIO(table.as_csv(records)))
+    assert ours["first_call_ms"] == ""
 
 
 def test_published_figures_stand_beside_ours_where_the_log_has_the_case() -> None:
