@@ -126,7 +126,7 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
         "%%MatrixMarket matrix coordinate pattern general\n4 4 1\n5 1\n"
     )
     told = call("run", "+matrix=bad.mtx", code=1)
-    assert told == "error: bad.mtx: line 3: Row index out of bounds\n"
+    assert told == "error: bad.mtx: line 3: a row index in 1..4 expected, got '5'\n"
     assert call("run", "+matrix=no.mtx", code=1) == "error: no.mtx: no such file\n"
 
 
