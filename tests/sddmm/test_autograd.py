@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import sddmm
+from sddmm.backends.torch_csr import TorchCsrBackend
+from sddmm.problem import make_problem
+from sddmm.spmm import merge_duplicates
 from sddmm.testing import random_pattern
 
 M, K, N, NNZ = 6, 3, 5, 14
@@ -95,6 +99,138 @@ def test_gradients_of_narrow_types_are_those_of_float64(dtype: torch.dtype) -> N
         torch.testing.assert_close(
             got.grad.double(), expected.grad, rtol=tolerance, atol=tolerance * scale
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("alpha", "upstream"), [(1e-6, 1e5), (1e6, 1e-8), (1.0, 1e5)])
+@pytest.mark.parametrize("scale", [True, False])
+def test_half_gradients_are_rounded_only_once_they_are_summed(
+    dtype: torch.dtype, alpha: float, upstream: float, scale: bool
+) -> None:
+    """No half type holds the upstream gradient, or the weights made of it; it holds the result."""
+    divisor = 2.0**10 if alpha == 1.0 else 1.0
+    grads = []
+    for wide in (None, torch.float64):
+        leaves_now = [(t.detach().to(dtype) / divisor).to(wide or dtype) for t in leaves(2)]
+        a, b, v = (t.requires_grad_() for t in leaves_now)
+        out = sddmm.sddmm(coo(v), a, b, alpha=alpha, scale=scale, out_dtype=wide or torch.float32)
+        out.backward(torch.full_like(out, upstream))
+        grads.append([a.grad, b.grad] + ([v.grad] if scale else []))
+    for got, expected in zip(*grads, strict=True):
+        assert got.dtype == dtype
+        assert got.isfinite().all()
+        size = float(expected.abs().max())
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(got.double(), expected, rtol=4 * eps, atol=4 * eps * size)
+
+
+def test_gradients_of_a_result_wider_than_the_operands_keep_its_range() -> None:
+    a, b, _ = (t.detach().float().requires_grad_() for t in leaves(None))
+    out = sddmm.sddmm(PATTERN, a, b, alpha=1e-200, out_dtype=torch.float64)
+    out.backward(torch.full_like(out, 1e200))
+    wide = [t.detach().double().requires_grad_() for t in (a, b)]
+    sddmm.sddmm(PATTERN, *wide).sum().backward()
+    for got, expected in zip((a, b), wide, strict=True):
+        torch.testing.assert_close(got.grad, expected.grad.float())
+
+
+def test_second_gradients_with_wide_weights_and_half_operands() -> None:
+    results = []
+    for dtype in (torch.bfloat16, torch.float64):
+        a, b, v = (t.detach().bfloat16().to(dtype).requires_grad_() for t in leaves(None))
+        out = sddmm.sddmm(coo(v), a, b, alpha=0.5).values()
+        first = torch.autograd.grad(out.square().sum(), (a, b, v), create_graph=True)
+        sum(x.square().sum() for x in first).backward()
+        results.append([a.grad, b.grad, v.grad])
+    for got, expected in zip(*results, strict=True):
+        size = float(expected.abs().max())
+        torch.testing.assert_close(got.double(), expected, rtol=0.05, atol=0.02 * size)
+
+
+def stacked(copies: int, m: int = 3, n: int = 4) -> sddmm.SparsePattern:
+    """Some positions of an m x n matrix, `copies` times each, in no order."""
+    order = torch.randperm(5 * copies, generator=torch.Generator().manual_seed(3))
+    flat = torch.tensor([0, 3, 6, 7, 11]).repeat(copies)[order]
+    return sddmm.SparsePattern.from_coo(flat // n, flat % n, (m, n))
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+@pytest.mark.parametrize("csr", [True, False])
+def test_gradients_of_more_nonzeros_than_positions(heads: int | None, csr: bool) -> None:
+    pattern = stacked(4).to_csr() if csr else stacked(4)
+    assert pattern.nnz > 3 * 4
+    lead = () if heads is None else (heads,)
+    a, b, v = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((*lead, 3, 2), (*lead, 2, 4), (pattern.nnz,))
+    )
+
+    def op(a: torch.Tensor, b: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.ops.sddmm.sddmm(
+            pattern.major_indices, pattern.col_indices, a, b, v, compressed=pattern.is_csr
+        )
+
+    assert gradcheck(op, (a, b, v))
+    assert gradgradcheck(op, (a, b, v))
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_torch_never_gets_more_nonzeros_than_positions(transpose: bool) -> None:
+    pattern = stacked(4)
+    with mock.patch("torch.sparse_csr_tensor", wraps=torch.sparse_csr_tensor) as made:
+        torch.ops.sddmm.spmm(
+            pattern.row_ids, pattern.col_indices, torch.ones(pattern.nnz),
+            torch.ones(3 if transpose else 4, 2), m=3, n=4, transpose=transpose,
+        )  # fmt: skip
+    (call,) = made.call_args_list
+    assert [x.numel() for x in call.args[1:3]] == [5, 5]
+
+
+def test_duplicates_are_merged_to_one_nonzero_for_each_position() -> None:
+    """cuSPARSE refuses more nonzeros than positions: what it gets has none twice."""
+    pattern = stacked(4)
+    values = torch.randn(2, pattern.nnz)
+    merged, sums = merge_duplicates(pattern, values)
+    assert merged.nnz == 5
+    for head, expected in zip(sums, values, strict=True):
+        dense = torch.zeros(3, 4).index_put(
+            (pattern.row_ids, pattern.col_indices), expected, accumulate=True
+        )
+        torch.testing.assert_close(head, dense[merged.row_ids, merged.col_indices])
+
+
+@pytest.mark.parametrize("special", [torch.inf, torch.nan])
+def test_special_values_of_merged_duplicates_stay_in_their_rows(special: float) -> None:
+    pattern = stacked(4)
+    values = torch.ones(pattern.nnz)
+    values[0] = special
+    row = int(pattern.row_ids[0])
+    dense = torch.ones(4, 2)
+    where = (pattern.row_ids, pattern.col_indices)
+    got = torch.ops.sddmm.spmm(*where, values, dense, m=3, n=4)
+    assert not got[row].isfinite().any()
+    assert got[torch.arange(3) != row].isfinite().all()
+    # An infinity in a row of the dense operand where no nonzero is, is not read.
+    dense[1] = special
+    assert torch.ops.sddmm.spmm(*where, torch.ones(pattern.nnz), dense, m=3, n=4).isfinite().all()
+
+
+def test_merged_sums_have_the_same_bits_each_time_and_range_in_half() -> None:
+    pattern = stacked(20_000)
+    values = torch.randn(pattern.nnz)
+    first = merge_duplicates(pattern, values)[1]
+    assert all(torch.equal(first, merge_duplicates(pattern, values)[1]) for _ in range(5))
+    sums = merge_duplicates(pattern, torch.full((pattern.nnz,), 2.0**10, dtype=torch.float16))[1]
+    assert sums.tolist() == [20_000 * 2.0**10] * 5
+
+
+def test_torch_csr_refuses_more_nonzeros_than_positions_on_a_gpu() -> None:
+    problem = make_problem(stacked(4), k=2, dtype=torch.float32)
+    backend = TorchCsrBackend()
+    assert backend.refuses(problem) is None
+    on_gpu = problem._replace(device=torch.device("cuda", 0))
+    assert "20 are more than 3x4" in str(backend.refuses(on_gpu))
+    assert backend.refuses(on_gpu._replace(nnz=12)) is None
 
 
 def test_gradients_of_empty_problems_are_zero() -> None:
