@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-import sddmm
 from experiments import methods, run, schema, timing
 from experiments.case import device_of, make_case
 from experiments.errors import ExperimentError, RowsFailed
@@ -197,70 +196,6 @@ def test_preparations_are_timed_in_turns_whose_first_is_not_counted() -> None:
     assert order == [*"aaaaaa", *"bbbbbb", "slow", *(["a"] * 6 + ["b"] * 6) * 3]
     assert {name: len(samples) for name, samples in taken.items()} == {"a": 20, "b": 20, "slow": 1}
     assert taken["slow"][0] >= 120
-
-
-def test_the_first_call_is_preparation_and_run_on_indices_never_seen(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[torch.Tensor] = []  # kept, so that no two have the same address
-
-    def prepare(case: Any) -> Any:
-        seen.append(case.pattern.col_indices)
-        time.sleep(0.02)
-        return lambda: (time.sleep(0.03), right(case))[1]
-
-    install(monkeypatch, a=SimpleNamespace(refuses=lambda case: None, prepare=prepare))
-    (record,) = run.run("60x50", config)
-    assert record.status == "ok"
-    assert 3 <= len(record.first_call_ms) < 20  # a quick one has 20
-    assert min(record.first_call_ms) >= 50
-    assert record.prepare_ms is not None
-    assert 20 <= record.prepare_ms < 50
-    addresses = [indices.data_ptr() for indices in seen]
-    of_the_case = max(set(addresses), key=addresses.count)
-    copies = [address for address in addresses if address != of_the_case]
-    assert len(copies) > len(record.first_call_ms)
-    assert len(copies) == len(set(copies))
-
-
-def test_the_first_call_of_a_method_with_a_public_call_is_that_call_without_its_arguments(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def method(result: Callable[[Any], torch.Tensor]) -> Any:
-        def public_call(case: Any) -> Any:
-            time.sleep(0.02)
-            return lambda: result(case)
-
-        return SimpleNamespace(
-            refuses=lambda case: None,
-            prepare=lambda case: (time.sleep(0.02), lambda: right(case))[1],
-            public_call=public_call,
-        )
-
-    install(monkeypatch, good=method(right), bad=method(lambda case: right(case) + 1))
-    with pytest.raises(RowsFailed, match="1 of 2 rows are not right: bad"):
-        run.run("60x50", config)
-    records = {r.method: r for r in Store(config.records, Record).load().values()}
-    assert records["good"].median_first_call_ms < 20
-    assert records["good"].prepare_ms >= 20
-    assert (records["bad"].status, records["bad"].first_call_ms) == ("wrong", [])
-
-
-def test_ours_is_called_as_a_user_calls_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[Any] = []
-    ours = methods.select(["ours"])["ours"]
-    public = sddmm.sddmm
-    monkeypatch.setattr(
-        sddmm, "sddmm", lambda S, *a, **options: (called.append(S), public(S, *a, **options))[1]
-    )
-    case = make_case("x", config)
-    unseen = case.with_unseen_indices()
-    values = methods.first_call(ours, unseen)()
-    assert Truth(case).judge(values).wrong == 0
-    (S,) = called
-    assert S.layout is torch.sparse_csr
-    assert S.col_indices().data_ptr() == unseen.pattern.col_indices.data_ptr()
-    assert S.col_indices().data_ptr() != case.pattern.col_indices.data_ptr()
 
 
 def test_a_method_that_can_be_prepared_once_only_loses_its_own_row(
