@@ -17,8 +17,9 @@ from gemm_core.device import Device
 from gemm_core.launch import INT, LONG, POINTER, UINT, wait
 from sddmm.choose import TileProfile
 from sddmm.families import address, loaded
+from sddmm.indices import compress
 from sddmm.partition import TileStarts, int32
-from sddmm.pattern import SparsePattern, compress
+from sddmm.pattern import SparsePattern
 from sddmm.spec import KernelSpec, macros
 
 # The words in which analyse.cu leaves what it finds: segments, three counts, three flags.

@@ -113,7 +113,7 @@ def plan(
     if values is not None:
         check_values(values, problem)
     made = prepare_once(pattern, problem, backend, kernel)
-    return Plan(pattern, made, float(alpha), values, sampling.transposed)
+    return Plan(pattern, made, float(alpha), values, sampling.transposed, sampling.source)
 
 
 def _sampled(

@@ -23,7 +23,9 @@ class Sampling(NamedTuple):
 
     `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
     `foreign`: S is a scipy or cupyx matrix, which holds no gradients and no half types.
-    `tracked`: torch counts in-place changes of the indices; else they may change unseen.
+    `tracked`: the pattern may outlive the call: its memory cannot change unseen.
+    `source`: the pattern over a sparse tensor's own indices, whose counted changes tell when to
+    look at them again; None where `pattern` itself tells.
     """
 
     pattern: SparsePattern
@@ -32,6 +34,7 @@ class Sampling(NamedTuple):
     transposed: bool = False
     foreign: bool = False
     tracked: bool = True
+    source: SparsePattern | None = None
 
     def kept(self) -> SparsePattern:
         """The pattern for what outlives the call: of its own memory, if changes go unseen."""
@@ -48,15 +51,15 @@ def read(S: Any, known: bool = True) -> Sampling:
         if not known:
             return Sampling(S, None, unchanged)
         # Asked once, as asking takes microseconds. S must not hold itself: it would not be freed.
-        other = S.derive("same", lambda: _other_than(S, PATTERNS.same(S)))
+        other = S.derive("same", lambda: _other_than(S, PATTERNS.of_pattern(S)))
         return Sampling(S if other is None else other, None, unchanged)
     if isinstance(S, Tensor):
         return _from_torch(S)
     if isinstance(S, tuple) and len(S) == 3:
-        tracked = isinstance(S[0], Tensor) and isinstance(S[1], Tensor)
-        pattern = SparsePattern.from_coo(*S)
-        pattern = PATTERNS.same(pattern) if tracked else pattern
-        return Sampling(pattern, None, unchanged, tracked=tracked)
+        if isinstance(S[0], Tensor) and isinstance(S[1], Tensor):
+            pattern = PATTERNS.of_tensors(SparsePattern.from_coo(*S, copy=False))
+            return Sampling(pattern, None, unchanged)
+        return Sampling(SparsePattern.from_coo(*S), None, unchanged)
     package = type(S).__module__.partition(".")[0]
     if package in ("scipy", "cupyx") and getattr(S, "format", None) in ("coo", "csr", "csc"):
         return _from_scipy_like(S)
@@ -81,7 +84,7 @@ def _from_torch(S: Tensor) -> Sampling:
         # Coalescing would sort and merge: S's own order and duplicates stay.
         indices = S._indices()
         values = S.values() if S.is_coalesced() else S._values()
-        pattern = SparsePattern.from_coo(indices[0], indices[1], shape)
+        pattern = SparsePattern.from_coo(indices[0], indices[1], shape, copy=False)
         coalesced = S.is_coalesced()
 
         def wrap_coo(new: Tensor) -> Tensor:
@@ -89,15 +92,15 @@ def _from_torch(S: Tensor) -> Sampling:
                 indices, new, shape, is_coalesced=coalesced, check_invariants=False
             )
 
-        return Sampling(PATTERNS.same(pattern), values, wrap_coo)
+        return Sampling(PATTERNS.of_sparse(pattern, S), values, wrap_coo, source=pattern)
     if S.layout == torch.sparse_csr:
         crow, cols = S.crow_indices(), S.col_indices()
 
         def wrap_csr(new: Tensor) -> Tensor:
             return torch.sparse_csr_tensor(crow, cols, new, shape, check_invariants=False)
 
-        pattern = SparsePattern.from_csr(crow, cols, shape)
-        return Sampling(PATTERNS.same(pattern), S.values(), wrap_csr)
+        pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
+        return Sampling(PATTERNS.of_sparse(pattern, S), S.values(), wrap_csr, source=pattern)
     raise TypeError(f"S must be {KINDS}; got a torch tensor of layout {S.layout}")
 
 
@@ -121,11 +124,11 @@ def _from_scipy_like(S: Any) -> Sampling:
     values = tensor(S.data, "S")
     if S.format == "coo":
         rows, cols = (tensor(x, "S's indices") for x in (S.row, S.col))
-        pattern = SparsePattern.from_coo(rows, cols, S.shape)
+        pattern = SparsePattern.from_coo(rows, cols, S.shape, copy=False)
     else:
         shape = S.shape[::-1] if S.format == "csc" else S.shape
         crow, cols = (tensor(x, "S's indices") for x in (S.indptr, S.indices))
-        pattern = SparsePattern.from_csr(crow, cols, shape)
+        pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
     transposed = S.format == "csc"
     return Sampling(pattern, values, wrap, transposed, foreign=True, tracked=False)
 

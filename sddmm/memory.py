@@ -1,8 +1,15 @@
-"""Running out of a GPU's memory, told in bytes."""
+"""The bytes that objects hold, and running out of them."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
 import torch
+from torch import Tensor
 
 
 def out_of_memory(what: str, wanted: int, device: torch.device) -> torch.OutOfMemoryError:
@@ -11,3 +18,71 @@ def out_of_memory(what: str, wanted: int, device: torch.device) -> torch.OutOfMe
     return torch.OutOfMemoryError(
         f"{what} wants {wanted} bytes; {free} of {total} are free on {device}"
     )
+
+
+def overlap(x: Tensor, y: Tensor) -> bool:
+    """Whether the stretches of memory from first to last element have a byte in common."""
+    if x.numel() == 0 or y.numel() == 0:
+        return False
+    return x.data_ptr() < _end(y) and y.data_ptr() < _end(x)
+
+
+def _end(x: Tensor) -> int:
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr() + (last + 1) * x.element_size()
+
+
+def memory_bytes(*objects: Any) -> int:
+    """Bytes of the tensors and arrays that can be reached from these objects, each counted once.
+
+    Looks into containers, partial functions, closures, and objects of this package.
+    """
+    sizes = dict(_blocks(objects))
+    return sum(sizes.values())
+
+
+def _blocks(root: object) -> Iterator[tuple[int, int]]:
+    """Address and bytes of every tensor and array within reach."""
+    waiting, seen = [root], set()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, Tensor):
+            for dense in _dense_parts(each):
+                yield dense.data_ptr(), dense.numel() * dense.element_size()
+        elif isinstance(each, np.ndarray):
+            yield each.ctypes.data, each.nbytes
+        else:
+            waiting += _parts(each)
+
+
+def _dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    if tensor.layout == torch.sparse_csr:
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return (tensor,)
+
+
+def _parts(each: Any) -> list[Any]:
+    if isinstance(each, dict):
+        return list(each.values())
+    if isinstance(each, (tuple, list)):
+        return list(each)
+    if isinstance(each, functools.partial):
+        return [each.func, each.args, each.keywords]
+    if isinstance(each, MethodType):
+        return [each.__self__]
+    if isinstance(each, FunctionType):
+        return [cell.cell_contents for cell in each.__closure__ or () if _filled(cell)]
+    if type(each).__module__.startswith("sddmm") and not isinstance(each, type):
+        slots = (getattr(each, name, None) for name in getattr(each, "__slots__", ()))
+        return [getattr(each, "__dict__", None), *slots]
+    return []
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # not assigned yet
+        return False

@@ -36,7 +36,7 @@ _library.define(
 
 def _pattern(rows: Tensor, cols: Tensor, m: int, n: int, compressed: bool) -> SparsePattern:
     make = SparsePattern.from_csr if compressed else SparsePattern.from_coo
-    return PATTERNS.same(make(rows, cols, (m, n)))
+    return PATTERNS.of_operator(make(rows, cols, (m, n), copy=False))
 
 
 def _sddmm(

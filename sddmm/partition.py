@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.pattern import row_major
+from sddmm.indices import row_major
 
 # Rows of the matrix whose tiles are walked together (tile_list): about as many as columns are under
 # way at once then, so that a wave of tiles touches the fewest rows of A and columns of B.

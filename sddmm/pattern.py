@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -10,9 +11,23 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from sddmm.indices import (
+    as_array,
+    check_crow,
+    check_range,
+    checked_shape,
+    compress,
+    index_tensor,
+    own,
+    require_alike,
+    row_major,
+)
+from sddmm.memory import memory_bytes
+
 T = TypeVar("T")
 
-INDEX_DTYPES = (torch.int32, torch.int64)
+# Whether every use of a pattern looks for changes of its indices that torch does not count.
+_CHECK_INDICES = os.environ.get("SDDMM_CHECK_INDICES", "") not in ("", "0")
 
 
 class RowLengths(NamedTuple):
@@ -37,6 +52,23 @@ class Grouping(NamedTuple):
     order: Tensor | None
 
 
+class _Derived:
+    """What was derived from indices in one state of theirs: values by name.
+
+    aliases: of the index tensors; they keep the memory. growth: a count of additions.
+    """
+
+    __slots__ = ("aliases", "growth", "values", "versions")
+
+    def __init__(self, versions: tuple[int, ...], aliases: tuple[Tensor, ...]) -> None:
+        self.versions, self.aliases = versions, aliases
+        self.values: dict[str, Any] = {}
+        self.growth = 0
+
+
+_NOTHING = _Derived((), ())  # of no pattern
+
+
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class SparsePattern:
     """Positions of the nonzeros of an m x n sparse matrix, in COO or CSR form.
@@ -46,9 +78,15 @@ class SparsePattern:
     once, when a plan is first made (see `check`). `major_indices` are the crow_indices of CSR, the
     row_indices of COO.
 
-    A pattern notices when its index tensors are changed in place (by torch's version counters)
-    and derives everything anew. Changes that torch does not count, through a numpy array that
-    shares the memory or to a tensor made in inference mode, cannot be seen.
+    Torch tensors whose changes torch counts are referenced: a pattern notices when they are changed
+    in place and derives everything anew. All other memory is copied, and later changes of it are
+    not the pattern's: numpy arrays, tensors over memory that torch did not allocate (from_numpy,
+    DLPack, shared memory), tensors made in inference mode. A change that torch does not count, by
+    an alias taken afterwards (`t.numpy()`, `t.data`, DLPack), cannot be seen, and what was derived
+    before stays in use; with SDDMM_CHECK_INDICES=1 in the environment every use of a pattern
+    compares its indices with a digest and raises RuntimeError for such a change.
+
+    Copies and pickles hold the indices alone. `==` is identity; compare `fingerprint`s.
     """
 
     shape: tuple[int, int]
@@ -59,7 +97,7 @@ class SparsePattern:
     is_csr: bool
     index_dtype: torch.dtype
     device: torch.device
-    _derived: dict[str, tuple[tuple[int, ...], Any]]
+    _derived: _Derived
 
     def __init__(
         self,
@@ -80,44 +118,57 @@ class SparsePattern:
             is_csr=crow_indices is not None,
             index_dtype=col_indices.dtype,
             device=col_indices.device,
-            _derived={},
+            _derived=_NOTHING,
         )
 
     @classmethod
-    def from_coo(cls, row_indices: Any, col_indices: Any, shape: tuple[int, int]) -> SparsePattern:
+    def from_coo(
+        cls, row_indices: Any, col_indices: Any, shape: tuple[int, int], *, copy: bool = True
+    ) -> SparsePattern:
         """Pattern with nonzeros (row_indices[i], col_indices[i]) of an m x n matrix.
 
-        row_indices, col_indices: 1-D int32 or int64, of equal length, dtype and device.
-        shape: (m, n). Torch tensors are referenced, not copied; numpy arrays are accepted.
+        row_indices, col_indices: 1-D int32 or int64, of equal length, dtype and device; torch
+        tensors or numpy arrays. shape: (m, n). copy: whether to copy memory whose changes torch
+        does not count; without, the pattern is right only until that memory changes.
         """
-        shape = _checked_shape(shape)
-        rows = _index_tensor(row_indices, "row_indices")
-        cols = _index_tensor(col_indices, "col_indices")
-        _require_alike(rows, "row_indices", cols)
+        shape = checked_shape(shape)
+        rows = index_tensor(row_indices, "row_indices")
+        cols = index_tensor(col_indices, "col_indices")
+        require_alike(rows, "row_indices", cols)
         if rows.numel() != cols.numel():
             raise ValueError(
                 f"row_indices and col_indices must have one entry per nonzero each, "
                 f"got {rows.numel()} and {cols.numel()}"
             )
+        if copy:
+            rows, cols = own(rows), own(cols)
         return cls(shape, cols, row_indices=rows)
 
     @classmethod
-    def from_csr(cls, crow_indices: Any, col_indices: Any, shape: tuple[int, int]) -> SparsePattern:
+    def from_csr(
+        cls, crow_indices: Any, col_indices: Any, shape: tuple[int, int], *, copy: bool = True
+    ) -> SparsePattern:
         """Pattern whose row i holds the columns col_indices[crow_indices[i]:crow_indices[i + 1]].
 
         crow_indices: (m + 1,), col_indices: (nnz,), 1-D int32 or int64 of equal dtype and device.
-        Columns need not be sorted within a row.
+        Columns need not be sorted within a row. copy: as in `from_coo`.
         """
-        shape = _checked_shape(shape)
-        crow = _index_tensor(crow_indices, "crow_indices")
-        cols = _index_tensor(col_indices, "col_indices")
-        _require_alike(crow, "crow_indices", cols)
+        shape = checked_shape(shape)
+        crow = index_tensor(crow_indices, "crow_indices")
+        cols = index_tensor(col_indices, "col_indices")
+        require_alike(crow, "crow_indices", cols)
         if crow.numel() != shape[0] + 1:
             raise ValueError(
                 f"crow_indices must have m + 1 = {shape[0] + 1} entries for shape {shape}, "
                 f"got {crow.numel()}"
             )
+        if copy:
+            crow, cols = own(crow), own(cols)
         return cls(shape, cols, crow_indices=crow)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are of the indices; what was derived belongs to this memory alone."""
+        return _rebuilt, (self.shape, self.col_indices, self.crow_indices, self.row_indices)
 
     def __repr__(self) -> str:
         layout = "csr" if self.is_csr else "coo"
@@ -132,12 +183,22 @@ class SparsePattern:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Torch's in-place change counters of the index tensors that have one."""
+        """Addresses of the index tensors and torch's counts of their in-place changes.
+
+        Equal tuples mean unchanged indices, as far as torch counts, while the memory is kept.
+        """
+        major, cols = self.major_indices, self.col_indices
         try:
-            return self.major_indices._version, self.col_indices._version
-        except RuntimeError:  # of a tensor made in inference mode
-            both = self.major_indices, self.col_indices
-            return tuple(tensor._version for tensor in both if not tensor.is_inference())
+            return major.data_ptr(), cols.data_ptr(), major._version, cols._version
+        except RuntimeError:  # a tensor made in inference mode has no count
+            counts = (0 if tensor.is_inference() else tensor._version for tensor in (major, cols))
+            return major.data_ptr(), cols.data_ptr(), *counts
+
+    def is_at(self, versions: tuple[int, ...]) -> bool:
+        """Whether the indices are as they were when `versions` was read."""
+        if _CHECK_INDICES:
+            self._current()
+        return self.versions == versions
 
     def check(self) -> None:
         """Raise ValueError if an index lies outside the shape or crow_indices fall."""
@@ -178,6 +239,13 @@ class SparsePattern:
             return SparsePattern(self.shape, cols, crow_indices=major)
         return SparsePattern(self.shape, cols, row_indices=major)
 
+    def alias(self) -> SparsePattern:
+        """The same pattern by tensors of its own over this memory, which count the same changes."""
+        major, cols = self.major_indices.detach(), self.col_indices.detach()
+        if self.is_csr:
+            return SparsePattern(self.shape, cols, crow_indices=major)
+        return SparsePattern(self.shape, cols, row_indices=major)
+
     @property
     def row_lengths(self) -> RowLengths:
         """Statistics of the nonzeros per row."""
@@ -190,20 +258,55 @@ class SparsePattern:
 
     def derive(self, name: str, compute: Callable[[], T]) -> T:
         """compute(), remembered until torch changes an index tensor in place."""
-        versions = self.versions
-        known = self._derived.get(name)
-        if known is None or known[0] != versions:
-            known = self._derived[name] = (versions, compute())
-        value: T = known[1]
+        values = self._current().values
+        if name not in values:
+            values.setdefault(name, compute())  # another thread's, if it was quicker
+            self.grown()
+        value: T = values[name]
         return value
+
+    def grown(self) -> None:
+        """Notes that more is kept with this pattern now, so that a cache counts its bytes anew."""
+        self._derived.growth += 1
+
+    @property
+    def growth(self) -> int:
+        """A number that changes when more is kept with this pattern."""
+        return self._derived.growth
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the indices and of all that was prepared for them."""
+        return memory_bytes(self.major_indices, self.col_indices, self._derived.values)
+
+    def _current(self) -> _Derived:
+        """What was derived from the indices as they are now."""
+        versions = self.versions
+        derived = self._derived
+        if derived.versions != versions:
+            # The aliases keep the memory, so that its address stays that of these indices.
+            aliases = (self.major_indices.detach(), self.col_indices.detach())
+            derived = _Derived(versions, aliases)
+            self.__dict__["_derived"] = derived  # whole: another thread may be reading the old one
+        if _CHECK_INDICES:
+            self._check_uncounted(derived)
+        return derived
+
+    def _check_uncounted(self, derived: _Derived) -> None:
+        fingerprint = self._fingerprint()
+        if derived.values.setdefault("uncounted", fingerprint) != fingerprint:
+            raise RuntimeError(
+                f"the indices of {self!r} were changed in a way that torch does not count, such as "
+                f"through a numpy array that shares their memory; make a new pattern instead"
+            )
 
     def _check(self) -> None:
         m, n = self.shape
         if self.crow_indices is not None:
-            _check_crow(self.crow_indices, self.nnz)
+            check_crow(self.crow_indices, self.nnz)
         else:
-            _check_range(self.major_indices, "row_indices", m, self.shape)
-        _check_range(self.col_indices, "col_indices", n, self.shape)
+            check_range(self.major_indices, "row_indices", m, self.shape)
+        check_range(self.col_indices, "col_indices", n, self.shape)
 
     def _row_ids(self) -> Tensor:
         self.check()
@@ -235,23 +338,8 @@ class SparsePattern:
         digest = hashlib.blake2b(digest_size=16)
         digest.update(f"{self.shape} {self.is_csr} {self.index_dtype}".encode())
         for indices in (self.major_indices, self.col_indices):
-            digest.update(indices.cpu().contiguous().numpy().data)
+            digest.update(as_array(indices.cpu().contiguous()).data)
         return digest.hexdigest()
-
-
-def compress(sorted_ids: Tensor, groups: int) -> Tensor:
-    """Start of each group in ascending `sorted_ids`, and the end of the last: (groups + 1,)."""
-    bounds = torch.arange(groups + 1, dtype=sorted_ids.dtype, device=sorted_ids.device)
-    starts = torch.searchsorted(sorted_ids.contiguous(), bounds)
-    return starts.to(sorted_ids.dtype) if sorted_ids.numel() < 2**31 else starts
-
-
-def row_major(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Tensor:
-    """What sorts by `major`, then by `minor`, stable among duplicates."""
-    if shape[0] * shape[1] < 2**63:
-        return torch.argsort(major.to(torch.int64) * shape[1] + minor, stable=True)
-    order = torch.argsort(minor, stable=True)
-    return order[torch.argsort(major[order], stable=True)]
 
 
 def _group(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Grouping:
@@ -260,59 +348,9 @@ def _group(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Grouping:
     return Grouping(compress(major[order], shape[0]), minor[order], order)
 
 
-def _checked_shape(shape: tuple[int, int]) -> tuple[int, int]:
-    try:
-        m, n = shape
-        m, n = int(m), int(n)
-    except (TypeError, ValueError):
-        raise ValueError(f"shape must be two sizes (m, n), got {shape!r}") from None
-    if m < 0 or n < 0:
-        raise ValueError(f"shape must be two sizes >= 0, got {(m, n)}")
-    return m, n
-
-
-def _index_tensor(indices: Any, name: str) -> Tensor:
-    tensor = indices if isinstance(indices, Tensor) else torch.as_tensor(indices)
-    if tensor.dtype not in INDEX_DTYPES:
-        raise TypeError(f"{name} must be int32 or int64, got {tensor.dtype}")
-    if tensor.dim() != 1:
-        raise ValueError(f"{name} must be 1-D, got shape {tuple(tensor.shape)}")
-    return tensor
-
-
-def _require_alike(major: Tensor, name: str, cols: Tensor) -> None:
-    if major.device != cols.device:
-        raise ValueError(
-            f"{name} is on {major.device} and col_indices on {cols.device}; put both on one device"
-        )
-    if major.dtype != cols.dtype:
-        raise TypeError(
-            f"{name} is {major.dtype} and col_indices {cols.dtype}; give both the same dtype"
-        )
-
-
-def _check_range(indices: Tensor, name: str, bound: int, shape: tuple[int, int]) -> None:
-    if indices.numel() == 0:
-        return
-    smallest, largest = (int(x) for x in indices.aminmax())
-    if smallest >= 0 and largest < bound:
-        return
-    at = int(((indices < 0) | (indices >= bound)).to(torch.int8).argmax())
-    valid = f"valid are 0..{bound - 1}" if bound else "none is valid"
-    raise ValueError(
-        f"{name}[{at}] is {int(indices[at])}; {valid}, as S has shape {shape[0]}x{shape[1]}"
-    )
-
-
-def _check_crow(crow: Tensor, nnz: int) -> None:
-    if int(crow[0]) != 0:
-        raise ValueError(f"crow_indices must start with 0, got {int(crow[0])}")
-    falls = crow[1:] < crow[:-1]
-    if bool(falls.any()):
-        at = int(falls.to(torch.int8).argmax())
-        raise ValueError(
-            f"crow_indices must never fall, got {int(crow[at])} then {int(crow[at + 1])} "
-            f"at positions {at} and {at + 1}"
-        )
-    if int(crow[-1]) != nnz:
-        raise ValueError(f"crow_indices must end with nnz = {nnz}, got {int(crow[-1])}")
+def _rebuilt(
+    shape: tuple[int, int], cols: Tensor, crow: Tensor | None, rows: Tensor | None
+) -> SparsePattern:
+    if crow is not None:
+        return SparsePattern.from_csr(crow, cols, shape)
+    return SparsePattern.from_coo(rows, cols, shape)

@@ -7,17 +7,17 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sddmm import backends
-from sddmm.memory import out_of_memory
+from sddmm.memory import out_of_memory, overlap
 from sddmm.operands import as_operands, differentiates, oriented, problem_of
 from sddmm.pattern import SparsePattern
-from sddmm.pattern_cache import PATTERNS
+from sddmm.pattern_cache import PATTERNS, same_indices
 from sddmm.problem import Problem
 
 _PLANS_PER_PATTERN = 16
@@ -60,7 +60,7 @@ class Plan:
 
     `prepared` says what computes it, why others do not, and what preparing it took. `alpha` and
     `values` (S's, or None) scale what `run` returns. `transposed`: S is CSC, and `pattern` the CSR
-    form of its transpose.
+    form of its transpose. Copies and pickles are prepared anew, where they are.
     """
 
     pattern: SparsePattern
@@ -68,6 +68,8 @@ class Plan:
     alpha: float
     values: Tensor | None
     transposed: bool
+    _source: SparsePattern | None  # over the indices of S itself, where `pattern` is of a copy
+    _source_versions: tuple[int, ...] | None  # when they were last known to be the same
 
     def __init__(
         self,
@@ -76,10 +78,24 @@ class Plan:
         alpha: float = 1.0,
         values: Tensor | None = None,
         transposed: bool = False,
+        source: SparsePattern | None = None,
     ) -> None:
         self.__dict__.update(  # at once, as to freeze each field takes its time
-            pattern=pattern, prepared=prepared, alpha=alpha, values=values, transposed=transposed
+            pattern=pattern,
+            prepared=prepared,
+            alpha=alpha,
+            values=values,
+            transposed=transposed,
+            _source=source,
+            _source_versions=None if source is None else source.versions,
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = self.prepared
+        demands = made.forced, made.kernel
+        return _rebuilt, (
+            self.pattern, made.problem, demands, self.alpha, self.values, self.transposed
+        )  # fmt: skip
 
     @property
     def problem(self) -> Problem:
@@ -105,10 +121,10 @@ class Plan:
         both operands are; `out`, a contiguous tensor of that shape and out_dtype, is filled and
         returned instead. Differentiable in a, b and the values unless `out` is given.
         If S was changed in place since, its work is done again first. (Torch counts a change of a
-        sparse tensor's values as one of its indices; plan a SparsePattern to keep them apart.)
+        sparse tensor's values as one of its indices, which are then compared; it does not count
+        changes of the tensors that a sparse tensor was made of. Plan a SparsePattern of those.)
         """
-        if self.pattern.versions != self.prepared.versions:
-            return self._renewed().run(a, b, out)
+        self._follow()
         a, b, give_back = as_operands(a, b)
         a, b = oriented(a, b, self.pattern, self.transposed)
         self._check_fit(a, b)
@@ -116,23 +132,30 @@ class Plan:
             return give_back(self.sample(a, b))
         if differentiates(a, b, self.values):
             raise ValueError("out= cannot be differentiated; call run without out")
-        self._check_out(out)
+        self._check_out(out, a, b)
         if out.numel():
             self.execute(a, b, self.values, self.alpha, out)
+        if not out.is_inference():  # a backward that saved its old values must notice
+            torch.autograd.graph.increment_version(out)
         return out
 
-    def _renewed(self) -> Plan:
-        """This plan for the pattern as it is now."""
-        made = self.prepared
-        return replace(
-            self, prepared=prepare_once(self.pattern, made.problem, made.forced, made.kernel)
-        )
+    def _follow(self) -> None:
+        """Prepares anew if the indices have changed since."""
+        source, pattern, made = self._source, self.pattern, self.prepared
+        if source is not None and source.versions != self._source_versions:
+            versions = source.versions
+            if not same_indices(pattern, source):
+                pattern = source.clone()
+            self.__dict__.update(pattern=pattern, _source_versions=versions)
+        if not pattern.is_at(made.versions):
+            prepared = prepare_once(pattern, made.problem, made.forced, made.kernel)
+            self.__dict__.update(prepared=prepared)
 
     def sample(self, a: Tensor, b: Tensor) -> Tensor:
         """`run` for operands that are already checked and oriented as the pattern."""
         if not differentiates(a, b, self.values):
             return self.prepared.compute(a, b, self.values, self.alpha)
-        PATTERNS.same(self.pattern)  # where the operator looks for plans
+        PATTERNS.of_pattern(self.pattern)  # where the operator looks for plans
         values: Tensor = torch.ops.sddmm.sddmm(
             self.pattern.major_indices,
             self.pattern.col_indices,
@@ -179,20 +202,47 @@ class Plan:
                     f"the plan was made for {name}={planned}, a and b have {name}={given}"
                 )
 
-    def _check_out(self, out: Tensor) -> None:
+    def _check_out(self, out: Any, a: Tensor, b: Tensor) -> None:
         problem = self.problem
+        wanted = (
+            f"out must be a contiguous {_name(problem.out_dtype)} tensor of shape "
+            f"{problem.values_shape} on {problem.device}"
+        )
+        if not isinstance(out, Tensor) or out.layout != torch.strided:
+            got = f"layout {out.layout}" if isinstance(out, Tensor) else repr(type(out))
+            raise TypeError(f"{wanted}, got {got}")
         fits = (
             tuple(out.shape) == problem.values_shape
             and out.dtype == problem.out_dtype
             and out.device == problem.device
             and out.is_contiguous()
+            and not (out.is_neg() or out.is_conj())
         )
         if not fits:
             raise ValueError(
-                f"out must be a contiguous {_name(problem.out_dtype)} tensor of shape "
-                f"{problem.values_shape} on {problem.device}, got {_name(out.dtype)} "
-                f"{tuple(out.shape)} with strides {out.stride()} on {out.device}"
+                f"{wanted}, got {_name(out.dtype)} {tuple(out.shape)} with strides "
+                f"{out.stride()} on {out.device}"
             )
+        if out.requires_grad:
+            raise ValueError(f"{wanted} that does not require grad; got one that does")
+        pattern = self.pattern
+        read = {"a": a, "b": b, "the values of S": self.values}
+        read |= {"the indices of S": pattern.col_indices, "the rows of S": pattern.major_indices}
+        for name, tensor in read.items():
+            if tensor is not None and overlap(out, tensor):
+                raise ValueError(f"out shares memory with {name}; give it memory of its own")
+
+
+def _rebuilt(
+    pattern: SparsePattern,
+    problem: Problem,
+    demands: tuple[str | None, str | None],
+    alpha: float,
+    values: Tensor | None,
+    transposed: bool,
+) -> Plan:
+    problem = problem._replace(device=pattern.device)
+    return Plan(pattern, prepare_once(pattern, problem, *demands), alpha, values, transposed)
 
 
 def prepare_once(
@@ -215,6 +265,7 @@ def prepare_once(
             plans.move_to_end(key)
             return made
     made = _make(pattern, problem, backend, kernel, reuse)
+    pattern.grown()
     with _lock:
         plans[key] = made
         while len(plans) > _PLANS_PER_PATTERN:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sddmm.indices import as_array
 from sddmm.operands import by_head
 from sddmm.parallel import for_chunks
 from sddmm.pattern import SparsePattern
@@ -41,14 +42,14 @@ class CpuBackend:
 
     def prepare(self, pattern: SparsePattern, problem: Problem) -> Execute:
         grouping = pattern.by_row
-        cols = grouping.minor.contiguous().numpy()
+        cols = as_array(grouping.minor.contiguous())
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
         dtype = torch.float64 if problem.dtype == torch.float64 else torch.float32
         width = tile_width(problem, dtype.itemsize)
         chunk = _TILED_CHUNK
         if width == 0:
             chunk = min(chunk, max(256, _CHUNK_WORK // max(1, problem.k)))
-        crow = grouping.compressed.contiguous().numpy()
+        crow = as_array(grouping.compressed.contiguous())
         # Imported here: numba is optional, and slow to import.
         from sddmm.backends.cpu_kernel import sample
 

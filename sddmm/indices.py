@@ -1,0 +1,135 @@
+"""Index tensors: taking them in, checking them, sorting and compressing them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+# Torch counts sizes in 64 bits.
+_MOST_ROWS = 2**63
+
+
+def compress(sorted_ids: Tensor, groups: int) -> Tensor:
+    """Start of each group in ascending `sorted_ids`, and the end of the last: (groups + 1,)."""
+    bounds = torch.arange(groups + 1, dtype=sorted_ids.dtype, device=sorted_ids.device)
+    starts = torch.searchsorted(sorted_ids.contiguous(), bounds)
+    return starts.to(sorted_ids.dtype) if sorted_ids.numel() < 2**31 else starts
+
+
+def row_major(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Tensor:
+    """What sorts by `major`, then by `minor`, stable among duplicates."""
+    if shape[0] * shape[1] < 2**63:
+        return torch.argsort(major.to(torch.int64) * shape[1] + minor, stable=True)
+    order = torch.argsort(minor, stable=True)
+    return order[torch.argsort(major[order], stable=True)]
+
+
+def counts_changes(tensor: Tensor) -> bool:
+    """Whether torch counts every change of this tensor's memory, aliases taken later aside.
+
+    It does not for memory that it did not allocate, whose storage it cannot resize, for memory
+    shared between processes, and for tensors made in inference mode.
+    """
+    if tensor.is_inference() or not tensor.untyped_storage().resizable():
+        return False
+    return tensor.device.type != "cpu" or not tensor.untyped_storage().is_shared()
+
+
+def as_array(tensor: Tensor) -> Any:
+    """A numpy array over a CPU tensor's memory, for reading.
+
+    Unlike `tensor.numpy()` it leaves the tensor as it is: torch would take its memory for shared.
+    """
+    return np.from_dlpack(tensor)
+
+
+def own(tensor: Tensor) -> Tensor:
+    return tensor if counts_changes(tensor) else tensor.clone()
+
+
+def checked_shape(shape: Any) -> tuple[int, int]:
+    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__len__") or len(shape) != 2:
+        raise ValueError(f"shape must be two sizes (m, n), got {shape!r}")
+    return _checked_size(shape[0], shape), _checked_size(shape[1], shape)
+
+
+def _checked_size(size: Any, shape: Any) -> int:
+    try:
+        exact = operator.index(size)
+    except TypeError:
+        raise TypeError(f"shape must be two integers (m, n), got {shape!r}") from None
+    if exact < 0:
+        raise ValueError(f"shape must be two sizes >= 0, got {shape!r}")
+    if exact >= _MOST_ROWS:
+        raise ValueError(f"shape must be two sizes below {_MOST_ROWS}, got {shape!r}")
+    return exact
+
+
+def index_tensor(indices: Any, name: str) -> Tensor:
+    tensor = indices if isinstance(indices, Tensor) else _as_tensor(indices, name)
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense 1-D tensor, got layout {tensor.layout}")
+    if tensor.dtype not in INDEX_DTYPES:
+        raise TypeError(f"{name} must be int32 or int64, got {tensor.dtype}")
+    if tensor.dim() != 1:
+        raise ValueError(f"{name} must be 1-D, got shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def _as_tensor(indices: Any, name: str) -> Tensor:
+    """A tensor of its own memory, but for what DLPack shares."""
+    try:
+        if isinstance(indices, np.ndarray):
+            return torch.tensor(np.ascontiguousarray(indices), device="cpu")
+        if hasattr(indices, "__dlpack__"):
+            return torch.utils.dlpack.from_dlpack(indices)
+        return torch.as_tensor(indices, device="cpu")
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise TypeError(
+            f"{name} must be a 1-D torch tensor or numpy array of int32 or int64, "
+            f"got {type(indices).__name__}: {error}"
+        ) from None
+
+
+def require_alike(major: Tensor, name: str, cols: Tensor) -> None:
+    if major.device != cols.device:
+        raise ValueError(
+            f"{name} is on {major.device} and col_indices on {cols.device}; put both on one device"
+        )
+    if major.dtype != cols.dtype:
+        raise TypeError(
+            f"{name} is {major.dtype} and col_indices {cols.dtype}; give both the same dtype"
+        )
+
+
+def check_range(indices: Tensor, name: str, bound: int, shape: tuple[int, int]) -> None:
+    if indices.numel() == 0:
+        return
+    smallest, largest = (int(x) for x in indices.aminmax())
+    if smallest >= 0 and largest < bound:
+        return
+    at = int(((indices < 0) | (indices >= bound)).to(torch.int8).argmax())
+    valid = f"valid are 0..{bound - 1}" if bound else "none is valid"
+    raise ValueError(
+        f"{name}[{at}] is {int(indices[at])}; {valid}, as S has shape {shape[0]}x{shape[1]}"
+    )
+
+
+def check_crow(crow: Tensor, nnz: int) -> None:
+    if int(crow[0]) != 0:
+        raise ValueError(f"crow_indices must start with 0, got {int(crow[0])}")
+    falls = crow[1:] < crow[:-1]
+    if bool(falls.any()):
+        at = int(falls.to(torch.int8).argmax())
+        raise ValueError(
+            f"crow_indices must never fall, got {int(crow[at])} then {int(crow[at + 1])} "
+            f"at positions {at} and {at + 1}"
+        )
+    if int(crow[-1]) != nnz:
+        raise ValueError(f"crow_indices must end with nnz = {nnz}, got {int(crow[-1])}")
