@@ -15,7 +15,10 @@ import torch
 
 _ROOT = Path(__file__).parent.parent
 _MEASURED = ("sddmm", "gemm_core", "datasets", "experiments")
-_LIBRARIES = ("torch", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x", "cuda-core")
+_LIBRARIES = (
+    *("torch", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x", "cuda-core"),
+    *("nvidia-cusparse", "nvidia-cusparse-cu12"),
+)
 
 
 @cache

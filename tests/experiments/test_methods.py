@@ -26,8 +26,11 @@ def case_of(
     return make_case("test", Config(matrix=source, k=k, dtype=dtype, device=device))
 
 
-# Methods that are a GPU kernel and nothing else.
-ON_GPU_ONLY = {"zcx"}
+# Methods that are a GPU kernel and nothing else, and what they say to a CPU.
+ON_GPU_ONLY = {
+    "zcx": "it is a GPU kernel",
+    "cusparse": "cuSPARSE computes on a GPU, not on a CPU",
+}
 
 
 @pytest.mark.parametrize("name", [name for name in methods.names() if name not in ON_GPU_ONLY])
@@ -51,7 +54,7 @@ def test_half_types_are_right_or_refused(name: str, dtype: str) -> None:
     method = methods.select([name])[name]
     reason = method.refuses(case)
     if name in ON_GPU_ONLY:
-        assert reason == "it is a GPU kernel"
+        assert reason == ON_GPU_ONLY[name]
     elif name in ("ours", "torch_dense"):
         assert reason is None
         values = method.prepare(case)()
