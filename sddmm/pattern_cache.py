@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
+from sddmm.comparison import same_indices
 from sddmm.indices import counts_changes
 from sddmm.pattern import SparsePattern
 
@@ -222,18 +222,6 @@ class PatternCache:
             if entry.growth != pattern.growth:
                 entry.growth, entry.bytes = pattern.growth, pattern.held_bytes
         return sum(entry.bytes for _, entry, _ in kept)
-
-
-def same_indices(known: SparsePattern, pattern: SparsePattern) -> bool:
-    """Whether patterns alike in shape, form and dtype hold the same indices; waits for the GPU."""
-    if pattern.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            "the indices of S cannot be looked at while a CUDA graph is captured, and torch does "
-            "not count all changes of them; capture the run of a plan, or give a SparsePattern"
-        )
-    return torch.equal(known.major_indices, pattern.major_indices) and torch.equal(
-        known.col_indices, pattern.col_indices
-    )
 
 
 def _counted(pattern: SparsePattern) -> bool:

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from sddmm import backends
+from sddmm.comparison import same_indices
 from sddmm.memory import out_of_memory, overlap
 from sddmm.operands import as_operands, differentiates, oriented, problem_of
 from sddmm.pattern import SparsePattern
-from sddmm.pattern_cache import PATTERNS, same_indices
+from sddmm.pattern_cache import PATTERNS
 from sddmm.problem import Problem
 
 _PLANS_PER_PATTERN = 16

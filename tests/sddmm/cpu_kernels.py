@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gemm_core.launch import Parameters
 from gemm_core.tensor_map import fits
-from sddmm import analysis, families, rates
+from sddmm import analysis, comparison, families, rates
 from sddmm.families import gather, tile, tile_tma, windows
 from sddmm.spec import KernelSpec
 
@@ -62,7 +62,7 @@ def use(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def loaded(spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Callable[..., None]:
         return CpuKernel(folder, spec, macros, parameters)
 
-    for module in (analysis, gather, tile, tile_tma, windows):
+    for module in (analysis, comparison, gather, tile, tile_tma, windows):
         monkeypatch.setattr(module, "loaded", loaded)
     monkeypatch.setattr(tile_tma, "tensor_map", tensor_map)
     monkeypatch.setattr(rates, "speed", lambda device: None)  # an H200's, as it is known

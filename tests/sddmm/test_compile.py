@@ -13,7 +13,7 @@ import torch
 
 from gemm_core.compile import CACHE_VARIABLE, Cubin, compile_kernel
 from gemm_core.device import Device
-from sddmm import analysis, families
+from sddmm import analysis, comparison, families
 from sddmm.families import gather, tile, tile_tma, windows
 from sddmm.partition import Nonzeros, TileList, TileStarts, TileWork, WindowList
 from sddmm.problem import Problem
@@ -122,7 +122,15 @@ def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
         assert compile_kernel(folder / source, made, arch, include).resources.spill_bytes == 0
 
 
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -> None:
+    source = families.KERNEL_FOLDER / comparison.SAME_INDICES.source
+    made = compile_kernel(source, dict(comparison.macros_of(dtype)), arch, families.INCLUDE)
+    assert made.resources.spill_bytes == 0
+
+
 def test_every_source_is_of_a_kernel() -> None:
     used = {spec.source for spec in KERNELS.values()}
-    used |= {analysis.ANALYSE.source, tile.BOUNDS.source}
+    used |= {analysis.ANALYSE.source, tile.BOUNDS.source, comparison.SAME_INDICES.source}
     assert {path.name for path in Path(families.KERNEL_FOLDER).glob("*.cu")} == used
