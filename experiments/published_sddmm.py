@@ -1,6 +1,7 @@
 """The published SDDMM log's four columns beside ours: what isratnisa and zcx take, and prepare.
 
-The log was taken on an RTX 4090, one pass without warming up: context, not comparison.
+The log was taken on an RTX 4090, one pass without warming up: context, not comparison. Its author's
+later system is https://github.com/CX9898/BSMR-SDDMM.
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import table
+from experiments.methods import introduction
 from experiments.record import Record
 
 LOG = Path(__file__).parent / "published" / "sddmm_log.csv"
 
 _METHODS = ("ours", "isratnisa", "zcx")
 _COLUMNS = ("isratnisa_sddmm_ms", "zcx_sddmm_ms", "isratnisa_other_ms", "zcx_other_ms")
+
+_SOURCE = (
+    "Times in ms; `other` is the preparation. `4090`: as published, by the authors' own code on an "
+    "RTX 4090, one pass without warming up: context, not comparison.\nThe log is of the author of "
+    "[BSMR-SDDMM](https://github.com/CX9898/BSMR-SDDMM); isratnisa there is "
+    "[cuSDDMM](https://github.com/isratnisa/SDDMM_GPU)."
+)
 
 Case = tuple[int, int, int, int]
 
@@ -55,11 +64,7 @@ def as_markdown(records: Sequence[Record]) -> str:
         rows.append(row)
     if not rows:
         return ""
-    return (
-        "Times in ms; `other` is the preparation. `4090`: as published, of an RTX 4090.\n\n"
-        + table.as_text(rows)
-        + "\n"
-    )
+    return f"{introduction(_METHODS)}\n{_SOURCE}\n\n{table.as_text(rows)}\n"
 
 
 def _ms(value: float | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from experiments import published_sddmm, table
-from experiments.methods import OURS
+from experiments.methods import OURS, introduction
 from experiments.record import Record, load_all
 from experiments.schema import ReportConfig
 
@@ -62,7 +62,8 @@ def as_markdown(records: list[Record]) -> str:
     sections = []
     for device in dict.fromkeys(_device(r) for r in records):
         own = [r for r in records if _device(r) == device]
-        lines = [f"## {device}", "", *provenance(own), "", table.as_text(table.rows(own))]
+        lines = [f"## {device}", "", *provenance(own)]
+        lines += ["", *_introduced(own, table.as_text(table.rows(own)))]
         notes = table.notes(own)
         if notes:
             lines += ["", *(f"* {note}" for note in notes)]
@@ -89,9 +90,15 @@ def as_summary(records: Sequence[Record]) -> str:
         first_us = {r.method: 1e3 * t for r in own if (t := r.median_first_call_ms) is not None}
         row["best other / ours"] = _lead(us)
         row["first call"] = _us(first_us[OURS]) if OURS in first_us else ""
-        row["best other / first call"] = _lead(first_us)
+        row["first call, best other / ours"] = _lead(first_us)
         rows.append(row)
-    return table.as_text(rows) + "\n"
+    return "\n".join(_introduced(records, table.as_text(rows))) + "\n"
+
+
+def _introduced(records: Sequence[Record], text: str) -> list[str]:
+    """A table's lines under the sentence that says whose methods it shows."""
+    sentence = introduction(r.method for r in records)
+    return [sentence, "", text] if sentence else [text]
 
 
 def _lead(us: dict[str, float]) -> str:

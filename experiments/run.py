@@ -49,6 +49,8 @@ def run(name: str, config: Config) -> list[Record]:
         for record in records:
             store.append(record)
     print(f"on {device_name(device_of(config))}")
+    if sentence := methods.introduction(record.method for record in records):
+        print(sentence)
     print(table.as_text(table.rows(records, cached)))
     for note in table.notes(records):
         print(f"  {note}")

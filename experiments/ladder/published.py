@@ -1,10 +1,11 @@
-"""The published HGEMM and SGEMM logs: other GPUs, hence context and no comparison."""
+"""The published HGEMM and SGEMM logs of LeetCUDA: other GPUs, hence context and no comparison."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
 
+SOURCE = "https://github.com/xlite-dev/LeetCUDA"
 LOG = Path(__file__).parent.parent / "published" / "gemm_log.csv"
 
 

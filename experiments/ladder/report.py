@@ -121,7 +121,11 @@ def as_markdown(records: Sequence[GemmRecord]) -> str:
             lines += ["", f"## {title(own)}, {shape}", "", as_text(own)]
     for family, gpu, shapes in _PUBLISHED:
         lines += ["", f"## Published {family} figures (GPU: {gpu}), TFLOP/s", ""]
-        lines += ["Another GPU, and its HGEMM sums in halves: context, not comparison.", ""]
+        lines += [
+            f"From the logs of [LeetCUDA]({published.SOURCE}). Another GPU, and its HGEMM sums in "
+            f"halves: context, not comparison.",
+            "",
+        ]
         found = published.best(family, shapes, gpu)
         lines.append(table.as_text([_published_row(name, found[name], shapes) for name in found]))
     return "\n".join(lines) + "\n"

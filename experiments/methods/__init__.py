@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 from torch import Tensor
@@ -28,6 +28,12 @@ from experiments.errors import ExperimentError
 Run = Callable[[], Tensor]
 
 OURS, BASELINE = "ours", "isratnisa"
+
+# Methods of other people that were written anew here, and whose they are.
+REIMPLEMENTED = {
+    "isratnisa": "cuSDDMM, Nisa et al., HiPC 2018",
+    "zcx": "the WMMA kernel of the published SDDMM log",
+}
 
 
 class Method(Protocol):
@@ -42,6 +48,16 @@ def first_call(method: Method, case: Case) -> Run:
     if public_call is not None:
         return cast(Run, public_call(case))
     return lambda: method.prepare(case)()
+
+
+def introduction(methods: Iterable[str]) -> str:
+    """The first sentence above a table of these methods: which are not their authors' code."""
+    methods = set(methods)
+    shown = [f"`{name}` ({whose})" for name, whose in REIMPLEMENTED.items() if name in methods]
+    if not shown:
+        return ""
+    be = "are re-implementations" if len(shown) > 1 else "is a re-implementation"
+    return f"{' and '.join(shown)} {be} of ours from a description, not the authors' code."
 
 
 def names() -> list[str]:

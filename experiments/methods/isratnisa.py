@@ -1,11 +1,11 @@
-"""isratnisa's cuSDDMM ("SM-L2"): its preparation, its kernel, and its loop over COO on the CPU.
+"""A re-implementation of isratnisa's cuSDDMM ("SM-L2") from a description; not the authors' code.
 
-Source: Nisa, Sukumaran-Rajam, Kurt, Hong, Sadayappan, "Sampled Dense Matrix Multiplication for
-High-Performance Machine Learning", HiPC 2018, and the published CPU reference, an OpenMP loop over
-the nonzeros. Re-implemented from a description. On a GPU it runs with the best of its four panel
-heights, half types as float32, converted in its preparation. On the CPU the panels of active
-rows only set the order of the nonzeros; shared memory, and with it the panel height, means nothing
-there.
+It has their preparation, their kernel, and their loop over COO on the CPU. Source: Nisa,
+Sukumaran-Rajam, Kurt, Hong, Sadayappan, "Sampled Dense Matrix Multiplication for High-Performance
+Machine Learning", HiPC 2018 (https://ieeexplore.ieee.org/document/8638042), published as
+https://github.com/isratnisa/SDDMM_GPU. On a GPU it runs with the best of its four panel heights,
+half types as float32, converted in its preparation. On the CPU the panels of active rows only set
+the order of the nonzeros; shared memory, and with it the panel height, means nothing there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""zcx: the published log's SDDMM by WMMA tiles of 16 x 16, with its tile index made on the CPU.
+"""A re-implementation of zcx, the SDDMM by WMMA tiles of 16 x 16 of the published log.
 
-Re-implemented from a description of the COO version. Operands whose sizes are no multiples of 16
-are padded with zeros, beforehand, which is not counted.
+It follows a description of the COO version, whose tile index is made on the CPU; it is not the
+author's code. The author's later system is https://github.com/CX9898/BSMR-SDDMM. Operands whose
+sizes are no multiples of 16 are padded with zeros, beforehand, which is not counted.
 """
 
 from __future__ import annotations

@@ -124,6 +124,9 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
     assert {path.name for path in output.iterdir()} == names
     text = (output / "report.md").read_text()
     assert "## a CPU" in text
+    lines = text.splitlines()
+    first_row = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    assert lines[first_row - 2].startswith("`isratnisa` (cuSDDMM")
     assert "* cusparse: skipped: no such library" in text
     assert text in capsys.readouterr().out
     rows = list(csv.DictReader(io.StringIO((output / "report.csv").read_text())))
@@ -136,13 +139,17 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
 
 def test_the_summary_sets_every_method_beside_ours() -> None:
     records = [record("ours", 0.25), record("isratnisa", 1.5), record("cusparse", 0.5)]
-    header, _, row = report.as_summary(records).splitlines()
+    sentence, _, header, _, row = report.as_summary(records).splitlines()
+    assert sentence == (
+        "`isratnisa` (cuSDDMM, Nisa et al., HiPC 2018) is a re-implementation of ours from a "
+        "description, not the authors' code."
+    )
     cells = dict(zip(header.split("|"), row.split("|"), strict=True))
     told = {name.strip(): cell.strip() for name, cell in cells.items()}
     assert (told["ours"], told["isratnisa"], told["cusparse"]) == ("500", "3,000", "1,000")
     assert told["best other / ours"] == "2.00"
     assert told["first call"] == "2,250"  # the median
-    assert told["best other / first call"] == "1.11"  # 2.5 ms over 2.25
+    assert told["first call, best other / ours"] == "1.11"  # 2.5 ms over 2.25
     assert "with preparation" not in told
 
 
@@ -160,7 +167,10 @@ def test_published_figures_stand_beside_ours_where_the_log_has_the_case() -> Non
     records = [
         record(name, ms, **size) for name, ms in (("ours", 0.1), ("isratnisa", 2), ("zcx", 9))
     ]
-    row = published_sddmm.as_markdown(records).splitlines()[-1].split("|")
+    text = published_sddmm.as_markdown(records)
+    assert text.startswith("`isratnisa` (cuSDDMM, Nisa et al., HiPC 2018) and `zcx` (")
+    assert "https://github.com/CX9898/BSMR-SDDMM" in text
+    row = text.splitlines()[-1].split("|")
     cells = [cell.strip() for cell in row]
     assert cells[4:6] == ["0.2", "1.5"]
     assert cells[-5:-1] == ["2.3", "102", "0.96", "1.27e+03"]
