@@ -45,8 +45,12 @@ def sddmm(
     a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
     a and b are. Differentiable in a, b and S's values. The same call gives the same bits.
 
-    Plans of torch indices are cached until those change in place; with numpy or scipy indices each
-    call prepares anew: make a `plan` for repeated products.
+    What is prepared for torch indices is kept while they live (`cache_info`, `set_cache_limit`,
+    `clear_cache`) and used for as long as they hold the same indices. Of a tuple's tensors torch
+    counts the changes; the indices of a torch sparse tensor are compared at every call, which waits
+    for the GPU and cannot be captured in a CUDA graph. A `SparsePattern` or a `plan` spares both.
+    With numpy or scipy indices each call prepares anew. (SparsePattern tells which changes torch
+    cannot count.)
 
     Raises TypeError or ValueError, naming the argument, for operands that do not fit S or each
     other, indices out of range, and kinds, dtypes or devices that are not supported.
@@ -63,7 +67,9 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     """beta * S + alpha * (a @ b) at S's nonzeros: torch.sparse.sampled_addmm for any S with values.
 
     Arguments, kinds and errors as in `sddmm`; S's values are added here, not multiplied. With
-    beta = 0 they are not read, so NaN in them does not spread.
+    beta = 0 they are not read, so NaN in them does not spread. Where torch's function differs: it
+    takes CSR tensors only, batches of them too, but not COO; with operands of several heads it
+    returns a batch of CSR tensors, and this function the values, (h, nnz).
     """
     sampling = read(S)
     if sampling.values is None:

@@ -63,8 +63,16 @@ def read(S: Any, known: bool = True) -> Sampling:
     package = type(S).__module__.partition(".")[0]
     if package in ("scipy", "cupyx") and getattr(S, "format", None) in ("coo", "csr", "csc"):
         return _from_scipy_like(S)
-    kind = f"a {package} matrix of format {S.format}" if hasattr(S, "format") else repr(type(S))
-    raise TypeError(f"S must be {KINDS}; got {kind}")
+    raise TypeError(f"S must be {KINDS}; got {_described(S, package)}")
+
+
+def _described(S: Any, package: str) -> str:
+    """What S is, and how to make something of it that is taken."""
+    if hasattr(S, "format"):
+        return f"a {package} matrix of format {S.format}; convert it with S.tocsr()"
+    if isinstance(S, (tuple, list)):
+        return f"a {type(S).__name__} of {len(S)}; a COO tuple has two index tensors and a shape"
+    return repr(type(S))
 
 
 def _other_than(S: SparsePattern, pattern: SparsePattern) -> SparsePattern | None:
@@ -72,8 +80,13 @@ def _other_than(S: SparsePattern, pattern: SparsePattern) -> SparsePattern | Non
 
 
 def _from_torch(S: Tensor) -> Sampling:
-    if S.dim() != 2 or (S.layout in (torch.sparse_coo, torch.sparse_csr) and S.dense_dim()):
-        raise ValueError(f"S must be a 2-D sparse tensor without dense dimensions, got {S.shape}")
+    if S.layout not in (torch.sparse_coo, torch.sparse_csr):
+        raise TypeError(f"S must be {KINDS}; got {_other_layout(S)}")
+    if S.dim() != 2 or S.dense_dim():
+        raise ValueError(
+            f"S must be a 2-D sparse tensor without dense dimensions, got shape {tuple(S.shape)}; "
+            f"call once for each matrix of a batch, or give operands with heads over one matrix"
+        )
     shape = (S.shape[0], S.shape[1])
     if S.layout == torch.sparse_coo:
         if S.requires_grad and not S.is_coalesced():
@@ -93,19 +106,31 @@ def _from_torch(S: Tensor) -> Sampling:
             )
 
         return Sampling(PATTERNS.of_sparse(pattern, S), values, wrap_coo, source=pattern)
-    if S.layout == torch.sparse_csr:
-        crow, cols = S.crow_indices(), S.col_indices()
+    crow, cols = S.crow_indices(), S.col_indices()
 
-        def wrap_csr(new: Tensor) -> Tensor:
-            return torch.sparse_csr_tensor(crow, cols, new, shape, check_invariants=False)
+    def wrap_csr(new: Tensor) -> Tensor:
+        return torch.sparse_csr_tensor(crow, cols, new, shape, check_invariants=False)
 
-        pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
-        return Sampling(PATTERNS.of_sparse(pattern, S), S.values(), wrap_csr, source=pattern)
-    raise TypeError(f"S must be {KINDS}; got a torch tensor of layout {S.layout}")
+    pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
+    return Sampling(PATTERNS.of_sparse(pattern, S), S.values(), wrap_csr, source=pattern)
+
+
+def _other_layout(S: Tensor) -> str:
+    """What a torch tensor of a layout that is not taken is, and what to give instead."""
+    if S.layout != torch.strided:
+        return f"a torch tensor of layout {S.layout}; convert it with S.to_sparse_csr()"
+    if S.dim() == 2 and S.shape[0] == 2 and not S.is_floating_point():
+        return (
+            "a dense 2 x E tensor of integers; if it is an edge_index, give the tuple "
+            "(edge_index[0], edge_index[1], (m, n)), whose first entry are the rows"
+        )
+    return "a dense torch tensor; convert a mask with S.to_sparse_csr()"
 
 
 def _from_scipy_like(S: Any) -> Sampling:
     """scipy.sparse and cupyx.scipy.sparse share their names; dlpack shares the memory."""
+    if len(S.shape) != 2:
+        raise ValueError(f"S must be a 2-D sparse matrix or array, got shape {S.shape}")
     on_gpu = type(S).__module__.startswith("cupyx")
 
     def tensor(array: Any, name: str) -> Tensor:

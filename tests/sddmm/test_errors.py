@@ -38,7 +38,36 @@ def csr(values: torch.Tensor) -> torch.Tensor:
         ((S, A.tolist(), B), TypeError, r"a must be a torch tensor, .*got <class 'list'>"),
         ((S, A.numpy().astype("U4"), B), TypeError, r"a has dtype <U4"),
         ((csr(torch.ones(6).double()), A, B), TypeError, r"S has values of torch.float64.*scale"),
-        ((torch.ones(4, 5), A, B), TypeError, r"S must be .*got a torch tensor of layout"),
+        (
+            (torch.ones(4, 5), A, B),
+            TypeError,
+            r"S must be .*got a dense torch tensor; .*to_sparse_csr",
+        ),
+        (
+            (torch.ones(4, 5).to_sparse_csc(), A, B),
+            TypeError,
+            r"sparse_csc; convert it with S.to_sp",
+        ),
+        (
+            (torch.ones(2, 9).long(), A, B),
+            TypeError,
+            r"edge_index, give the tuple \(edge_index\[0\]",
+        ),
+        (
+            (([0], [0]), A, B),
+            TypeError,
+            r"a tuple of 2; a COO tuple has two index tensors and a sh",
+        ),
+        (
+            (torch.ones(3, 4, 5).to_sparse_csr(), A, B),
+            ValueError,
+            r"once for each matrix of a batch",
+        ),
+        (
+            (scipy.sparse.coo_array(np.ones(3)), A, B),
+            ValueError,
+            r"S must be a 2-D sparse matrix or",
+        ),
         ((scipy.sparse.dia_array((4, 5)), A, B), TypeError, r"S must be .*of format dia"),
         (("S", A, B), TypeError, r"S must be a torch sparse COO or CSR tensor"),
         ((torch.zeros(2, 4, 5).to_sparse(), A, B), ValueError, r"S must be a 2-D sparse tensor"),
