@@ -101,7 +101,8 @@ def plan(
     """Do S's part of the work once: `plan(S, k=k, dtype=a.dtype).run(a, b)` gives sddmm's values.
 
     S, out_dtype, precision, alpha, scale: as in `sddmm`; S's values are referenced, not copied, and
-    so are its indices if they are torch's. A SparsePattern keeps what is prepared for it.
+    so are the index tensors of a tuple; a torch sparse tensor's are copied, as not all changes of
+    them are counted. A SparsePattern keeps what is prepared for it.
     k, dtype, heads: of the operands to come. backend: "cuda", "cpu", "torch_csr" or "reference" to
     demand one, whose refusal is then a ValueError; by default the first that does not refuse.
     kernel: demand one GPU kernel (`sddmm.registry.KERNELS`, or "hybrid"); by default the one that a

@@ -345,7 +345,10 @@ class SparsePattern:
 def _group(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Grouping:
     """Group by `major`, ascending in `minor` within a group, stable among duplicates."""
     order = row_major(major, minor, shape)
-    return Grouping(compress(major[order], shape[0]), minor[order], order)
+    grouping = Grouping(compress(major[order], shape[0]), minor[order], order)
+    if order.device.type == "cuda":  # who asks next may be on another stream
+        torch.cuda.current_stream(order.device).synchronize()
+    return grouping
 
 
 def _rebuilt(

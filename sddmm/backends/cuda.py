@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gemm_core.device import Device
 from gemm_core.device import device as device_of
+from gemm_core.launch import wait
 from sddmm import analysis, choose
 from sddmm.analysis import ROWS, Analysis, Wanted, crow_of
 from sddmm.families import Bound, Launch, gather, tile, tile_tma, windows
@@ -150,7 +151,7 @@ class _Preparation:
     def make(self, kernel: str | None, reuse: bool) -> GpuExecute:
         if kernel is not None:
             demanded = f"kernel   {kernel}, as demanded"
-            return self._execute(self._demanded(kernel), lambda: [demanded])
+            return self._settled(self._demanded(kernel), lambda: [demanded])
         if not reuse or self.problem.nnz == 0:
             least = f"kernel   {choose.GATHER}, which prepares least"
             return self._meanwhile(ROWS, self._gather, lambda: [least])[1]
@@ -162,7 +163,7 @@ class _Preparation:
             reason = functools.partial(_told, self.terms.without_tiles)
             if best == choose.GATHER:
                 return self._gathered(reason)
-            return self._execute(self._single(KERNELS[best]), reason)
+            return self._settled(self._single(KERNELS[best]), reason)
         if self.terms.all_tiles_pay or best == choose.GATHER:
             execute = self._made_for_even(spec)
             if execute is not None:
@@ -176,7 +177,7 @@ class _Preparation:
             launches = (self._tiled(spec, known, 1, profile.tiles),)
         else:
             launches = self._single(KERNELS[best])
-        return self._execute(launches, lambda: _told(ranked))
+        return self._settled(launches, lambda: _told(ranked))
 
     def _ranked(self, spec: KernelSpec, profile: choose.TileProfile) -> list[choose.Prediction]:
         by_tiles = choose.with_tiles(self.problem, spec, profile, self.terms.rates, self.device)
@@ -201,7 +202,7 @@ class _Preparation:
         known, execute = self._meanwhile(ROWS, self._gather, reason)
         if known.rows_ascend:
             return execute
-        return self._execute(self._single(KERNELS[choose.GATHER]), reason)
+        return self._settled(self._single(KERNELS[choose.GATHER]), reason)
 
     def _meanwhile(
         self, wanted: Wanted, make: Callable[[Analysis], Launch], reason: Reason
@@ -321,6 +322,12 @@ class _Preparation:
         if not found.finished:
             self.newest.append(found.finish())
             del self.newest[:-_ANALYSES_PER_PATTERN]
+
+    def _settled(self, launches: tuple[Launch, ...], reason: Reason) -> GpuExecute:
+        """Waits for the work arrays: the next call may come on another stream."""
+        if self.pattern.device.type == "cuda":
+            wait(self.device.index)
+        return self._execute(launches, reason)
 
     def _execute(self, launches: tuple[Launch, ...], reason: Reason) -> GpuExecute:
         return GpuExecute(launches, reason, self.terms.refusals, self.device.index)
