@@ -1,4 +1,4 @@
-"""On a GPU too no call is answered from what was prepared for other indices, or is not ready yet."""
+"""On a GPU no call is answered from what was prepared for other indices, or is not ready yet."""
 
 from __future__ import annotations
 
