@@ -45,10 +45,13 @@ def read(path: Path, file: BinaryIO, max_bytes: int) -> scipy.sparse.sparray:
         with NpyArchive(file) as archive:
             kind, promised = _promised(archive)
             refuse_too_large(path, promised, max_bytes)
-            arrays = [archive.read(name) for name in _MEMBERS[kind]]
-        if arrays[0].dtype == np.float16:  # scipy computes with none
-            arrays[0] = arrays[0].astype(np.float32)
-        return _MATRICES[kind](kind, (promised.rows, promised.cols), *arrays)
+            shape = (promised.rows, promised.cols)
+            bounds = _check_lengths(kind, shape, archive)  # before any of them takes memory
+            data = archive.read("data")
+            arrays = {name: _indices(name, archive.read(name)) for name in _MEMBERS[kind][1:]}
+        if data.dtype == np.float16:  # scipy computes with none
+            data = data.astype(np.float32)
+        return _matrix(kind, shape, data, arrays, bounds)
     except ArchiveError as error:
         raise file_error(path, f"not a sparse matrix saved by scipy: {error}") from None
 
@@ -86,80 +89,69 @@ def _checked_values(archive: NpyArchive) -> int:
     return count
 
 
-def _compressed(
-    kind: str, shape: tuple[int, int], data: np.ndarray, indices: np.ndarray, indptr: np.ndarray
-) -> scipy.sparse.sparray:
-    block = (1, 1)
-    if data.ndim != (3 if kind == "bsr" else 1):
-        raise ArchiveError(f"data of a {kind} matrix has shape {data.shape}")
+def _check_lengths(
+    kind: str, shape: tuple[int, int], archive: NpyArchive
+) -> dict[str, tuple[int, int]]:
+    """The begin and the end of what each index array may hold, once all lengths fit together."""
+    rows, cols = shape
+    data = archive.header("data")[1]
+    if len(data) != {"bsr": 3, "dia": 2}.get(kind, 1):
+        raise ArchiveError(f"data of a {kind} matrix has shape {data}")
     if kind == "bsr":
-        block = data.shape[1:]
-        if min(block) < 1 or shape[0] % block[0] or shape[1] % block[1]:
-            raise ArchiveError(f"blocks of {block} do not divide its shape {shape}")
-    rows, cols = shape[0] // block[0], shape[1] // block[1]
-    major, minor = (cols, rows) if kind == "csc" else (rows, cols)
-    indices, indptr = _indices("indices", indices), _indices("indptr", indptr)
-    if len(data) != indices.size:
-        raise ArchiveError(f"{len(data)} values with {indices.size} indices")
-    if indptr.size != major + 1:
-        raise ArchiveError(f"indptr has {indptr.size} entries, {major + 1} expected")
-    if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
-        raise ArchiveError(f"indptr does not rise from 0 to {indices.size}")
-    _check_range("indices", indices, 0, minor)
+        if min(data[1:]) < 1 or rows % data[1] or cols % data[2]:
+            raise ArchiveError(f"blocks of {data[1]}x{data[2]} do not divide {rows}x{cols}")
+        rows, cols = rows // data[1], cols // data[2]
+    if kind in ("coo", "dia"):
+        bounds = {"row": (0, rows), "col": (0, cols), "offsets": (1 - rows, cols)}
+        lengths = dict.fromkeys(bounds, data[0])
+    else:
+        major, minor = (cols, rows) if kind == "csc" else (rows, cols)
+        bounds = {"indices": (0, minor), "indptr": (0, data[0] + 1)}
+        lengths = {"indices": data[0], "indptr": major + 1}
+    for name in _MEMBERS[kind][1:]:
+        dtype, length = archive.header(name)
+        if dtype.kind not in "iu" or length != (lengths[name],):
+            raise ArchiveError(
+                f"{name} must be {lengths[name]} integers, got {dtype} of shape {length}"
+            )
+    return bounds
+
+
+def _matrix(
+    kind: str,
+    shape: tuple[int, int],
+    data: np.ndarray,
+    arrays: dict[str, np.ndarray],
+    bounds: dict[str, tuple[int, int]],
+) -> scipy.sparse.sparray:
+    for name, array in arrays.items():
+        begin, end = bounds[name]
+        if array.size and not begin <= array.min() <= array.max() < end:
+            raise ArchiveError(
+                f"{name} holds {array.min()}..{array.max()}, which lies outside its shape: "
+                f"{begin}..{end - 1} expected"
+            )
+    if kind == "coo":
+        return scipy.sparse.coo_array((data, (arrays["row"], arrays["col"])), shape=shape)
+    if kind == "dia":
+        if np.unique(arrays["offsets"]).size != len(data):
+            raise ArchiveError("offsets holds a diagonal twice")
+        return scipy.sparse.dia_array((data, arrays["offsets"]), shape=shape)
+    indptr = arrays["indptr"]
+    if indptr[0] != 0 or indptr[-1] != len(data) or (indptr[1:] < indptr[:-1]).any():
+        raise ArchiveError(f"indptr does not rise from 0 to {len(data)}")
     make = {
         "csr": scipy.sparse.csr_array,
         "csc": scipy.sparse.csc_array,
         "bsr": scipy.sparse.bsr_array,
     }
-    return make[kind]((data, indices, indptr), shape=shape)
-
-
-def _coordinates(
-    kind: str, shape: tuple[int, int], data: np.ndarray, row: np.ndarray, col: np.ndarray
-) -> scipy.sparse.sparray:
-    row, col = _indices("row", row), _indices("col", col)
-    if data.ndim != 1 or not data.size == row.size == col.size:
-        raise ArchiveError(f"{data.shape} values with {row.size} rows and {col.size} columns")
-    _check_range("row", row, 0, shape[0])
-    _check_range("col", col, 0, shape[1])
-    return scipy.sparse.coo_array((data, (row, col)), shape=shape)
-
-
-def _diagonals(
-    kind: str, shape: tuple[int, int], data: np.ndarray, offsets: np.ndarray
-) -> scipy.sparse.sparray:
-    offsets = _indices("offsets", offsets)
-    if data.ndim != 2 or len(data) != offsets.size:
-        raise ArchiveError(f"values of shape {data.shape} with {offsets.size} offsets")
-    if np.unique(offsets).size != offsets.size:
-        raise ArchiveError("offsets holds a diagonal twice")
-    _check_range("offsets", offsets, 1 - shape[0], shape[1])
-    return scipy.sparse.dia_array((data, offsets), shape=shape)
-
-
-_MATRICES = {
-    "csr": _compressed,
-    "csc": _compressed,
-    "bsr": _compressed,
-    "coo": _coordinates,
-    "dia": _diagonals,
-}
+    return make[kind]((data, arrays["indices"], indptr), shape=shape)
 
 
 def _indices(name: str, array: np.ndarray) -> np.ndarray:
-    """The array as scipy has its indices: one dimension, int32 or int64."""
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise ArchiveError(f"{name} must be integers, got {array.dtype} of shape {array.shape}")
+    """The array as scipy has its indices, int32 or int64."""
     if array.dtype in (np.int32, np.int64):
         return array
     if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
         raise ArchiveError(f"{name} holds {array.max()}, which exceeds int64")
     return array.astype(np.int64)
-
-
-def _check_range(name: str, array: np.ndarray, begin: int, end: int) -> None:
-    if array.size and not begin <= array.min() <= array.max() < end:
-        raise ArchiveError(
-            f"{name} holds {array.min()}..{array.max()}, which lies outside its shape: "
-            f"{begin}..{end - 1} expected"
-        )
