@@ -24,7 +24,9 @@ import scipy.sparse
 from datasets.limits import Size, refuse_too_large
 from datasets.open_file import file_error, quoted
 
-# The comments and the size line must lie within the first block.
+# The banner, the comments and the size line must lie within so many bytes.
+_LONGEST_HEAD = 2**20
+# Bytes of entries that are checked and parsed at once.
 _BLOCK = 4 * 2**20
 # The format's own bound.
 _LONGEST_LINE = 1024
@@ -79,7 +81,7 @@ class Header:
 
 def size(path: Path, file: BinaryIO) -> Size:
     """The rows, columns and nonzeros that the header promises and the file's bytes can hold."""
-    head, held = _header(path, _text(path, file).read(_BLOCK)), _most_bytes(path, file)
+    head, held = _header(path, _text(path, file).read(_LONGEST_HEAD)), _most_bytes(path, file)
     entries = min(head.entries, held // head.bytes_per_entry + 1)
     return Size(head.rows, head.cols, entries * (1 if head.symmetry == "general" else 2))
 
@@ -87,7 +89,7 @@ def size(path: Path, file: BinaryIO) -> Size:
 def read(path: Path, file: BinaryIO, max_bytes: int) -> scipy.sparse.coo_array:
     """The matrix with symmetric halves expanded and duplicates kept."""
     stream = _text(path, file)
-    first = stream.read(_BLOCK)
+    first = stream.read(_LONGEST_HEAD)
     head = _header(path, first)
     capacity = min(head.entries, _most_bytes(path, file) // head.bytes_per_entry + 1)
     expanded = capacity * (1 if head.symmetry == "general" else 2)
@@ -134,8 +136,9 @@ def _header(path: Path, text: bytes) -> Header:
                 raise file_error(path, f"a {symmetry} matrix is square, got {rows}x{cols}", number)
             return Header(field, symmetry, rows, cols, entries, number, end or len(text))
         begin = end
-    if len(text) >= _BLOCK:
-        raise file_error(path, f"no line 'rows cols entries' in the first {_BLOCK} bytes", number)
+    if len(text) >= _LONGEST_HEAD:
+        words = f"no line 'rows cols entries' in the first {_LONGEST_HEAD} bytes"
+        raise file_error(path, words, number)
     raise file_error(path, "the file ends before the line 'rows cols entries'", number)
 
 
@@ -221,9 +224,12 @@ class _Entries:
             blank + entries < lines
             or longest > _LONGEST_LINE
             or self._count + entries > self._row.size
-            or self._blank_lines > _MAX_BLANK_LINES + self._count + entries
         ):
             self._refuse(text)
+        if self._blank_lines > _MAX_BLANK_LINES + self._count + entries:
+            raise file_error(
+                self._path, f"more than {_MAX_BLANK_LINES} blank lines", self._lines + lines
+            )
         if entries:
             if any(b" +" in line for line in outlines):  # a sign that scipy's reader refuses
                 text = text.replace(b" +", b" ").replace(b"\t+", b" ")
@@ -266,24 +272,22 @@ class _Entries:
 
     def _refuse(self, text: bytes) -> None:
         """Raises the FileError of the first wrong line of a block, which has one."""
-        count, blank = self._count, self._blank_lines
-        for number, line in enumerate(text.split(b"\n")[:-1], self._lines + 1):
-            reason = self._reason(line, count)
+        count = self._count
+        lines = zip(text.split(b"\n"), _outlines(text), strict=False)
+        for number, (line, outline) in enumerate(lines, self._lines + 1):
+            if len(line) <= _LONGEST_LINE and _BLANK.fullmatch(outline):
+                continue
+            reason = self._reason(line, outline, count)
             if reason:
                 raise file_error(self._path, reason, number)
-            count += bool(line.strip())
-        if blank > _MAX_BLANK_LINES:
-            raise file_error(self._path, f"more than {_MAX_BLANK_LINES} blank lines", number)
+            count += 1
         raise file_error(self._path, "cannot be read by scipy", self._lines + 1)
 
-    def _reason(self, line: bytes, count: int) -> str | None:
+    def _reason(self, line: bytes, outline: bytes, count: int) -> str | None:
         """Why a line is wrong that follows `count` entries; None if it is right."""
         head = self._head
         if len(line) > _LONGEST_LINE:
             return f"longer than {_LONGEST_LINE} characters"
-        (outline,) = _outlines(line + b"\n")
-        if _BLANK.fullmatch(outline):
-            return None
         if count == head.entries:
             return f"too many lines: {head.entries} entries expected"
         words = line.split()

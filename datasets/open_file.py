@@ -29,8 +29,8 @@ def quoted(text: bytes | str) -> str:
     """The beginning of a text as it stands in an error."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
-    text = text.strip(" \t\r\n")
-    return ascii(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "...")
+    shown = ascii(text.strip(" \t\r\n"))
+    return shown if len(shown) <= _MAX_QUOTED else shown[:_MAX_QUOTED] + "...'"
 
 
 @contextmanager
