@@ -120,8 +120,8 @@ def refuse_too_large(name: str, source: Source, config: Config) -> None:
         )
 
 
-def make_case(name: str, config: Config) -> Case:
-    """Load or generate the matrix and draw the operands."""
+def make_case(name: str, config: Config, defined: dict[str, Any] | None = None) -> Case:
+    """Load or generate the matrix and draw the operands. defined: its definition, if it is known"""
     source = source_of(config)
     device = device_of(config)
     try:
@@ -143,7 +143,7 @@ def make_case(name: str, config: Config) -> Case:
     )
     return Case(
         matrix=name,
-        definition=definition(source),
+        definition=definition(source) if defined is None else defined,
         pattern=pattern,
         a=a,
         b=b_t.mT,
@@ -155,4 +155,7 @@ def make_case(name: str, config: Config) -> Case:
 
 def definition(source: Source) -> dict[str, Any]:
     """What makes a matrix what it is, for the record and its key."""
-    return {"source": type(source).__name__, **asdict(source)}
+    try:
+        return source.definition()
+    except ValueError as error:  # a file that is absent or cannot be read
+        raise ExperimentError(str(error)) from None

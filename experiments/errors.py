@@ -9,3 +9,7 @@ class ExperimentError(CompactHydraException):
 
 class RowsFailed(ExperimentError):
     """A run ended with rows that are wrong or failed; the table has said which."""
+
+
+class RecordsLost(ExperimentError):
+    """A run ended with records that could not be kept; the table has been shown."""

@@ -14,9 +14,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.methods import BASELINE, names
+from experiments import methods
+from experiments.methods import BASELINE
 from experiments.record import Record
-from experiments.table import speedups
+from experiments.table import shown_names, speedups
 
 
 def draw(records: list[Record], output: Path) -> list[Path]:
@@ -38,9 +39,15 @@ def _figure(
     value_of: Callable[[Record], float],
     format_value: Callable[[float], str],
 ) -> Figure:
-    """A panel per matrix and dtype: each method's geometric mean over the other axis."""
+    """A panel per place, matrix and dtype: each method's geometric mean over the other axis."""
     speedup = speedups(records)
-    panels = list(dict.fromkeys((r.matrix, r.dtype) for r in records if r.key in speedup))
+    names = shown_names(records)
+
+    def panel_of(r: Record) -> tuple[tuple[str, int | None], str, str]:
+        return r.place, names[r.case], r.dtype
+
+    panels = list(dict.fromkeys(panel_of(r) for r in records if r.key in speedup))
+    places = {place for place, _, _ in panels}
     columns = min(3, max(1, len(panels)))
     rows = -(-max(1, len(panels)) // columns)
     figure, grid = plt.subplots(
@@ -48,14 +55,17 @@ def _figure(
     )
     for ax in grid.flat[len(panels) :]:
         ax.set_axis_off()
-    for ax, (matrix, dtype) in zip(grid.flat, panels, strict=False):
-        own = [r for r in records if (r.matrix, r.dtype) == (matrix, dtype) and r.key in speedup]
+    for ax, panel in zip(grid.flat, panels, strict=False):
+        own = [r for r in records if panel_of(r) == panel and r.key in speedup]
         ticks = sorted({value_of(r) for r in own})
-        for index, method in enumerate(names()):
+        for index, method in enumerate(methods.names()):
             _line(
                 ax, [r for r in own if r.method == method], method, index, ticks, value_of, speedup
             )
-        ax.set_title(f"{matrix}, {dtype}", fontsize=10)
+        title = ", ".join(panel[1:])
+        if len(places) > 1:
+            title = f"{own[0].place_name}\n{title}"
+        ax.set_title(title, fontsize=10)
         ax.set_xticks(range(len(ticks)), [format_value(x) for x in ticks], fontsize=8)
         ax.set_xlabel(label)
         ax.set_ylabel(f"speed-up over {BASELINE}")

@@ -46,13 +46,15 @@ def as_markdown(records: Sequence[Record]) -> str:
     cases: dict[tuple[object, ...], dict[str, Record]] = {}
     for record in records:
         if record.method in _METHODS and record.median_ms is not None:
-            cases.setdefault(table.case_of(record), {})[record.method] = record
+            cases.setdefault(record.case, {})[record.method] = record
     rows = []
+    places = {record.place for own in cases.values() for record in own.values()}
     for by_method in cases.values():
         if len(by_method) < len(_METHODS):
             continue
         ours = by_method["ours"]
-        row = {"matrix": ours.matrix, "nnz": f"{ours.nnz:,}", "K": str(ours.k)}
+        row = {"device": ours.place_name} if len(places) > 1 else {}
+        row |= {"matrix": ours.matrix, "nnz": f"{ours.nnz:,}", "K": str(ours.k)}
         for method in _METHODS:
             row[f"{method}_sddmm"] = _ms(by_method[method].median_ms)
             row[f"{method}_other"] = _ms(by_method[method].prepare_ms)

@@ -1,21 +1,14 @@
-"""Records: one JSON line for each method of a case, and the store that holds them."""
+"""Records: what is known of one method on one case."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
 
 import numpy as np
-
-from experiments.errors import ExperimentError, RowsFailed
-
-_log = logging.getLogger(__name__)
 
 STATUSES = ("ok", "skipped", "wrong", "failed", "out_of_memory", "timeout", "cached")
 BAD = ("wrong", "failed", "out_of_memory", "timeout")
@@ -28,7 +21,7 @@ class Record:
     key: what was measured, by which code, where; equal keys mean the same measurement. session:
     rows of one session were measured interleaved. prepare_ms: the median of several preparations.
     first_call_ms: wall times of whole calls on indices never seen; empty in records made before it
-    was measured. error: largest error relative to |a_i| |b_j|.
+    was measured. error: largest error relative to |a_i| |b_j|. date: when the session began, UTC.
     """
 
     key: str
@@ -51,10 +44,33 @@ class Record:
     wrong: int = 0
     error: float | None = None
     environment: dict[str, Any] = field(default_factory=dict)
+    date: str = ""
 
     @property
     def sparsity(self) -> float:
-        return 1 - self.nnz / (self.m * self.n)
+        """The fraction of entries that are not stored; 1 for a matrix without entries."""
+        entries = self.m * self.n
+        return 1 - self.nnz / entries if entries else 1.0
+
+    @property
+    def place(self) -> tuple[str, int | None]:
+        """The device, and on a CPU the number of threads: times of two places never mix."""
+        return place_of(self.environment)
+
+    @property
+    def place_name(self) -> str:
+        device, threads = self.place
+        return device if threads is None else f"{device}, {threads} threads"
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        """What rows must have in common to be compared."""
+        # A file is known by its content; its path may change.
+        defined = {name: value for name, value in self.definition.items() if name != "path"}
+        content = json.dumps(defined, sort_keys=True, default=str)
+        name = self.matrix if not defined.get("digest") else ""
+        sizes = (self.m, self.n, self.nnz, self.k)
+        return (*self.place, name, content, *sizes, self.dtype, self.seed)
 
     @property
     def median_ms(self) -> float | None:
@@ -79,101 +95,12 @@ def key_of(parts: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-Kind = TypeVar("Kind", bound="Keyed")
+def now() -> str:
+    """The present date and time, UTC, as ISO 8601 has it."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Keyed(Protocol):
-    """What a store holds: dataclasses with a key, measured in a session."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-    key: str
-    session: str
-
-
-def load_all(paths: Iterable[str], kind: type[Kind], command: str) -> list[Kind]:
-    """All records of these files, in their order. command: what would have measured some."""
-    paths, records = list(paths), []
-    for path in paths:
-        if not Path(path).is_file():
-            raise ExperimentError(
-                f"no records at {path}; measure some with `python -m experiments {command}`"
-            )
-        records += Store(path, kind).load().values()
-    if not records:
-        raise ExperimentError(f"no records in {', '.join(paths)}")
-    return records
-
-
-def refuse_bad(statuses: Mapping[str, str]) -> None:
-    """RowsFailed if a row, by name, is wrong or failed."""
-    bad = [name for name, status in statuses.items() if status in BAD]
-    if bad:
-        raise RowsFailed(f"{len(bad)} of {len(statuses)} rows are not right: {', '.join(bad)}")
-
-
-class Store(Generic[Kind]):
-    """A file of JSON lines that only grows; of equal keys the last counts. kind: of its records."""
-
-    def __init__(self, path: str | Path, kind: type[Kind]) -> None:
-        self.path, self.kind = Path(path), kind
-
-    def load(self) -> dict[str, Kind]:
-        """All records by key. A last line cut off by a crash is passed over with a warning."""
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        except (OSError, UnicodeDecodeError) as error:
-            raise ExperimentError(f"cannot read records from {self.path}: {error}") from None
-        records = {}
-        lines = text.split("\n")
-        for number, line in enumerate(lines, start=1):
-            if not line:
-                continue
-            try:
-                record = self._parse(line)
-            except (ValueError, TypeError) as error:
-                if number == len(lines):  # no newline: it was being written
-                    _log.warning("%s: line %d is cut off; passed over", self.path, number)
-                    continue
-                raise ExperimentError(f"{self.path}: line {number} is no record: {error}") from None
-            records[record.key] = record
-        return records
-
-    def session(self, keys: Iterable[str]) -> list[Kind]:
-        """The records of these keys if all are here and of one session, else none.
-
-        Only times of one interleaved session compare.
-        """
-        known = self.load()
-        found = [known.get(key) for key in keys]
-        records = [record for record in found if record is not None]
-        whole = len(records) == len(found) and len({record.session for record in records}) == 1
-        return records if whole else []
-
-    def append(self, record: Kind) -> None:
-        """Add a line in one write, so that concurrent runs do not mix theirs."""
-        line = json.dumps(asdict(record), allow_nan=True) + "\n"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            if self._cut_off():
-                line = "\n" + line
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
-
-    def _cut_off(self) -> bool:
-        """Whether a crash left a last line without its end."""
-        with open(self.path, "rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return False
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) != b"\n"
-
-    def _parse(self, line: str) -> Kind:
-        values = json.loads(line)
-        if not isinstance(values, dict):
-            raise ValueError(f"an object is expected, got {type(values).__name__}")
-        known = {f.name for f in fields(self.kind)}
-        return self.kind(**{name: value for name, value in values.items() if name in known})
+def place_of(environment: dict[str, Any]) -> tuple[str, int | None]:
+    """The device of an environment, and its threads if it is a CPU."""
+    device = str(environment.get("device", "unknown device"))
+    return device, None if environment.get("gpu") else environment.get("threads")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments import published_sddmm, table
+from experiments import methods, published_sddmm, table
 from experiments.methods import OURS, introduction
-from experiments.record import Record, load_all
+from experiments.record import Record
 from experiments.schema import ReportConfig
+from experiments.store import load_all
 
 
 class Measured(Protocol):
     """A record that says where it comes from."""
 
     environment: dict[str, Any]
+    date: str
 
 
 def report(config: ReportConfig) -> None:
@@ -50,19 +53,22 @@ def can_draw() -> bool:
 
 
 def merge(paths: Iterable[str]) -> list[Record]:
-    """The newest record of every method on every case and device, cases in order of appearance."""
+    """The newest record of every method on every case, in order of devices and sizes."""
     newest: dict[tuple[object, ...], Record] = {}
     for record in load_all(paths, Record, "run"):
-        newest[(_device(record), *table.case_of(record)[1:], record.method)] = record
+        newest[(*record.case, record.method)] = record
     return sorted(newest.values(), key=_order)
 
 
 def as_markdown(records: list[Record]) -> str:
-    """A section per device: where it was measured, the table, and why rows have no time."""
+    """A section per place: where it was measured, the table, and why rows have no time.
+
+    A place is a device, or a number of threads on one that was used with several.
+    """
     sections = []
-    for device in dict.fromkeys(_device(r) for r in records):
-        own = [r for r in records if _device(r) == device]
-        lines = [f"## {device}", "", *provenance(own)]
+    for place in dict.fromkeys(r.place for r in records):
+        own = [r for r in records if r.place == place]
+        lines = [f"## {_place(own[0], records)}", "", *provenance(own)]
         lines += ["", *_introduced(own, table.as_text(table.rows(own)))]
         notes = table.notes(own)
         if notes:
@@ -79,20 +85,26 @@ def as_summary(records: Sequence[Record]) -> str:
     cases: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         if record.median_ms is not None:
-            cases.setdefault((_device(record), *table.case_of(record)), []).append(record)
-    methods = list(dict.fromkeys(r.method for own in cases.values() for r in own))
+            cases.setdefault(record.case, []).append(record)
+    used = list(dict.fromkeys(r.method for own in cases.values() for r in own))
     rows = []
+    several = len({r.place for own in cases.values() for r in own}) > 1
+    names = table.shown_names(records)
+    run = table.runs(records)
     for own in cases.values():
         us = {r.method: 1e3 * (r.median_ms or 0.0) for r in own}
-        row = {"matrix": own[0].matrix, "nnz": f"{own[0].nnz:,}", "K": str(own[0].k)}
+        row = {"device": _place(own[0], records)} if several else {}
+        row |= {"matrix": names[own[0].case], "nnz": f"{own[0].nnz:,}", "K": str(own[0].k)}
         row["dtype"] = own[0].dtype
-        row |= {method: f"{_us(us[method])}" if method in us else "" for method in methods}
+        cells = {r.method: f"{_us(us[r.method])} {run.get(r.key, '')}".strip() for r in own}
+        row |= {method: cells.get(method, "") for method in used}
         first_us = {r.method: 1e3 * t for r in own if (t := r.median_first_call_ms) is not None}
         row["best other / ours"] = _lead(us)
         row["first call"] = _us(first_us[OURS]) if OURS in first_us else ""
         row["first call, best other / ours"] = _lead(first_us)
         rows.append(row)
-    return "\n".join(_introduced(records, table.as_text(rows))) + "\n"
+    told = f"\n\n{table.NOT_INTERLEAVED}." if run else ""
+    return "\n".join(_introduced(records, table.as_text(rows))) + told + "\n"
 
 
 def _introduced(records: Sequence[Record], text: str) -> list[str]:
@@ -112,8 +124,8 @@ def _us(time: float) -> str:
 
 
 def provenance(records: Sequence[Measured]) -> list[str]:
-    """One line for each environment that the records come from."""
-    told = {}
+    """One line for each environment that the records come from, with the days of measuring."""
+    days: dict[str, set[str]] = {}
     for r in records:
         e = r.environment
         libraries = ", ".join(f"{name} {v}" for name, v in e.get("libraries", {}).items())
@@ -123,16 +135,30 @@ def provenance(records: Sequence[Measured]) -> list[str]:
             f"Python {e.get('python')}, {libraries}; commit {str(e.get('commit'))[:12]}{dirty}"
         )
         gpu = e.get("gpu")
-        told[line + (f"; GPU {gpu}" if gpu else "")] = None
-    return list(told)
+        days.setdefault(line + (f"; GPU {gpu}" if gpu else ""), set()).add(r.date[:10])
+    return [line + _span({day for day in found if day}) for line, found in days.items()]
+
+
+def _span(days: set[str]) -> str:
+    if not days:
+        return ""
+    first, last = min(days), max(days)
+    return f"; measured {first}" + (f" to {last}" if last != first else "")
 
 
 def _order(r: Record) -> tuple[object, ...]:
-    return (_device(r), r.m * r.n, r.matrix, r.dtype, r.nnz * -1, r.k, r.seed)
+    device, threads = r.place
+    sizes = (r.m * r.n, r.matrix, r.dtype, r.nnz * -1, r.k, r.seed)
+    definition = json.dumps(r.definition, sort_keys=True, default=str)
+    known = methods.names()
+    rank = known.index(r.method) if r.method in known else len(known)
+    return (device, threads or 0, *sizes, definition, rank, r.method)
 
 
-def _device(r: Record) -> str:
-    return str(r.environment.get("device", "unknown device"))
+def _place(r: Record, records: Sequence[Record]) -> str:
+    """The device; with the number of threads where records of several are shown."""
+    device = r.place[0]
+    return r.place_name if len({s.place for s in records if s.place[0] == device}) > 1 else device
 
 
 def write(path: Path, text: str) -> Path:

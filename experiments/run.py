@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import statistics
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from experiments import methods, table
 from experiments.case import Case, definition, device_of, make_case, source_of
-from experiments.environment import device_name, environment, source_digest
+from experiments.digest import code_of, libraries_of, measured_code
+from experiments.environment import device_name, environment
 from experiments.methods import Method, Run
 from experiments.progress import progress
-from experiments.record import Record, Store, key_of, refuse_bad
+from experiments.record import Record, key_of, now
 from experiments.schema import Config
+from experiments.store import Keeper, Store
 from experiments.timing import (
     TimedOut,
     deadline,
@@ -32,48 +37,61 @@ from sddmm.testing import poisoned_outputs
 def run(name: str, config: Config) -> list[Record]:
     """Measure the methods on matrix `name`, print the table, return its records.
 
-    A case whose rows are all in the store is shown from there. Otherwise all its methods are
-    measured anew, because only times of one interleaved session compare. Raises RowsFailed if a
-    row is wrong or failed, when the table has been printed.
+    A row that the store holds is shown from there; the others are measured, interleaved with each
+    other, and the table says which rows are of different runs. Raises RecordsLost or RowsFailed,
+    when the table has been printed, if a record was not kept or a row is wrong or failed.
     """
     chosen = methods.select(list(config.methods))
     store = Store(config.records, Record)
-    keys = {method: _key(name, config, method) for method in chosen}
-    records = [] if config.force else store.session(keys.values())
-    cached = bool(records)
-    if not cached:
+    defined = definition(source_of(config))
+    keys = {method: _key(config, defined, method, chosen[method]) for method in chosen}
+    known = {} if config.force else store.load()
+    found = {method: known[key] for method, key in keys.items() if key in known}
+    missing = {method: chosen[method] for method in chosen if method not in found}
+    keep = Keeper(store)
+    measured: list[Record] = []
+    if missing:
+        store.refuse_unwritable()
         with progress() as say:
             say(f"{name}: loading")
-            case = make_case(name, config)
-            records = _measure(case, config, chosen, keys, say)
-        for record in records:
-            store.append(record)
-    print(f"on {device_name(device_of(config))}")
+            case = make_case(name, config, defined)
+            measured = _measure(case, config, missing, keys, say, keep)
+    fresh = {record.method: record for record in measured}
+    # The same matrix may have been measured under another name.
+    records = [fresh.get(m) or replace(found[m], matrix=name) for m in chosen]
+    _show(records, device_name(device_of(config)), [record.key for record in found.values()])
+    keep.finish({record.method: record.status for record in records})
+    return records
+
+
+def _show(records: Sequence[Record], device: str, cached: Sequence[str]) -> None:
+    print(f"on {device}")
     if sentence := methods.introduction(record.method for record in records):
         print(sentence)
     print(table.as_text(table.rows(records, cached)))
     for note in table.notes(records):
         print(f"  {note}")
     print(flush=True)
-    refuse_bad({record.method: record.status for record in records})
-    return records
 
 
-def _key(name: str, config: Config, method: str) -> str:
+def _key(config: Config, defined: dict[str, Any], name: str, method: Method) -> str:
+    """The digest of what is measured: the case, the method's code, the device."""
     device = device_of(config)
+    files = [Path(path)] if (path := getattr(method, "__file__", None)) else []
     return key_of(
         {
-            "matrix": name,
-            "definition": definition(source_of(config)),
+            # A file is known by its content, wherever it lies.
+            "definition": {what: value for what, value in defined.items() if what != "path"},
+            "loader": code_of(Path(inspect.getfile(source_of(config).loader()))),
             "k": config.k,
             "dtype": config.dtype,
             "seed": config.seed,
             "timing": vars(config.timing),
-            "method": method,
+            "method": name,
+            "code": measured_code(*files),
+            "libraries": libraries_of(*files),
             "device": device_name(device),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "source": source_digest(),
+            "threads": None if device.startswith("cuda") else torch.get_num_threads(),
         }
     )
 
@@ -84,8 +102,10 @@ def _measure(
     chosen: dict[str, Method],
     keys: dict[str, str],
     say: Callable[[str], None],
+    keep: Callable[[Record], None],
 ) -> list[Record]:
-    session = uuid.uuid4().hex
+    """Records of these methods; each is given to keep() as soon as nothing will change it."""
+    session, date = uuid.uuid4().hex, now()
     records = {
         name: Record(
             key=keys[name],
@@ -101,6 +121,7 @@ def _measure(
             method=name,
             status="failed",
             environment=environment(case.device),
+            date=date,
         )
         for name in chosen
     }
@@ -113,6 +134,8 @@ def _measure(
         right = _prepared_and_right(method, case, config, truth, records[name])
         if right is not None:
             runs[name], first_ms[name] = right
+        else:
+            keep(records[name])
     say(f"{case.matrix} k={case.k}: timing {', '.join(runs)}")
     # The first time compiled kernels and set libraries up; from now on it is preparation alone.
     prepare = {name: functools.partial(chosen[name].prepare, case) for name in runs}
@@ -122,11 +145,13 @@ def _measure(
     for name, error in (call_errors | errors).items():
         del runs[name]
         _fail(records[name], error)
+        keep(records[name])
     for name in runs:
         records[name].prepare_ms = statistics.median(prepared_ms[name])
         records[name].first_call_ms = calls_ms[name]
     for name, samples in interleaved_ms(runs, first_ms, config.timing, case.device).items():
         records[name].samples_ms = samples
+        keep(records[name])
     return list(records.values())
 
 

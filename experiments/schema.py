@@ -42,6 +42,14 @@ class Source:
     def load(self) -> scipy.sparse.csr_array:
         raise NotImplementedError
 
+    def loader(self) -> Callable[..., scipy.sparse.csr_array]:
+        """The function of datasets that makes the matrix."""
+        raise NotImplementedError
+
+    def definition(self) -> dict[str, Any]:
+        """What makes the matrix what it is."""
+        return {"source": type(self).__name__, **asdict(self)}
+
 
 @dataclass
 class Generated(Source):
@@ -52,7 +60,10 @@ class Generated(Source):
     seed: int = 0
 
     def load(self) -> scipy.sparse.csr_array:
-        return datasets.cached(type(self).generator, **asdict(self))
+        return datasets.cached(self.loader(), **asdict(self))
+
+    def loader(self) -> Callable[..., scipy.sparse.csr_array]:
+        return type(self).generator
 
 
 @dataclass
@@ -166,6 +177,13 @@ class File(Source):
 
     def load(self) -> scipy.sparse.csr_array:
         return datasets.read(self.path)
+
+    def loader(self) -> Callable[..., scipy.sparse.csr_array]:
+        return datasets.read
+
+    def definition(self) -> dict[str, Any]:
+        """The path says where the matrix was found; the digest says what it is."""
+        return super().definition() | {"digest": datasets.file_digest(self.path)}
 
 
 SOURCES: dict[str, type[Source]] = {

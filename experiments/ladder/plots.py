@@ -44,8 +44,9 @@ def _panel(ax: Axes, records: Sequence[GemmRecord]) -> None:
     ax.margins(y=0.01)
     ax.set_xlabel("TFLOP/s", fontsize=8)
     first = records[0]
+    device = first.environment.get("device", "unknown device")
     ax.set_title(
-        f"{first.environment['device']}, {first.shape}, {first.dtype}, sums in {first.accumulate}, "
+        f"{device}, {first.shape}, {first.dtype}, sums in {first.accumulate}, "
         f"B in rows of {first.b_rows}",
         fontsize=9,
     )

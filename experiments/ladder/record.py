@@ -13,7 +13,8 @@ class GemmRecord:
     """Times in ms, of which samples_ms holds none unless status is ok.
 
     key: what was measured, by which code, where. session: rows of one session were measured
-    interleaved. error: relative Frobenius norm against float64, on random normal operands.
+    interleaved. date: when the session began, UTC. error: relative Frobenius norm against float64,
+    on random normal operands.
     """
 
     key: str
@@ -34,6 +35,7 @@ class GemmRecord:
     shared_bytes: int | None = None
     spill_bytes: int | None = None
     environment: dict[str, Any] = field(default_factory=dict)
+    date: str = ""
 
     @property
     def shape(self) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 from experiments import table
 from experiments.ladder import published
 from experiments.ladder.record import GemmRecord
-from experiments.record import load_all
 from experiments.report import can_draw, provenance, write
 from experiments.schema import LadderConfig
+from experiments.store import load_all
 
 _PUBLISHED = (
     ("hgemm", "NVIDIA L20", ["16384x8192x2048", "16384x8192x4096", "16384x8192x8192"]),
@@ -55,7 +55,8 @@ def sections(records: Sequence[GemmRecord]) -> list[list[GemmRecord]]:
 
 def title(records: Sequence[GemmRecord]) -> str:
     r = records[0]
-    return f"{r.environment['device']}: {r.dtype}, sums in {r.accumulate}, B in rows of {r.b_rows}"
+    device = r.environment.get("device", "unknown device")
+    return f"{device}: {r.dtype}, sums in {r.accumulate}, B in rows of {r.b_rows}"
 
 
 def of_cublas(records: Iterable[GemmRecord]) -> dict[str, float]:
@@ -155,6 +156,7 @@ def as_csv(records: Sequence[GemmRecord]) -> str:
             "shared_bytes": r.shared_bytes,
             "spill_bytes": r.spill_bytes,
             "session": r.session,
+            "date": r.date,
         }
         for r in records
     ]

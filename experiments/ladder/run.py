@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from experiments.environment import device_name, environment, source_digest
+from experiments.digest import ROOT, libraries_of, measured_code
+from experiments.environment import device_name, environment
 from experiments.errors import ExperimentError
 from experiments.ladder import report, verify
 from experiments.ladder.record import GemmRecord
 from experiments.progress import progress
-from experiments.record import Store, key_of, refuse_bad
+from experiments.record import key_of, now
 from experiments.schema import GemmConfig
+from experiments.store import Keeper, Store
 from experiments.timing import interleaved_ms
 from gemm_core.api import gemm, problem_of
 from gemm_core.compile import KERNEL_FOLDER, compile_all, compile_kernel
@@ -32,24 +35,43 @@ Product = Callable[[Tensor, Tensor, Tensor], None]
 def run(config: GemmConfig) -> list[GemmRecord]:
     """Measure the variants at one shape, print the table, return the records.
 
-    Raises RowsFailed if a row is wrong or failed, when the table has been printed.
+    Variants that the store holds are shown from there, with cuBLAS of their session; the others are
+    measured, and cuBLAS with them. Raises RecordsLost or RowsFailed, when the table has been
+    printed, if a record was not kept or a row is wrong or failed.
     """
     if not torch.cuda.is_available():
         raise ExperimentError("gemm compares GPU kernels, but torch sees no CUDA device")
     store = Store(config.records, GemmRecord)
-    keys = {name: _key(config, name) for name in variants(config)}
-    records = [] if config.force else store.session(keys.values())
-    if not records:
+    chosen = variants(config)
+    keys = {name: _key(config, name, spec) for name, spec in chosen.items()}
+    records = [] if config.force else held(store.records(), keys)
+    known = {record.variant for record in records}
+    missing = [name for name in chosen if name not in known]
+    keep = Keeper(store)
+    if missing:
+        store.refuse_unwritable()
         with progress() as say:
-            records = _measure(config, keys, say)
-        for record in records:
-            store.append(record)
+            measured = [name for name in chosen if name in missing or chosen[name] is None]
+            records += _measure(config, {name: keys[name] for name in measured}, say, keep)
     print(
         f"{config.shape} {config.dtype}, sums in {config.accumulate}, b in rows of {config.b_rows}"
     )
     print(report.as_text(records), flush=True)
-    refuse_bad({record.variant: record.status for record in records})
+    keep.finish({record.variant: record.status for record in records})
     return records
+
+
+def held(records: Sequence[GemmRecord], keys: dict[str, str]) -> list[GemmRecord]:
+    """The newest record of each of these keys, and cuBLAS's of the same sessions."""
+    wanted = {keys[name]: name for name in keys}
+    own = [record for record in records if record.key in wanted]
+    newest = {record.variant: record for record in own if not record.is_cublas}
+    sessions = {record.session for record in newest.values()}
+    cublas = {(r.session, r.variant): r for r in own if r.is_cublas and r.session in sessions}
+    return sorted(
+        [*cublas.values(), *newest.values()],
+        key=lambda r: (r.date, r.session, list(keys).index(r.variant)),
+    )
 
 
 def variants(config: GemmConfig) -> dict[str, KernelSpec | None]:
@@ -73,7 +95,18 @@ def variants(config: GemmConfig) -> dict[str, KernelSpec | None]:
     return {CUBLAS: None, **({CUBLAS_TF32: None} if tf32 else {}), **chosen}
 
 
-def _key(config: GemmConfig, name: str) -> str:
+# What measures a variant; and what stands behind a call, the list of the other variants aside.
+_LAB = ROOT / "experiments"
+_MEASURING = (
+    *(_LAB / name for name in ("ladder/run.py", "ladder/verify.py", "timing.py")),
+    *(ROOT / "gemm_core" / name for name in ("api.py", "spec.py")),
+)
+_HOST = tuple(ROOT / "gemm_core" / name for name in ("compile.py", "launch.py", "tensor_map.py"))
+
+
+def _key(config: GemmConfig, name: str, spec: KernelSpec | None) -> str:
+    """The digest of what is measured: the product, the variant with its code, the device."""
+    files = [] if spec is None else [*_HOST, KERNEL_FOLDER / spec.source]
     return key_of(
         {
             "shape": config.shape,
@@ -84,17 +117,22 @@ def _key(config: GemmConfig, name: str) -> str:
             "timing": vars(config.timing),
             "variant": name,
             "device": device_name("cuda"),
-            "torch": torch.__version__,
-            "source": source_digest(),
+            "spec": repr(spec and replace(spec, rate=0.0)),  # by which choose() ranks, no more
+            "code": measured_code(*files, measuring=_MEASURING),
+            "libraries": libraries_of(*files),
         }
     )
 
 
 def _measure(
-    config: GemmConfig, keys: dict[str, str], say: Callable[[str], None]
+    config: GemmConfig,
+    keys: dict[str, str],
+    say: Callable[[str], None],
+    keep: Callable[[GemmRecord], None],
 ) -> list[GemmRecord]:
-    session = uuid.uuid4().hex
-    chosen = variants(config)
+    """Records of the variants that have a key, kept as soon as nothing will change them."""
+    session, date = uuid.uuid4().hex, now()
+    chosen = {name: spec for name, spec in variants(config).items() if name in keys}
     m, n, k = config.sizes
     say(f"{config.shape}: float64 reference")
     random = verify.operands(*_draw(config, torch.randn))
@@ -118,14 +156,18 @@ def _measure(
             baseline=CUBLAS_TF32 if spec is not None and spec.precision == "tf32" else CUBLAS,
             status="failed",
             environment=environment("cuda"),
+            date=date,
         )
         product = _product(config, name, spec)
         if _is_right(record, spec, product, random, integers, out):
             runs[name] = partial(product, random.a, random.b, out)
             first_ms[name] = 0.0
+        else:
+            keep(record)
     say(f"{config.shape}: timing {len(runs)} variants")
     for name, samples in interleaved_ms(runs, first_ms, config.timing, "cuda").items():
         records[name].samples_ms = samples
+        keep(records[name])
     return list(records.values())
 
 

@@ -15,8 +15,9 @@ import sddmm
 from experiments import methods, run, timing
 from experiments.case import make_case
 from experiments.errors import RowsFailed
-from experiments.record import Record, Store
+from experiments.record import Record
 from experiments.schema import Config, Timing, Uniform
+from experiments.store import Store
 from experiments.verify import Truth
 
 

@@ -10,8 +10,8 @@ import torch
 from experiments.errors import ExperimentError, RowsFailed
 from experiments.ladder import published, report, run, verify
 from experiments.ladder.record import GemmRecord
-from experiments.record import Store
 from experiments.schema import GemmConfig, LadderConfig, Timing
+from experiments.store import Store
 
 
 def operands(k: int = 64, dtype: torch.dtype = torch.float16) -> verify.Operands:

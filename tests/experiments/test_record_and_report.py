@@ -12,8 +12,9 @@ import pytest
 
 from experiments import published_sddmm, report, table
 from experiments.errors import ExperimentError
-from experiments.record import Record, Store
+from experiments.record import Record
 from experiments.schema import ReportConfig
+from experiments.store import Store
 
 
 def record(method: str, ms: float | None, **changes: Any) -> Record:
@@ -41,39 +42,6 @@ def record(method: str, ms: float | None, **changes: Any) -> Record:
     return replace(base, **changes)
 
 
-def test_a_store_gives_back_what_it_was_given_the_last_of_equal_keys(tmp_path: Path) -> None:
-    store = Store(tmp_path / "deep" / "records.jsonl", Record)
-    assert store.load() == {}
-    first, second = record("ours", 1.0), record("torch_csr", 2.0)
-    newer = replace(first, samples_ms=[9.0])
-    for r in (first, second, newer):
-        store.append(r)
-    assert store.load() == {first.key: newer, second.key: second}
-
-
-def test_a_line_cut_off_by_a_crash_is_passed_over_and_not_joined(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = Store(tmp_path / "records.jsonl", Record)
-    first, second = record("ours", 1.0), record("torch_csr", 2.0)
-    store.append(first)
-    with open(store.path, "a") as file:
-        file.write('{"key": "half')
-    assert list(store.load()) == [first.key]
-    assert "line 2 is cut off" in caplog.text
-    store.append(second)
-    with pytest.raises(ExperimentError, match=r"records\.jsonl: line 2 is no record"):
-        store.load()
-
-
-@pytest.mark.parametrize("line", ["junk", "[1]", '{"key": "k"}'])
-def test_a_broken_line_is_named(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_text(line + "\n")
-    with pytest.raises(ExperimentError, match="line 1 is no record"):
-        Store(path, Record).load()
-
-
 def test_figures_of_a_row() -> None:
     rows = table.rows([record("isratnisa", 4.0), record("ours", 1.0), record("other", None)])
     ours = rows[1]
@@ -89,14 +57,35 @@ def test_figures_of_a_row() -> None:
     assert record("ours", 1.0, nnz=5 * 10**9, k=100).gflops == pytest.approx(500_000)
 
 
-def test_speedups_compare_one_session_of_one_case_only() -> None:
+def test_speedups_compare_one_case_only_and_prefer_its_own_session() -> None:
     records = [
         record("isratnisa", 4.0),
         record("ours", 1.0),
         record("ours", 1.0, k=16),
         record("ours", 1.0, session="t"),
+        record("isratnisa", 8.0, session="t"),
     ]
-    assert table.speedups(records) == {records[0].key: 1.0, records[1].key: 4.0}
+    of_s, of_t = records[1].key, records[3].key
+    found = table.speedups(records)
+    assert (found[of_s], found[of_t]) == (4.0, 8.0)
+    assert records[2].key not in found
+    assert table.speedups(records[:4])[of_t] == 4.0
+
+
+def test_rows_of_one_case_that_were_not_interleaved_are_marked() -> None:
+    records = [
+        record("isratnisa", 4.0, session="t", date="2026-02-01T00:00:00Z"),
+        record("ours", 1.0, session="s", date="2026-01-01T00:00:00Z"),
+        record("ours", 1.0, k=16),
+    ]
+    assert [row["run"] for row in table.rows(records)] == ["b", "a", ""]
+    assert table.NOT_INTERLEAVED in table.notes(records)
+    summary = report.as_summary(records)
+    assert "2,000 a" in summary
+    assert "8,000 b" in summary
+    assert table.NOT_INTERLEAVED in summary
+    assert "run" not in table.rows(records[1:])[0]
+    assert table.NOT_INTERLEAVED not in report.as_summary(records[1:])
 
 
 def test_the_text_table_is_aligned_markdown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ import torch
 from experiments import methods, run, schema, timing
 from experiments.case import device_of, make_case
 from experiments.errors import ExperimentError, RowsFailed
-from experiments.record import Record, Store
+from experiments.record import Record
 from experiments.schema import Config, Fem, Timing, Uniform
+from experiments.store import Store
 from experiments.verify import Truth
 from sddmm.backends.cuda import CudaBackend
 
@@ -59,7 +61,7 @@ def test_every_method_is_verified_timed_and_recorded(
     records = run.run("60x50", config)
     assert [r.method for r in records] == methods.names()
     lines = [json.loads(line) for line in Path(config.records).read_text().splitlines()]
-    assert [line["method"] for line in lines] == methods.names()
+    assert {line["method"] for line in lines} == set(methods.names())
     assert {r.method: r.reason for r in records if r.status == "skipped"} == {
         "cusparse": "cuSPARSE computes on a GPU, not on a CPU",
         "zcx": "it is a GPU kernel",
@@ -157,21 +159,28 @@ def test_the_same_run_resumes_from_its_records(
         assert len(calls) > before, change
 
 
-def test_a_case_with_a_new_method_is_measured_whole_so_that_times_compare(
-    config: Config, monkeypatch: pytest.MonkeyPatch
+def test_of_a_case_with_a_new_method_that_one_is_measured_and_the_table_says_so(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(monkeypatch, a=right)
     (old,) = run.run("60x50", config)
+    assert "not interleaved" not in capsys.readouterr().out
     install(monkeypatch, a=right, b=right)
     both = run.run("60x50", config)
-    assert both[0].key == old.key
-    assert both[0].session == both[1].session != old.session
+    assert both[0] == old
+    assert both[1].session != old.session
+    assert both[1].date >= old.date
+    shown = capsys.readouterr().out
+    assert re.search(r"\| a .*\| cached .*\| a +\|", shown)
+    assert re.search(r"\| b .*\| ok .*\| b +\|", shown)
+    assert "with different letters were measured at different times, not interleaved" in shown
+    assert len(Store(config.records, Record).records()) == 2
 
 
 def test_changed_code_is_measured_anew(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, a=right)
     (old,) = run.run("60x50", config)
-    monkeypatch.setattr(run, "source_digest", lambda: "edited")
+    monkeypatch.setattr(run, "measured_code", lambda *files: "edited")
     (new,) = run.run("60x50", config)
     assert new.key != old.key
 
