@@ -43,7 +43,8 @@ def sddmm(
 
     Returns S's kind with S's pattern, order and duplicates; the values, (nnz,), for a pattern or
     a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
-    a and b are. Differentiable in a, b and S's values. The same call gives the same bits.
+    a and b are. Differentiable in a, b and S's values. The same call gives the same bits; its
+    gradients on a GPU do not: torch's CSR product adds with atomics.
 
     What is prepared for torch indices is kept while they live (`cache_info`, `set_cache_limit`,
     `clear_cache`) and used for as long as they hold the same indices. Of a tuple's tensors torch
