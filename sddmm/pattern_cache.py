@@ -17,6 +17,9 @@ from sddmm.pattern import SparsePattern
 
 _Key = tuple[Any, ...]
 
+# No pattern's plans take more than so many times the bytes of its indices, by far.
+_MOST_GROWTH = 64
+
 
 class CacheInfo(NamedTuple):
     """What the cache of patterns holds: patterns, bytes with all that was prepared, the bound."""
@@ -34,10 +37,14 @@ class _Entry:
     changes. owned: the pattern's memory is the cache's alone, so that content can be compared.
     """
 
-    __slots__ = ("bytes", "growth", "owned", "owners", "pattern", "roots", "versions")
+    __slots__ = (
+        "bytes", "growth", "index_bytes", "owned", "owners", "pattern", "roots", "versions"
+    )  # fmt: skip
 
-    def __init__(self, pattern: Callable[[], SparsePattern | None], owned: bool) -> None:
-        self.pattern, self.owned = pattern, owned
+    def __init__(
+        self, pattern: Callable[[], SparsePattern | None], owned: bool, index_bytes: int = 0
+    ) -> None:
+        self.pattern, self.owned, self.index_bytes = pattern, owned, index_bytes
         self.owners: tuple[weakref.ref[Tensor], ...] = ()
         self.roots: tuple[weakref.ref[Tensor], ...] = ()
         self.versions: tuple[int, ...] | None = None
@@ -56,6 +63,10 @@ class _Entry:
             root() is tensor for root, tensor in zip(self.roots, _roots(pattern), strict=True)
         )
 
+    def belongs_to(self, dead: object) -> bool:
+        """Whether this weak reference is that of its pattern, or of an object that it goes with."""
+        return self.pattern is dead or any(owner is dead for owner in self.owners)
+
 
 class PatternCache:
     """The patterns of index tensors, so that what was prepared for them survives from call to call.
@@ -68,11 +79,12 @@ class PatternCache:
 
     def __init__(self, max_entries: int = 32, max_bytes: int = 2**31) -> None:
         self.max_entries, self.max_bytes = max_entries, max_bytes
-        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._kept: OrderedDict[_Key, _Entry] = OrderedDict()  # patterns that the cache keeps
+        self._lent: dict[_Key, _Entry] = {}  # patterns that others keep
         self._lock = threading.RLock()  # a weak reference may die while it is held
 
     def __len__(self) -> int:
-        return len(self._kept())
+        return len(self._kept)
 
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
         """The remembered pattern with the indices of `pattern`, which is one over tensors that a
@@ -101,21 +113,20 @@ class PatternCache:
     def of_pattern(self, pattern: SparsePattern) -> SparsePattern:
         """The remembered pattern of the very tensors of a caller's pattern, else `pattern` itself,
         which is found from now on but not kept."""
-        entry = self._entries.get(_key(pattern))
-        known = None if entry is None else entry.pattern()
+        entry, known = self._look_up(_key(pattern))
         if entry is not None and known is not None and entry.vouches_for(known, pattern):
             return known
-        self._insert_weakly(pattern)
+        self._lend(pattern)
         return pattern
 
     def clear(self) -> None:
         with self._lock:
-            self._entries.clear()
+            self._kept.clear()
+            self._lent.clear()
 
     def info(self) -> CacheInfo:
         with self._lock:
-            kept = self._kept()
-            return CacheInfo(len(kept), self._count(kept), self.max_bytes)
+            return CacheInfo(len(self), self._held_bytes(), self.max_bytes)
 
     def limit(self, max_bytes: int) -> None:
         """Bound the bytes, now and from now on."""
@@ -132,8 +143,7 @@ class PatternCache:
     ) -> tuple[_Entry | None, SparsePattern | None]:
         """The entry of these addresses, and its pattern if that has the same indices."""
         key = _key(pattern)
-        entry = self._entries.get(key)
-        known = None if entry is None else entry.pattern()
+        entry, known = self._look_up(key)
         if entry is None or known is None:
             return None, None
         if not (counted and entry.vouches_for(known, pattern)):
@@ -141,9 +151,13 @@ class PatternCache:
                 return entry, None
             self._stamp(entry, pattern, counted)
         with self._lock:
-            if self._entries.get(key) is entry:
-                self._entries.move_to_end(key)
+            if self._kept.get(key) is entry:
+                self._kept.move_to_end(key)
         return entry, known
+
+    def _look_up(self, key: _Key) -> tuple[_Entry | None, SparsePattern | None]:
+        entry = self._kept.get(key) or self._lent.get(key)
+        return entry, None if entry is None else entry.pattern()
 
     def _stamp(self, entry: _Entry, pattern: SparsePattern, counted: bool) -> None:
         """From now on the entry vouches for these tensors, if torch counts their changes."""
@@ -156,23 +170,23 @@ class PatternCache:
     ) -> SparsePattern:
         kept = pattern.clone() if owned else pattern.alias()
         if owned:
-            self._insert_weakly(kept)  # operators are given its own tensors
+            self._lend(kept)  # operators are given its own tensors
         key = _key(pattern)
-        entry = _Entry(lambda: kept, owned)
+        entry = _Entry(lambda: kept, owned, kept.major_indices.nbytes + kept.col_indices.nbytes)
         self._stamp(entry, pattern, counted)
         entry.owners = tuple(weakref.ref(owner, self._dropper(key)) for owner in owners)
         with self._lock:
-            self._entries[key] = entry
-            self._entries.move_to_end(key)
+            self._kept[key] = entry
+            self._kept.move_to_end(key)
             self._make_room()
         return kept
 
-    def _insert_weakly(self, pattern: SparsePattern) -> None:
+    def _lend(self, pattern: SparsePattern) -> None:
         key = _key(pattern)
         entry = _Entry(weakref.ref(pattern, self._dropper(key)), owned=False)
         entry.versions = pattern.versions
         with self._lock:
-            self._entries[key] = entry
+            self._lent[key] = entry
 
     def _dropper(self, key: _Key) -> Callable[[Any], None]:
         """What removes the entry that a dead reference belonged to, if it still stands there."""
@@ -187,41 +201,27 @@ class PatternCache:
 
     def _drop(self, key: _Key, dead: Any) -> None:
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None and (
-                entry.pattern is dead or any(x is dead for x in entry.owners)
-            ):
-                del self._entries[key]
-
-    def _touch(self, key: _Key, entry: _Entry) -> None:
-        with self._lock:
-            if self._entries.get(key) is entry:
-                self._entries.move_to_end(key)
-
-    def _kept(self) -> list[tuple[_Key, _Entry, SparsePattern]]:
-        """The entries whose patterns the cache alone keeps, the least recently used first."""
-        return [
-            (key, entry, pattern)
-            for key, entry in self._entries.items()
-            if not isinstance(entry.pattern, weakref.ref)
-            and (pattern := entry.pattern()) is not None
-        ]
+            for entries in (self._kept, self._lent):
+                entry = entries.get(key)
+                if entry is not None and entry.belongs_to(dead):
+                    del entries[key]
 
     def _make_room(self) -> None:
-        kept = self._kept()
-        held = self._count(kept)
-        for key, entry, _ in kept[:-1]:
-            if len(kept) <= self.max_entries and held <= self.max_bytes:
-                return
-            held -= entry.bytes
-            kept = kept[1:]
-            del self._entries[key]
+        while len(self._kept) > self.max_entries:
+            self._kept.popitem(last=False)
+        # To count takes as long as a small call: not while all is small for certain.
+        if sum(entry.index_bytes for entry in self._kept.values()) * _MOST_GROWTH <= self.max_bytes:
+            return
+        held = self._held_bytes()
+        while held > self.max_bytes and len(self._kept) > 1:
+            held -= self._kept.popitem(last=False)[1].bytes
 
-    def _count(self, kept: list[tuple[_Key, _Entry, SparsePattern]]) -> int:
-        for _, entry, pattern in kept:
-            if entry.growth != pattern.growth:
+    def _held_bytes(self) -> int:
+        for entry in self._kept.values():
+            pattern = entry.pattern()
+            if pattern is not None and entry.growth != pattern.growth:
                 entry.growth, entry.bytes = pattern.growth, pattern.held_bytes
-        return sum(entry.bytes for _, entry, _ in kept)
+        return sum(entry.bytes for entry in self._kept.values())
 
 
 def _counted(pattern: SparsePattern) -> bool:
