@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import scipy.sparse
 
@@ -27,7 +29,7 @@ def rmat(
     check_shape(rows, cols)
     check_nnz(nnz, rows, cols)
     d = 1 - a - b - c
-    if min(a, b, c, d) < -1e-12:
+    if not min(a, b, c, d) >= -1e-12 or not math.isfinite(d):
         raise ValueError(f"a, b, c must be probabilities of sum <= 1, got {a}, {b}, {c}")
     rng = np.random.default_rng(seed)
     levels = max(rows - 1, cols - 1, 1).bit_length()
@@ -62,8 +64,8 @@ def power_law(
     """
     check_shape(rows, cols)
     check_nnz(nnz, rows, cols)
-    if exponent <= 0:
-        raise ValueError(f"exponent must be > 0, got {exponent}")
+    if not 0 < exponent < math.inf:
+        raise ValueError(f"exponent must be > 0 and finite, got {exponent}")
     if not 0 <= longest_row <= min(nnz, cols):
         raise ValueError(
             f"longest_row must lie in 0..min(nnz, cols) = {min(nnz, cols)}, got {longest_row}"
