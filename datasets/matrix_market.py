@@ -1,5 +1,12 @@
 """Reads Matrix Market coordinate files, strictly.
 
+What the format leaves open is decided so. Read: line ends of either kind, blank lines, a sign
+before a value, nan and inf as scipy writes them, a symmetric file that holds the upper side in
+place of the lower. Refused: a byte order mark, comments after the size line, numbers in other
+notations (Fortran's 1.5D3, hexadecimal, decimal commas) or too large for the field's type, both
+sides of a symmetric matrix, the diagonal of a skew-symmetric one, complex and dense (array)
+matrices.
+
 The body is parsed by scipy's reader, which is quick but stops at the first character that it does
 not understand and ignores the rest of the line: 1.5D3 would be 1.5 and 0x1p3 would be 0. So every
 line is checked against the grammar of its field before scipy sees it, block by block.
@@ -298,7 +305,7 @@ class _Entries:
             if not re.fullmatch(rb"[0-9]+", word) or not 1 <= int(word) <= bound:
                 return f"a {name} index in 1..{bound} expected, got {quoted(word)}"
         if not self._outline.fullmatch(outline):
-            return f"a value of a {head.field} matrix expected, got {quoted(line)}"
+            return f"a value of the field {head.field!r} expected, got {quoted(line)}"
         return self._reason_of_value(*words) or self._reason_of_side(int(words[0]), int(words[1]))
 
     def _reason_of_value(self, row: bytes, col: bytes, word: bytes = b"1") -> str | None:

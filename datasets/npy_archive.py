@@ -13,7 +13,8 @@ import numpy as np
 
 _MAX_MEMBERS = 16
 _MAX_HEADER = 2**16
-_BLOCK = 2**24
+# Bytes that are read at once, the directory of the archive among them.
+_BLOCK = 2**20
 # Deflate makes at most 1032 bytes of one.
 _MAX_EXPANSION = 1032
 
@@ -35,13 +36,26 @@ class ArchiveError(Exception):
     """The archive is broken, or is no archive of plain arrays; the text says why."""
 
 
+class _SmallReads:
+    """The file as zipfile needs it; refuses to read a directory of millions of members whole."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, count: int = -1) -> bytes:
+        if count > _BLOCK:
+            raise zipfile.BadZipFile(f"its directory of members has {count} bytes")
+        return self._file.read(count if count >= 0 else _BLOCK)
+
+
 class NpyArchive:
     """The arrays of an .npz file by name; no more memory is taken than the file can hold."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._length = os.fstat(file.fileno()).st_size
         try:
-            self._zip = zipfile.ZipFile(file)
+            self._zip = zipfile.ZipFile(_SmallReads(file))
         except _ZIP_ERRORS as error:
             raise ArchiveError(_reason(error)) from None
         self._members = self._checked_members()
