@@ -44,7 +44,7 @@ class Grouping(NamedTuple):
 
     `compressed` has one more entry than there are groups; `minor` holds the other index of each
     nonzero; `order[i]` is the position in the pattern of the i-th grouped nonzero, or None when
-    the pattern is stored in that order already.
+    the pattern is stored in that order already. All are contiguous, as cuSPARSE reads no strides.
     """
 
     compressed: Tensor
@@ -317,10 +317,10 @@ class SparsePattern:
     def _by_row(self) -> Grouping:
         self.check()
         if self.crow_indices is not None:
-            return Grouping(self.crow_indices, self.col_indices, None)
+            return Grouping(self.crow_indices.contiguous(), self.col_indices.contiguous(), None)
         rows = self.row_ids
         if bool((rows[1:] >= rows[:-1]).all()):
-            return Grouping(compress(rows, self.shape[0]), self.col_indices, None)
+            return Grouping(compress(rows, self.shape[0]), self.col_indices.contiguous(), None)
         return _group(rows, self.col_indices, self.shape)
 
     def _by_column(self) -> Grouping:

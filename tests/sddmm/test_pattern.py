@@ -37,6 +37,21 @@ def test_coo_with_ascending_rows_keeps_its_order_whatever_its_columns() -> None:
     assert S.to_csr().col_indices.tolist() == [2, 0, 1]
 
 
+def test_groupings_of_strided_indices_are_contiguous() -> None:
+    S = random_pattern(9, 7, 30)
+    crow, rows, cols = (
+        x.repeat_interleave(2)[::2] for x in (S.major_indices, S.row_ids, S.col_indices)
+    )
+    for strided in (
+        SparsePattern.from_csr(crow, cols, (9, 7)),
+        SparsePattern.from_coo(rows, cols, (9, 7)),
+    ):
+        for grouping in (strided.by_row, strided.by_column):
+            assert grouping.compressed.is_contiguous()
+            assert grouping.minor.is_contiguous()
+        assert torch.equal(strided.by_row.minor, S.col_indices)
+
+
 def test_grouping_survives_shapes_whose_product_overflows() -> None:
     big = 2**40
     rows, cols = torch.tensor([big - 1, 0, big - 1]), torch.tensor([5, big - 1, 2])
