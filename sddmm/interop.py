@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sddmm.csr_values import csr_tensor
 from sddmm.operands import from_numpy, to_numpy, unchanged
 from sddmm.pattern import SparsePattern
 from sddmm.pattern_cache import PATTERNS
@@ -44,8 +45,8 @@ class Sampling(NamedTuple):
 def read(S: Any, known: bool = True) -> Sampling:
     """The sampling that S, of any supported kind, stands for.
 
-    known: whether a SparsePattern may stand for another one of the very same indices, whose plans
-    were made before.
+    known: whether a SparsePattern or a tuple may stand for a remembered pattern of the very same
+    indices, whose plans were made before.
     """
     if isinstance(S, SparsePattern):
         if not known:
@@ -56,7 +57,7 @@ def read(S: Any, known: bool = True) -> Sampling:
     if isinstance(S, Tensor):
         return _from_torch(S)
     if isinstance(S, tuple) and len(S) == 3:
-        if isinstance(S[0], Tensor) and isinstance(S[1], Tensor):
+        if known and isinstance(S[0], Tensor) and isinstance(S[1], Tensor):
             pattern = PATTERNS.of_tensors(SparsePattern.from_coo(*S, copy=False))
             return Sampling(pattern, None, unchanged)
         return Sampling(SparsePattern.from_coo(*S), None, unchanged)
@@ -107,12 +108,19 @@ def _from_torch(S: Tensor) -> Sampling:
 
         return Sampling(PATTERNS.of_sparse(pattern, S), values, wrap_coo, source=pattern)
     crow, cols = S.crow_indices(), S.col_indices()
+    pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
+    kept = PATTERNS.of_sparse(pattern, S)
+    if S.grad_fn is not None and not kept.is_canonical:
+        raise ValueError(
+            "S is a CSR tensor made of values that require grad, with unsorted columns or "
+            "duplicates, whose gradient torch returns in another order; sort its columns, or "
+            "multiply the values in yourself (scale=False)"
+        )
 
     def wrap_csr(new: Tensor) -> Tensor:
-        return torch.sparse_csr_tensor(crow, cols, new, shape, check_invariants=False)
+        return csr_tensor(new, crow, cols, shape)
 
-    pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
-    return Sampling(PATTERNS.of_sparse(pattern, S), S.values(), wrap_csr, source=pattern)
+    return Sampling(kept, S.values(), wrap_csr, source=pattern)
 
 
 def _other_layout(S: Tensor) -> str:

@@ -247,6 +247,11 @@ class SparsePattern:
         return SparsePattern(self.shape, cols, row_indices=major)
 
     @property
+    def is_canonical(self) -> bool:
+        """Whether the columns of a CSR pattern ascend within each row, without duplicates."""
+        return self.derive("is_canonical", self._is_canonical)
+
+    @property
     def row_lengths(self) -> RowLengths:
         """Statistics of the nonzeros per row."""
         return self.derive("row_lengths", self._row_lengths)
@@ -326,6 +331,10 @@ class SparsePattern:
     def _by_column(self) -> Grouping:
         self.check()
         return _group(self.col_indices, self.row_ids, (self.shape[1], self.shape[0]))
+
+    def _is_canonical(self) -> bool:
+        rows, cols = self.row_ids, self.col_indices
+        return bool(((rows[1:] > rows[:-1]) | (cols[1:] > cols[:-1])).all())
 
     def _row_lengths(self) -> RowLengths:
         lengths = self.by_row.compressed.diff()

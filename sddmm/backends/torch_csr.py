@@ -49,8 +49,9 @@ class TorchCsrBackend:
                 product = torch.sparse.sampled_addmm(
                     sampled, head_a, head_b.mT, beta=0.0, alpha=alpha
                 )
-                target[position] = product.values().to(problem.out_dtype)
-            if values is not None:
-                out.mul_(values)
+                samples = product.values()
+                if values is not None:
+                    samples = samples * values[position]
+                target[position] = samples.to(problem.out_dtype)  # rounded once
 
         return execute

@@ -294,3 +294,40 @@ def test_a_compiled_function_calls_the_operator_without_a_graph_break() -> None:
         results.append([value.detach(), *(t.grad for t in inputs)])
     for eager, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, eager)
+
+
+@pytest.mark.parametrize("columns", [[2, 0, 1, 1, 0], [2, 2, 1, 1, 1], [0, 1, 2, 0, 1]])
+@pytest.mark.parametrize("way", ["values", "to_dense", "scaled", "product"])
+def test_gradients_through_a_csr_result_in_any_order(columns: list[int], way: str) -> None:
+    crow, cols = torch.tensor([0, 3, 5]), torch.tensor(columns)
+    rows = torch.tensor([0, 0, 0, 1, 1])
+    S = torch.sparse_csr_tensor(crow, cols, torch.ones(5).double(), (2, 3))
+    a, b = (torch.randn(*size).double().requires_grad_() for size in ((2, 4), (4, 3)))
+    weights, dense = torch.randn(5).double(), torch.randn(2, 3).double()
+
+    def loss(P: torch.Tensor) -> torch.Tensor:
+        if way == "values":
+            return (P.values() * weights).sum()
+        if way == "to_dense":
+            return (P.to_dense() * dense).sum()
+        if way == "scaled":
+            return ((P * 2.0).values() * weights).sum()
+        return (P @ dense.mT).sum()
+
+    got = torch.autograd.grad(loss(sddmm.sddmm(S, a, b)), (a, b))
+    samples = (a @ b)[rows, cols]
+    if way in ("values", "scaled"):
+        expected_loss = (samples * weights).sum() * (2 if way == "scaled" else 1)
+    elif way == "to_dense":
+        expected_loss = (samples * dense[rows, cols]).sum()
+    else:
+        expected_loss = (samples * dense.sum(0)[cols]).sum()
+    torch.testing.assert_close(got, torch.autograd.grad(expected_loss, (a, b)))
+
+
+def test_values_whose_gradient_torch_would_shuffle_are_refused() -> None:
+    crow, cols = torch.tensor([0, 3, 5]), torch.tensor([2, 0, 1, 1, 0])
+    v = torch.ones(5, requires_grad=True)
+    S = torch.sparse_csr_tensor(crow, cols, v, (2, 3))
+    with pytest.raises(ValueError, match="unsorted columns or duplicates, whose gradient torch"):
+        sddmm.sddmm(S, torch.ones(2, 4), torch.ones(4, 3))

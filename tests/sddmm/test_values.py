@@ -260,3 +260,14 @@ def test_the_same_call_gives_the_same_bits_on_any_number_of_threads(backend: str
             assert torch.equal(plan.run(a, b), first)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch_csr", "reference"])
+def test_values_of_a_narrower_type_are_rounded_once(backend: str) -> None:
+    pattern = random_pattern(60, 50, 1000, layout="coo", shuffled=True)
+    weights = torch.randn(1000, dtype=torch.float64)
+    indices = torch.stack([pattern.row_ids, pattern.col_indices])
+    S = torch.sparse_coo_tensor(indices, weights, pattern.shape)
+    a, b = torch.randn(60, 30).double(), torch.randn(30, 50).double()
+    plan = sddmm.plan(S, k=30, dtype=a.dtype, out_dtype=torch.float32, alpha=-2.75, backend=backend)
+    assert_close(plan.run(a, b), S, a, b, alpha=-2.75)
