@@ -2,21 +2,21 @@
 
 A thin layer before Hydra. It takes the command word, reads `+matrix=x` as `matrix=x` (the group is
 in the defaults list, which Hydra would refuse), makes plain sizes like 777x888 and matrix files
-options of that group without a YAML, moves -m to the front, and turns what goes wrong into one line
-and an exit code.
+options of that group without a YAML, quotes file names, moves -m to the front, and turns what goes
+wrong into one line and an exit code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import io
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -26,13 +26,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import datasets
 from experiments import schema
+from experiments.arguments import CONF, is_file_option, prepare
 from experiments.errors import ExperimentError
-
-CONF = Path(__file__).parent.parent / "conf"
-_GROUPS = ("matrix", "study", "shapes")
-_SIZE = re.compile(r"\b[1-9]\d*x[1-9]\d*\b")
 
 _HELP = """\
 usage: python -m experiments COMMAND [key=value ...]
@@ -72,24 +68,26 @@ def main(argv: list[str] | None = None) -> None:
         _stop(f"unknown command {command!r}; choose from: {', '.join(commands)}", code=2)
     # torch tells once per process that its CSR tensors are in beta; every run would show it.
     warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+    for stream in (sys.stdout, sys.stderr):  # names may hold letters that a terminal has not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     commands[command](arguments)
 
 
 def _run(arguments: list[str]) -> None:
-    arguments = prepare_arguments(arguments)
     _hydra("config", _run_job, arguments)
 
 
 def _report(arguments: list[str]) -> None:
-    _hydra("report", _report_job, arguments)
+    _hydra("report", _report_job, arguments, lists=("records", "compare"))
 
 
 def _gemm(arguments: list[str]) -> None:
-    _hydra("gemm", _gemm_job, prepare_arguments(arguments))
+    _hydra("gemm", _gemm_job, arguments)
 
 
 def _ladder(arguments: list[str]) -> None:
-    _hydra("ladder", _ladder_job, arguments)
+    _hydra("ladder", _ladder_job, arguments, lists=("records",))
 
 
 def _launch(arguments: list[str]) -> None:
@@ -108,50 +106,6 @@ def _fragments(arguments: list[str]) -> None:
             _stop(str(error))
 
 
-def prepare_arguments(arguments: list[str]) -> list[str]:
-    """The arguments as Hydra takes them; sizes and files among them become matrices."""
-    group = re.compile(rf"^\+({'|'.join(_GROUPS)})=")
-    arguments = [group.sub(r"\1=", argument) for argument in arguments]
-    multirun = [argument for argument in arguments if argument in ("-m", "--multirun")]
-    rest = [argument for argument in arguments if argument not in multirun]
-    for size in _sizes(rest):
-        rows, cols = (int(part) for part in size.split("x"))
-        schema.register_matrix(size, "uniform", rows=rows, cols=cols)
-    return multirun[:1] + [_with_files(argument) for argument in rest]
-
-
-def _with_files(argument: str) -> str:
-    """matrix=some/file.mtx as an option of the group, which cannot hold slashes."""
-    key, _, value = argument.partition("=")
-    if key != "matrix":
-        return argument
-    names = []
-    for choice in value.split(","):
-        name = choice
-        if choice.lower().endswith(datasets.SUFFIXES):
-            name = choice.replace("/", ".").strip(".")
-            schema.register_matrix(name, "file", path=choice)
-        names.append(name)
-    return f"matrix={','.join(names)}"
-
-
-def _sizes(arguments: list[str]) -> set[str]:
-    """Every size that the arguments name, in themselves or through the study they choose."""
-    folders = [CONF]
-    texts = ["1000x1000"]  # the default of config.yaml
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key == "hydra.searchpath":
-            folders += [Path(path) for path in re.findall(r"file://([^,\]\"']+)", value)]
-        if key in ("matrix", "study"):
-            texts.append(value)
-    for study in re.findall(r"^study=(\w+)$", "\n".join(arguments), re.MULTILINE):
-        for path in (folder / "study" / f"{study}.yaml" for folder in folders):
-            if path.is_file():
-                texts.append(path.read_text(encoding="utf-8"))
-    return set(_SIZE.findall("\n".join(texts)))
-
-
 def _run_job(config: DictConfig) -> None:
     from experiments.case import device_of
     from experiments.run import run
@@ -160,7 +114,8 @@ def _run_job(config: DictConfig) -> None:
     with _one_line_errors():
         settings = typed(config)
         refuse_parallel_jobs(chosen.launcher._target_, device_of(settings))
-        run(chosen.runtime.choices["matrix"], settings)
+        name = chosen.runtime.choices["matrix"]
+        run(settings.matrix.path if is_file_option(name) else name, settings)
 
 
 def _gemm_job(config: DictConfig) -> None:
@@ -177,7 +132,7 @@ def _one_line_errors() -> Iterator[None]:
     """A job's error ends the program; in a sweep the other jobs go on and Hydra tells of it."""
     try:
         yield
-    except (ExperimentError, OmegaConfBaseException) as error:
+    except (ExperimentError, OmegaConfBaseException, OSError) as error:
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise
         _stop(_one_line(error))
@@ -195,28 +150,38 @@ def refuse_parallel_jobs(launcher: str, device: str) -> None:
 def _report_job(config: DictConfig) -> None:
     from experiments.report import report
 
-    report(typed(config))
+    with _one_line_errors():
+        report(typed(config))
 
 
 def _ladder_job(config: DictConfig) -> None:
     from experiments.ladder.report import report
 
-    report(typed(config))
+    with _one_line_errors():
+        report(typed(config))
 
 
 def _launch_job(config: DictConfig) -> None:
     from experiments.launch import run
 
-    run(typed(config))
+    with _one_line_errors():
+        run(typed(config))
 
 
 def typed(config: DictConfig) -> Any:
     """The config as its dataclass: unknown keys are refused, ranges checked."""
     _refuse_unknown_keys(config, "")
     try:
-        return OmegaConf.to_object(config)
+        settings = OmegaConf.to_object(config)
+        schema.refuse_absurd(settings)
     except ValueError as error:
         raise ExperimentError(str(error)) from None
+    if isinstance(settings, schema.Config) and not isinstance(settings.matrix, schema.Source):
+        raise ExperimentError(
+            "matrix does not say how it is made; begin its YAML with `defaults: "
+            f"[/source@_here_: SOURCE, _self_]`, SOURCE one of {', '.join(schema.SOURCES)}"
+        )
+    return settings
 
 
 def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
@@ -236,9 +201,21 @@ def _unknown_key(key: str, known: list[str], prefix: str = "") -> str:
     return f"unknown config key {prefix + key!r}; {hint}"
 
 
-def _hydra(config_name: str, job: Callable[[DictConfig], None], arguments: list[str]) -> None:
-    """hydra.main, with its errors told in one line (HYDRA_FULL_ERROR=1 shows everything)."""
+def _hydra(
+    config_name: str,
+    job: Callable[[DictConfig], None],
+    arguments: list[str],
+    lists: tuple[str, ...] = (),
+) -> None:
+    """hydra.main, with its errors told in one line (HYDRA_FULL_ERROR=1 shows everything).
+
+    lists: the keys whose value is a list of names.
+    """
     schema.register()
+    try:
+        arguments = prepare(arguments, lists)
+    except ExperimentError as error:
+        _stop(str(error))
     known = [f.name for f in fields(schema.CONFIGS[config_name])]
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions come here
@@ -246,7 +223,7 @@ def _hydra(config_name: str, job: Callable[[DictConfig], None], arguments: list[
     decorate = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
     try:
         decorate(job)()
-    except (CompactHydraException, OmegaConfBaseException) as error:
+    except (CompactHydraException, OmegaConfBaseException, OSError) as error:
         if full:
             raise
         _stop(_one_line(error, known))
@@ -264,6 +241,8 @@ def _one_line(error: Exception, known: Sequence[str] = ()) -> str:
         group, _, option = error.missing_cfg_file.rpartition("/")
         sizes = ", or any size like 777x888" if group == "matrix" else ""
         return f"unknown {group} {option!r}; choose from: {', '.join(error.options)}{sizes}"
+    if isinstance(error, OSError) and not isinstance(error, CompactHydraException):
+        return ": ".join(str(part) for part in (error.filename, error.strerror or text) if part)
     absent = re.search(r"Could not override '([^']+)'", text)
     if absent:
         return _unknown_key(absent.group(1), list(known))

@@ -6,8 +6,9 @@ Its place in Hydra is the group `source`; the YAML files of the group `matrix` f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import scipy.sparse
@@ -30,6 +31,19 @@ class Size(NamedTuple):
 def _require(condition: bool, key: str, rule: str, value: Any) -> None:
     if not condition:
         raise ValueError(f"{key} must be {rule}, got {value}")
+
+
+def refuse_absurd(config: Any, prefix: str = "") -> None:
+    """Raise ValueError for a number that no part of a run can take, by its key."""
+    for f in fields(config):
+        key, value = f"{prefix}{f.name}", getattr(config, f.name)
+        if is_dataclass(value):
+            refuse_absurd(value, f"{key}.")
+        elif isinstance(value, float):
+            _require(math.isfinite(value), key, "finite", value)
+        elif isinstance(value, int):
+            _require(abs(value) < 1 << 63, key, "below 2^63", value)
+            _require(f.name != "seed" or value >= 0, key, ">= 0", value)
 
 
 @dataclass
@@ -214,7 +228,9 @@ class Timing:
             self.min_samples,
         )
         _require(self.seconds >= 0, "timing.seconds", ">= 0", self.seconds)
-        _require(self.timeout_s > 0, "timing.timeout_s", "> 0", self.timeout_s)
+        # The longest that a timer of the system takes is far beyond; a run is not.
+        in_range = 0 < self.timeout_s <= 1e9
+        _require(in_range, "timing.timeout_s", "in 0 < timeout_s <= 1e9", self.timeout_s)
 
 
 @dataclass

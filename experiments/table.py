@@ -78,7 +78,12 @@ def shown_names(records: Iterable[Record]) -> dict[tuple[object, ...], str]:
         known = alike.setdefault(_look(r), [])
         if (own := _details(r)) not in known:
             known.append(own)
-    return {r.case: r.matrix + _difference(_details(r), alike[_look(r)]) for r in records}
+    return {r.case: _cell(r.matrix + _difference(_details(r), alike[_look(r)])) for r in records}
+
+
+def _cell(name: str) -> str:
+    """A name, of a file perhaps, that leaves its row and its column whole."""
+    return " ".join(name.split()).replace("|", "\\|")
 
 
 def _look(r: Record) -> tuple[object, ...]:

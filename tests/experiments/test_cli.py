@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments import cli, schema
+from experiments import arguments, cli, methods, schema
 from experiments.environment import device_name
 from experiments.errors import ExperimentError
 from tests.conftest import DATA, ROOT
@@ -55,14 +56,14 @@ def test_an_unknown_command_is_told_with_the_valid_ones(call) -> None:
 
 def test_a_bare_run_uses_a_small_matrix_and_all_methods(call, tmp_path: Path) -> None:
     out = call("run", "timing.max_samples=3", "timing.seconds=0")
-    assert out.count("| 1000x1000 |") == 7
+    assert out.count("| 1000x1000 |") == len(methods.names())
     assert "isratnisa" in out
     assert f"on {device_name('cpu')}" in out
     assert (tmp_path / "results" / "records.jsonl").is_file()
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
     assert call("run", "timing.max_samples=3", "timing.seconds=0").count("| cached  |") == 6
     reported = call("report")
-    assert reported.count("| 1000x1000 |") == 7
+    assert reported.count("| 1000x1000 |") == len(methods.names())
     assert (tmp_path / "results" / "report" / "speedup_over_k.png").is_file()
     assert not list(tmp_path.glob("*.log"))
 
@@ -120,7 +121,7 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
     assert "| m.mtx  |   3 |" in call("run", "+matrix=m.mtx", *QUICK)
     out = call("run", "-m", "matrix=in/m.mtx.gz,m.mtx,30x40", *QUICK)
     assert "| 30x40  |" in out
-    assert "| in.m.mtx.gz |   3 |" in out
+    assert "| in/m.mtx.gz |   3 |" in out
     assert "| m.mtx  |   3 |" in out
     (tmp_path / "bad.mtx").write_text(
         "%%MatrixMarket matrix coordinate pattern general\n4 4 1\n5 1\n"
@@ -131,7 +132,7 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("given", "message"),
     [
         (["+mtrix=1"], "unknown config key 'mtrix'; did you mean 'matrix'?"),
         (["mtrix=1"], "unknown config key 'mtrix'; did you mean 'matrix'?"),
@@ -148,14 +149,123 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
         (["device=tpu"], "device must be one of auto, cpu, cuda, got 'tpu'"),
         (["matrix=9999999x9999999"], "matrix 9999999x9999999 (9999999x9999999, 4999999000000 "),
         (["k=[1"], "no viable alternative at input '[1'"),
+        (["seed=18446744073709551616"], "seed must be below 2^63, got 18446744073709551616"),
+        (["seed=-1"], "seed must be >= 0, got -1"),
+        (["matrix.seed=-1"], "matrix.seed must be >= 0, got -1"),
+        (["+matrix=power_law_100k", "matrix.exponent=nan"], "matrix.exponent must be finite, got "),
+        (["timing.timeout_s=inf"], "timing.timeout_s must be in 0 < timeout_s <= 1e9, got inf"),
+        (["timing.seconds=1e999"], "timing.seconds must be finite, got inf"),
+        (["matrix=" + "1" * 5000], "matrix=1111111111111... holds a number of 5000 digits; at "),
+        (["matrix=" + "1" * 5000 + "x5"], "matrix=1111111111111... holds a number of 5000 digits"),
+        (["matrix=" + "1" * 40 + "x5"], "matrix.rows must be below 2^63, got 1111"),
+        (["k=" + "1" * 5000], "k=111111111111111111... holds a number of 5000 digits; at most 299"),
+        (["records=/dev/full"], "records must be in a plain file, and /dev/full is a device or a "),
+        (["records=/proc/r/r.jsonl"], "cannot write records to /proc/r/r.jsonl: No such file"),
+        (["matrix=\udcff.mtx"], "'matrix=\\udcff.mtx' is not valid UTF-8"),
+        (["hydra.run.dir=/proc/no"], "/proc/no: No such file or directory"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_with_what_is_valid(
-    call, arguments: list[str], message: str
+    call, given: list[str], message: str
 ) -> None:
-    told = call("run", *arguments, code=1)
+    told = call("run", *given, code=1)
     assert told.startswith(f"error: {message}")
     assert told.count("\n") == 1
+
+
+def test_a_matrix_yaml_that_names_no_source_is_told_what_to_add(call, tmp_path: Path) -> None:
+    (tmp_path / "own" / "matrix").mkdir(parents=True)
+    (tmp_path / "own" / "matrix" / "mine.yaml").write_text("rows: 8\ncols: 8\n")
+    path = f"hydra.searchpath=[file://{tmp_path / 'own'}]"
+    told = call("run", path, "+matrix=mine", code=1)
+    assert told.startswith("error: matrix does not say how it is made; begin its YAML with `defau")
+    assert "[/source@_here_: SOURCE, _self_]`, SOURCE one of uniform, rmat, " in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("report", "no records at results/records.jsonl; measure some with"),
+        ("ladder", "no records at results/gemm.jsonl; measure some with"),
+        ("report records=/dev/zero", "records must be in a plain file, and /dev/zero is a device"),
+        ("report records=[.]", "records must be in a plain file, and . is a folder"),
+        pytest.param(
+            "launch",
+            "launch measures calls of GPU kernels, but torch sees no CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_the_other_commands_fail_in_one_line_too(call, command: str, message: str) -> None:
+    told = call(*command.split(), code=1)
+    assert told.startswith(f"error: {message}")
+    assert told.count("\n") == 1
+
+
+NAMES = [
+    *("a=b", "a$b", "a${k}", "\\${k}", "${a", "a{b", "a(b)", "a,b", "Matrix-\u00e4\u4e2d", "it's"),
+    *('a"b', "a b", "a|b", "[a]", "a:b", "~a", "#a", "a%b", "\\'"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_names_are_taken_as_they_are(composed, tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate pattern general\n4 4 1\n2 1\n")
+    config = cli.typed(composed(f"+matrix={path}", f"records={path}"))
+    assert (config.matrix.path, config.records) == (str(path), str(path))
+    given = arguments.prepare([f"records=[{path},other.jsonl]"], lists=("records",))
+    assert cli.typed(compose("report", given)).records == [str(path), "other.jsonl"]
+
+
+def test_a_file_of_a_strange_name_is_measured_and_reported(call, tmp_path: Path) -> None:
+    name = "a=b,${k} (\u00e4|'1').mtx"
+    (tmp_path / name).write_text("%%MatrixMarket matrix coordinate pattern general\n4 4 1\n2 1\n")
+    shown = name.replace("|", "\\|")
+    assert f"| {shown} |   1 |" in call("run", f"+matrix={name}", f"records={name}.jsonl", *QUICK)
+    reported = call("report", f"records=[{name}.jsonl]", f"output=o {name}", "plots=false")
+    assert f"| {shown} |   1 |" in reported
+    assert (tmp_path / f"o {name}" / "report.md").is_file()
+
+
+def test_a_file_is_known_by_its_content_wherever_it_lies(call, tmp_path: Path) -> None:
+    text = "%%MatrixMarket matrix coordinate pattern general\n4 4 {0}\n" + "1 1\n2 2\n"
+    for folder in ("sub", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / "sub" / "m.mtx").write_text(text.format(2))
+    (tmp_path / "m.mtx").write_text(text.format(2))
+    assert "| ok " in call("run", "+matrix=m.mtx", *QUICK)
+    assert "| sub/m.mtx |   2 |" in (again := call("run", "+matrix=sub/m.mtx", *QUICK))
+    assert "| cached |" in again
+    (tmp_path / "m.mtx").write_text(text.format(2).replace("2 2\n", "3 3\n"))
+    out = call("run", "-m", "+matrix=m.mtx,sub/m.mtx", *QUICK)
+    assert "| ok " in out.partition("sub/m.mtx")[0]
+    assert "| cached |" in out.partition("sub/m.mtx")[2]
+    assert call("report", "plots=false").count("| m.mtx (matrix.digest=") == 2
+
+
+def test_records_that_cannot_be_kept_are_told_under_the_table(call, tmp_path: Path) -> None:
+    """A file limit stands for a full disk: it lets the file be opened and takes no line."""
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    command = [sys.executable, "-m", "experiments", "run", "+matrix=30x40", *QUICK]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "records.jsonl").write_bytes(b"\n" * 999)
+    done = subprocess.run(
+        [*command, "hydra.output_subdir=null", "hydra/job_logging=disabled"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SDDMM_DATASETS_CACHE": "/proc/no"},
+        capture_output=True, text=True, timeout=300, preexec_fn=limit,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "| 30x40  |  60 |" in done.stdout
+    assert done.stderr.splitlines()[-1] == (
+        "error: 1 of 1 records were not kept: cannot write to results/records.jsonl: File too large"
+    )
 
 
 def test_launchers_that_run_jobs_at_once_are_refused_on_a_gpu() -> None:
@@ -182,12 +292,12 @@ def test_fragments_are_printed_and_unknown_ones_refused(call) -> None:
 @pytest.fixture
 def composed():
     schema.register()
-    with initialize_config_dir(str(cli.CONF), version_base="1.3"):
-        yield lambda *overrides: compose("config", cli.prepare_arguments(list(overrides)))
+    with initialize_config_dir(str(arguments.CONF), version_base="1.3"):
+        yield lambda *overrides: compose("config", arguments.prepare(overrides))
 
 
-MATRICES = sorted(path.stem for path in (cli.CONF / "matrix").glob("*.yaml"))
-STUDIES = sorted(path.stem for path in (cli.CONF / "study").glob("*.yaml"))
+MATRICES = sorted(path.stem for path in (arguments.CONF / "matrix").glob("*.yaml"))
+STUDIES = sorted(path.stem for path in (arguments.CONF / "study").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", MATRICES)
@@ -197,7 +307,7 @@ def test_every_matrix_yaml_composes_to_a_source(composed, name: str) -> None:
 
 
 def axes(study: str) -> dict[str, list[str]]:
-    loaded = OmegaConf.load(cli.CONF / "study" / f"{study}.yaml")
+    loaded = OmegaConf.load(arguments.CONF / "study" / f"{study}.yaml")
     params = OmegaConf.to_container(loaded)["hydra"]["sweeper"]["params"]
     return {key: str(value).split(",") for key, value in params.items()}
 
