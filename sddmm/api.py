@@ -7,12 +7,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.compiler import is_dynamo_compiling
 
+from sddmm import traced
 from sddmm.interop import Sampling, read
-from sddmm.operands import as_operands, check_values, differentiates, oriented, problem_of
+from sddmm.operands import (
+    as_operands,
+    check_values,
+    differentiates,
+    oriented,
+    problem_of,
+    real_number,
+)
 from sddmm.pattern import SparsePattern
 from sddmm.plan import Plan, Prepared, prepare_once
 from sddmm.problem import Problem, make_problem
+from sddmm.routing import TRACEABLE, dynamo_callback, is_plain, must_be_seen
 
 # Kinds of operands whose plans a pattern remembers without asking again what they are.
 _MOST_CALLS = 64
@@ -56,11 +67,20 @@ def sddmm(
     Raises TypeError or ValueError, naming the argument, for operands that do not fit S or each
     other, indices out of range, and kinds, dtypes or devices that are not supported.
     """
-    sampling = read(S)
+    if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
+        return _untraced_sddmm(
+            S, a, b, alpha=alpha, scale=scale, out_dtype=out_dtype, precision=precision
+        )
     a, b, give_back = as_operands(a, b)
+    alpha = real_number(alpha, "alpha")
+    if not is_plain(a, b) and must_be_seen(S, give_back):
+        parts = traced.parts_of(S)
+        result = traced.sampled(parts, a, b, alpha, scale, out_dtype, precision)
+        return _give(parts, result, give_back)
+    sampling = read(S)
     values = sampling.values if scale else None
     pattern, made, a, b = _fitted(sampling, a, b, values, out_dtype, precision)
-    result = _sampled(pattern, made, a, b, values, float(alpha))
+    result = _sampled(pattern, made, a, b, values, alpha)
     return _give(sampling, result, give_back)
 
 
@@ -72,18 +92,24 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     takes CSR tensors only, batches of them too, but not COO; with operands of several heads it
     returns a batch of CSR tensors, and this function the values, (h, nnz).
     """
-    sampling = read(S)
-    if sampling.values is None:
-        raise ValueError(
-            "S must have values for sampled_addmm, got a bare pattern; use sddmm, or give values"
-        )
+    if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
+        return _untraced_sampled_addmm(S, a, b, beta=beta, alpha=alpha)
     a, b, give_back = as_operands(a, b)
-    values = sampling.values if beta != 0 else None
-    pattern, made, a, b = _fitted(sampling, a, b, values, None, "ieee")
-    result = _sampled(pattern, made, a, b, None, float(alpha))
-    if values is not None:
-        result = result + beta * values
-    return _give(sampling, result, give_back)
+    beta, alpha = real_number(beta, "beta"), real_number(alpha, "alpha")
+    if not is_plain(a, b) and must_be_seen(S, give_back):
+        parts = traced.parts_of(S)
+        return _give(parts, traced.sampled_addmm(parts, a, b, beta, alpha), give_back)
+    sampling = read(S)
+    values = traced.require_values(sampling.values)
+    pattern, made, a, b = _fitted(sampling, a, b, values if beta != 0 else None, None, "ieee")
+    result = _sampled(pattern, made, a, b, None, alpha)
+    return _give(sampling, traced.add_scaled(result, beta, values), give_back)
+
+
+# torch.compile takes no sparse tensor into a graph and runs such calls between two graphs. It must
+# not look into them: its tracer fails on views of sparse tensors.
+_untraced_sddmm = _disable_dynamo(sddmm)
+_untraced_sampled_addmm = _disable_dynamo(sampled_addmm)
 
 
 def plan(
@@ -112,6 +138,12 @@ def plan(
     `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` tells what
     was chosen and why.
     """
+    alpha = real_number(alpha, "alpha")
+    if is_dynamo_compiling():
+        raise RuntimeError(
+            "torch.compile cannot trace sddmm.plan, which reads S; make the plan outside and call "
+            "its run inside, or call sddmm"
+        )
     sampling = read(S, known=False)
     pattern = sampling.kept()
     problem = make_problem(
@@ -120,8 +152,9 @@ def plan(
     values = sampling.values if scale else None
     if values is not None:
         check_values(values, problem)
+        values = traced.without_base(values)
     made = prepare_once(pattern, problem, backend, kernel)
-    return Plan(pattern, made, float(alpha), values, sampling.transposed, sampling.source)
+    return Plan(pattern, made, alpha, values, sampling.transposed, sampling.source)
 
 
 def _sampled(
@@ -185,6 +218,8 @@ def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
         )
 
 
-def _give(sampling: Sampling, values: Tensor, give_back: Callable[[Tensor], Any]) -> Any:
+def _give(
+    sampling: Sampling | traced.Parts, values: Tensor, give_back: Callable[[Tensor], Any]
+) -> Any:
     """S's kind; with heads the bare values, as one matrix cannot hold them."""
     return sampling.wrap(give_back(values)) if values.dim() == 1 else give_back(values)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from sddmm.autocast import without_autocast
+from sddmm.operands import has_tangent
 
 Backward = Callable[[Any, Tensor], tuple["Tensor | None", ...]]
 
@@ -64,10 +65,8 @@ def autograd_kernel(op: Any, backward: Backward) -> Callable[..., Tensor]:
 
 
 def _refuse_tangents(name: str, inputs: tuple[Any, ...]) -> None:
-    if forward_ad._current_level < 0:
-        return
-    for x in inputs:
-        if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+    for x in inputs if forward_ad._current_level >= 0 else ():
+        if isinstance(x, Tensor) and has_tangent(x):
             raise NotImplementedError(
                 f"{name} has no forward-mode derivative (torch.autograd.forward_ad, "
                 f"torch.func.jvp, jacfwd, hessian); use reverse mode"
@@ -100,7 +99,7 @@ def sddmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.needs_input_grad[3]:
             grad_b = torch.ops.sddmm.spmm(rows, cols, weights, a, transpose=True, **place).mT
     if ctx.needs_input_grad[4]:
-        again = {**options, "out_dtype": wide, "kernel": None}
+        again = {**options, "out_dtype": wide, "kernel_name": None}
         products = torch.ops.sddmm.sddmm(rows, cols, a, b, None, **again) * grad
         grad_values = (products.sum(0) if a.dim() == 3 else products).to(values.dtype)
     return None, None, grad_a, grad_b, grad_values

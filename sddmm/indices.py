@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -50,6 +51,8 @@ def as_array(tensor: Tensor) -> Any:
 
 
 def own(tensor: Tensor) -> Tensor:
+    if is_dynamo_compiling():  # which follows the tensors itself
+        return tensor
     return tensor if counts_changes(tensor) else tensor.clone()
 
 

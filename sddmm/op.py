@@ -5,7 +5,8 @@ autograd, autocast, fake tensors and torch.compile see plain operators. Each one
 of the other (`gradients.py`), so both can be differentiated any number of times.
 
 rows: crow_indices (m + 1,) if `compressed`, else row_indices (nnz,). cols: (nnz,). values: (nnz,)
-or None. backend, kernel: demanded by name, as in `sddmm.plan`.
+or None. backend, kernel_name: as `backend` and `kernel` of `sddmm.plan` (torch's own compiler has
+an argument called kernel).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _library = torch.library.Library("sddmm", "DEF")
 _library.define(
     "sddmm(Tensor rows, Tensor cols, Tensor a, Tensor b, Tensor? values, *, "
     "bool compressed=False, float alpha=1.0, ScalarType? out_dtype=None, "
-    'str precision="ieee", str? backend=None, str? kernel=None) -> Tensor'
+    'str precision="ieee", str? backend=None, str? kernel_name=None) -> Tensor'
 )
 _library.define(
     "spmm(Tensor rows, Tensor cols, Tensor values, Tensor dense, *, SymInt m, SymInt n, "
@@ -51,14 +52,14 @@ def _sddmm(
     out_dtype: torch.dtype | None = None,
     precision: str = "ieee",
     backend: str | None = None,
-    kernel: str | None = None,
+    kernel_name: str | None = None,
 ) -> Tensor:
     check_operands(a, b)
     pattern = _pattern(rows, cols, a.shape[-2], b.shape[-1], compressed)
     problem = problem_of(pattern, a, b, out_dtype, precision)
     if values is not None:
         check_values(values, problem)
-    return prepare_once(pattern, problem, backend, kernel).compute(a, b, values, alpha)
+    return prepare_once(pattern, problem, backend, kernel_name).compute(a, b, values, alpha)
 
 
 def _sddmm_fake(

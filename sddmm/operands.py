@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from sddmm.pattern import SparsePattern
 from sddmm.problem import DTYPES, Problem, dtype_names, make_problem
@@ -59,8 +61,38 @@ def oriented(
     return b.mT, a.mT
 
 
-def check_operands(a: Tensor, b: Tensor) -> None:
-    """a and b must be dense, of one dtype, and fit each other as ([h,] m, k) and ([h,] k, n)."""
+def real_number(value: Any, name: str) -> float:
+    """A factor such as alpha as a float: any real number, or a 0-dim tensor without gradient."""
+    if type(value) is float or type(value) is int:
+        return float(value)
+    if isinstance(value, Tensor):
+        if value.dim() != 0 or value.dtype.is_complex:
+            raise TypeError(
+                f"{name} must be a real number, got a tensor of {value.dtype} and "
+                f"shape {_shape(value)}"
+            )
+        if differentiates(value) or has_tangent(value):
+            raise ValueError(
+                f"{name} is a tensor that requires grad, and would get none; multiply a, b or the "
+                f"result by it instead"
+            )
+        return float(value)
+    if isinstance(value, Real | torch.SymFloat | torch.SymInt):
+        return float(value)
+    raise TypeError(f"{name} must be a real number, got {value!r}")
+
+
+def has_tangent(x: Tensor) -> bool:
+    """Whether forward-mode AD follows x now."""
+    level = forward_ad._current_level
+    return level >= 0 and forward_ad.unpack_dual(x).tangent is not None
+
+
+def check_operands(a: Tensor, b: Tensor, alike: bool = True) -> None:
+    """a and b must be dense, of one dtype, and fit each other as ([h,] m, k) and ([h,] k, n).
+
+    alike: whether their dtypes must agree, or will once autocast has cast them.
+    """
     for name, operand in (("a", a), ("b", b)):
         if operand.layout != torch.strided:
             raise TypeError(f"{name} must be a dense tensor, got layout {operand.layout}")
@@ -70,7 +102,7 @@ def check_operands(a: Tensor, b: Tensor) -> None:
             raise ValueError(
                 f"{name} must have 2 dimensions, or 3 with heads first, got shape {_shape(operand)}"
             )
-    if a.dtype != b.dtype:
+    if alike and a.dtype != b.dtype:
         raise TypeError(f"a is {a.dtype} and b is {b.dtype}; convert one: their dtypes must agree")
     if a.dim() != b.dim() or (a.dim() == 3 and a.shape[0] != b.shape[0]):
         raise ValueError(

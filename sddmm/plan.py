@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm import backends
+from sddmm import backends, traced
 from sddmm.comparison import same_indices
 from sddmm.memory import out_of_memory, overlap
 from sddmm.operands import as_operands, differentiates, oriented, problem_of
 from sddmm.pattern import SparsePattern
 from sddmm.pattern_cache import PATTERNS
 from sddmm.problem import Problem
+from sddmm.routing import is_plain, must_be_seen
 
 _PLANS_PER_PATTERN = 16
 _lock = threading.Lock()
@@ -125,8 +126,10 @@ class Plan:
         sparse tensor's values as one of its indices, which are then compared; it does not count
         changes of the tensors that a sparse tensor was made of. Plan a SparsePattern of those.)
         """
-        self._follow()
         a, b, give_back = as_operands(a, b)
+        if not is_plain(a, b) and must_be_seen(self, give_back):
+            return give_back(traced.run(self, a, b, out))
+        self._follow()
         a, b = oriented(a, b, self.pattern, self.transposed)
         self._check_fit(a, b)
         if out is None:
@@ -168,6 +171,7 @@ class Plan:
             out_dtype=self.problem.out_dtype,
             precision=self.problem.precision,
             backend=self.prepared.forced,
+            kernel_name=self.prepared.kernel,
         )
         return values
 
