@@ -64,6 +64,13 @@ def sddmm(
     With numpy or scipy indices each call prepares anew. (SparsePattern tells which changes torch
     cannot count.)
 
+    In torch: under autocast as torch.mm, except that numpy operands and scipy or cupyx matrices are
+    not cast; a plan too. torch.compile takes the call into its graph with a pattern or a tuple as S;
+    with a sparse tensor, which it takes into no graph, it breaks the graph, and raises if
+    fullgraph=True. torch.export likewise; make_fx, jit.trace and vmap record the operator. Forward
+    mode (forward_ad, torch.func.jvp) and torch.func.grad raise NotImplementedError.
+    alpha: a real number, or a 0-dim tensor without gradient, which is read (and waits for the GPU).
+
     Raises TypeError or ValueError, naming the argument, for operands that do not fit S or each
     other, indices out of range, and kinds, dtypes or devices that are not supported.
     """
