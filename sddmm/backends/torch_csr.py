@@ -28,9 +28,9 @@ class TorchCsrBackend:
             return f"torch.sparse.sampled_addmm runs on cpu and cuda, not on {problem.device}"
         if problem.k == 0 or problem.nnz == 0:
             return "torch.sparse.sampled_addmm does not take empty problems"
-        if problem.device.type == "cuda" and problem.nnz > problem.m * problem.n:
+        if problem.nnz > problem.m * problem.n:
             return (
-                f"cuSPARSE takes at most one nonzero per position: "
+                f"torch.sparse.sampled_addmm takes at most one nonzero per position: "
                 f"{problem.nnz} are more than {problem.m}x{problem.n}"
             )
         return None

@@ -224,13 +224,12 @@ def test_merged_sums_have_the_same_bits_each_time_and_range_in_half() -> None:
     assert sums.tolist() == [20_000 * 2.0**10] * 5
 
 
-def test_torch_csr_refuses_more_nonzeros_than_positions_on_a_gpu() -> None:
-    problem = make_problem(stacked(4), k=2, dtype=torch.float32)
+@pytest.mark.parametrize("device", [torch.device("cpu"), torch.device("cuda", 0)])
+def test_torch_csr_refuses_more_nonzeros_than_positions(device: torch.device) -> None:
+    problem = make_problem(stacked(4), k=2, dtype=torch.float32)._replace(device=device)
     backend = TorchCsrBackend()
-    assert backend.refuses(problem) is None
-    on_gpu = problem._replace(device=torch.device("cuda", 0))
-    assert "20 are more than 3x4" in str(backend.refuses(on_gpu))
-    assert backend.refuses(on_gpu._replace(nnz=12)) is None
+    assert "20 are more than 3x4" in str(backend.refuses(problem))
+    assert backend.refuses(problem._replace(nnz=12)) is None
 
 
 def test_gradients_of_empty_problems_are_zero() -> None:
