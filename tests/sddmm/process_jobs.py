@@ -1,0 +1,168 @@
+"""What test_processes.py runs apart, as it may hang: python -m tests.sddmm.process_jobs NAME."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+import sddmm
+from sddmm import SparsePattern
+from sddmm.testing import random_pattern
+
+# Several chunks, so that our threads are at work.
+M, K, N, NNZ = 300, 100, 200, 30_000
+
+
+def used(layout: str = "coo") -> tuple[SparsePattern, Tensor, Tensor, Tensor]:
+    """A pattern that has been sampled on several threads, its operands, and the values."""
+    torch.set_num_threads(2)
+    pattern = random_pattern(M, N, NNZ, layout=layout, shuffled=layout == "coo")
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(M, K, generator=generator), torch.randn(K, N, generator=generator)
+    return pattern, a, b, sddmm.sddmm(pattern, a, b)
+
+
+def gradients(S: Any, a: Tensor, b: Tensor) -> list[Tensor]:
+    leaves = [x.detach().clone().requires_grad_() for x in (a, b)]
+    return list(torch.autograd.grad(sddmm.sddmm(S, *leaves).sum(), leaves))
+
+
+def require_equal(got: Tensor, expected: Tensor, what: str) -> None:
+    if not torch.equal(got, expected):
+        raise SystemExit(f"{what}: other values")
+
+
+def fork() -> None:
+    """A child of os.fork samples after its parent did: by old plans, new ones, with gradients."""
+    pattern, a, b, expected = used()
+    plan = sddmm.plan(pattern, k=K, dtype=a.dtype)
+    plan.run(a, b)
+    expected_gradients = gradients(pattern, a, b)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            require_equal(plan.run(a, b), expected, "a plan of the parent")
+            require_equal(sddmm.sddmm(pattern, a, b), expected, "a pattern of the parent")
+            # torch's operations on several threads hang after a fork, `x + x` of a million too;
+            # its DataLoader sets one thread, as others must.
+            torch.set_num_threads(1)
+            require_equal(sddmm.sddmm(pattern.clone(), a, b), expected, "a pattern of the child")
+            for got, right in zip(gradients(pattern, a, b), expected_gradients, strict=True):
+                torch.testing.assert_close(got, right)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    require_equal(sddmm.sddmm(pattern, a, b), expected, "the parent after the fork")
+    if status:
+        raise SystemExit(f"the child ended with {status}")
+
+
+def child_of_spawn(S: Any, plan: sddmm.Plan, a: Tensor, b: Tensor, path: str) -> None:
+    values = [sddmm.sddmm(S, a, b), plan.run(a, b), sddmm.sddmm(plan.pattern, a, b)]
+    torch.save(values, path)
+
+
+def spawn() -> None:
+    """A spawned child gets a used pattern and a used plan; parent and child are right after."""
+    for layout in ("coo", "csr"):
+        pattern, a, b, expected = used(layout)
+        plan = sddmm.plan(pattern, k=K, dtype=a.dtype)
+        require_equal(plan.run(a, b), expected, "a plan")
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "values.pt")
+            context = multiprocessing.get_context("spawn")
+            child = context.Process(target=child_of_spawn, args=(pattern, plan, a, b, path))
+            child.start()
+            # Sending a tensor moves its memory to where both processes see it.
+            litter = [torch.full((NNZ,), 2**40) for _ in range(20)]
+            require_equal(plan.run(a, b), expected, "the plan, sent")
+            require_equal(sddmm.sddmm(pattern, a, b), expected, "the pattern, sent")
+            child.join()
+            del litter
+            if child.exitcode:
+                raise SystemExit(f"the child ended with {child.exitcode}")
+            for got in torch.load(path):
+                require_equal(got, expected, "the child")
+
+
+def moved_memory() -> None:
+    """The index tensors of a used pattern are moved to shared memory, as when they are sent."""
+    for layout in ("coo", "csr"):
+        pattern, a, b, expected = used(layout)
+        plan = sddmm.plan(pattern, k=K, dtype=a.dtype)
+        plan.run(a, b)
+        for indices in (pattern.major_indices, pattern.col_indices):
+            indices.share_memory_()
+        litter = [torch.full((NNZ,), 2**40) for _ in range(20)]
+        require_equal(plan.run(a, b), expected, f"a plan ({layout})")
+        require_equal(sddmm.sddmm(pattern, a, b), expected, f"a pattern ({layout})")
+        del litter
+
+
+def saved() -> None:
+    """pickle and torch.save of a used pattern and plan, read by this process."""
+    pattern, a, b, expected = used()
+    plan = sddmm.plan(pattern, k=K, dtype=a.dtype)
+    plan.run(a, b)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "both.pt"
+        torch.save((pattern, plan), path)
+        loaded = torch.load(path, weights_only=False)
+    for S, prepared in (pickle.loads(pickle.dumps((pattern, plan))), loaded):
+        require_equal(sddmm.sddmm(S, a, b), expected, "a pattern read again")
+        require_equal(prepared.run(a, b), expected, "a plan read again")
+
+
+class Graphs(Dataset[tuple[SparsePattern, Tensor]]):
+    """Patterns that were used before, and are used again where they are loaded."""
+
+    def __init__(self) -> None:
+        self.pattern, self.a, self.b, self.expected = used()
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[SparsePattern, Tensor]:
+        return self.pattern, sddmm.sddmm(self.pattern, self.a, self.b)
+
+
+def first(batch: list[tuple[SparsePattern, Tensor]]) -> tuple[SparsePattern, Tensor]:
+    return batch[0]
+
+
+def loaded_by(start: str) -> None:
+    """A worker of a DataLoader samples a used pattern and sends it back."""
+    graphs = Graphs()
+    loader = DataLoader(graphs, num_workers=1, multiprocessing_context=start, collate_fn=first)
+    count = 0
+    for pattern, values in loader:
+        require_equal(values, graphs.expected, "what the worker sampled")
+        again = sddmm.sddmm(pattern, graphs.a, graphs.b)
+        require_equal(again, graphs.expected, "the pattern that the worker sent")
+        count += 1
+    if count != len(graphs):
+        raise SystemExit(f"{count} of {len(graphs)} batches")
+
+
+JOBS = {
+    "fork": fork,
+    "spawn": spawn,
+    "moved_memory": moved_memory,
+    "saved": saved,
+    "data_loader_fork": lambda: loaded_by("fork"),
+    "data_loader_spawn": lambda: loaded_by("spawn"),
+}
+
+if __name__ == "__main__":
+    JOBS[sys.argv[1]]()
