@@ -257,6 +257,8 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
         fields["precision"] = "ieee"
     if entry == "sampled_addmm":
         fields.update(out_dtype=None, precision="ieee")
+    if kind in ("torch_coo", "torch_coo_uncoalesced") and entry != "op":
+        fields["index_dtype"] = "int64"  # torch converts to these
     if kind == "torch_coo":  # coalesced
         fields.update(order="sorted", duplicates="none")
     if kind in COMPRESSED and fields["order"] == "shuffled":
@@ -276,12 +278,16 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
         fields["change"] = None
     if "v" in fields["gradients"] and not has_values:
         fields["gradients"] = fields["gradients"].replace("v", "") or "a"
-    if kind in SCIPY and rng.random() < 0.95:  # which carry no gradients
-        fields["gradients"] = ""
+    if kind in SCIPY and not fields["numpy_operands"]:  # which carry no gradients
+        fields["gradients"] = _rarely(rng, 0.02, ("a", "b", "ab"), "")
     if entry == "plan_out" and rng.random() < 0.9:
         fields["gradients"] = ""
-    if kind == "torch_coo_uncoalesced" and entry in ("sddmm", "sampled_addmm"):
-        fields["gradients"] = ""  # torch has no gradient of an uncoalesced tensor's values
+    if kind == "torch_coo_uncoalesced" and entry != "op":  # of whose values torch has no gradient
+        sparse = entry in ("sddmm", "sampled_addmm")
+        fields["gradients"] = "" if sparse else fields["gradients"].replace("v", "")
+    if kind in ("torch_csr", "torch_coo") and "plan" in entry and fields["change"] is not None:
+        # The values of a tensor that requires a gradient are a view, which forbids changes of it.
+        fields["gradients"] = fields["gradients"].replace("v", "")
     if fields["again"] == "deepcopy" and kind == "torch_csr" and "plan" not in entry:
         fields["again"] = "copy"  # torch copies no CSR tensor
     if fields["again"] in ("copy", "deepcopy", "pickle") and kind in WITH_VALUES:

@@ -155,8 +155,7 @@ def _changed(use: Use) -> Outcome:
     case, change = use.case, use.case.change
     if change is None or not use.rows.numel():
         return Outcome("ok")
-    # A plan of numpy indices has a copy of its own; a pattern of them cannot see numpy's writes.
-    frozen = case.kind in (*SCIPY, "tuple_numpy") and case.entry in ("plan", "plan_out")
+    frozen = _is_frozen(case)
     expected = None
     if change == "values":
         use.new_values()
@@ -164,17 +163,27 @@ def _changed(use: Use) -> Outcome:
         use.refill()
     elif change == "fresh":
         use.freshen()
-    elif change == "data" and case.kind in ("tuple", "pattern_coo", "pattern_csr"):
-        use.turn_data()
     elif frozen:
-        return Outcome("ok")
+        before = use.rows, use.cols
+        use.turn(change)
+        use.rows, use.cols = before
     elif change == "out_of_range" and case.heads != 0:
         use.spoil_index(case.seed % 2 == 0)
         expected = BAD_INDEX
     else:
-        use.turn(original=change == "original")
+        use.turn(change)
     outcome = _told_of(f"after change={change}", _attempt(use, expected))
     return outcome if outcome.failed else Outcome("ok")
+
+
+def _is_frozen(case: Case) -> bool:
+    """Whether S's indices are copied when it is planned, so that later changes are not the plan's:
+    those of numpy arrays, and of the tensors that a sparse tensor was made of."""
+    if case.entry not in ("plan", "plan_out"):
+        return False
+    if case.kind in ("torch_csr", "torch_coo", "torch_coo_uncoalesced"):
+        return case.change == "original"
+    return case.kind in (*SCIPY, "tuple_numpy")
 
 
 def _told_of(what: str, outcome: Outcome) -> Outcome:

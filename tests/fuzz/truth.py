@@ -97,7 +97,8 @@ class Truth:
             slack += 2 * torch.finfo(dtype_of(case.out)).smallest_normal * u * 2
             return self._rounded(scaled + added, slack, free, case.out)
         size = finite(v).abs()
-        free = free | self._overflows(size * self.size) | self._overflows(abs(alpha) * size)
+        for product in (size * self.size, abs(alpha) * size, abs(alpha) * size * self.size):
+            free = free | self._overflows(product)
         free = free | self._vanishes(alpha * v, scaled, self.dot * v)
         slack = slack * size + tiny * (size + abs(alpha) + finite(self.dot).abs())
         return self._rounded(scaled * v, slack, free, case.out)

@@ -42,7 +42,7 @@ class Use:
         step = 1 if case.kind in SCIPY else case.value_strides
         self.values, _ = build.guarded(self.x_values.to(values_dtype), step, case.device)
         # torch's gradient of the construction of a CSR tensor is wrong where columns are not
-        # sorted: S is the leaf there.
+        # sorted, and that of a COO tensor forbids changes in place: S is the leaf there.
         self.values.requires_grad_("v" in case.gradients and not self._leaf_is_S())
         self.indices = Indices.of(case, rows, cols)
         self.make(self.indices)
@@ -56,7 +56,7 @@ class Use:
         self.plan: sddmm.Plan | None = None
 
     def _leaf_is_S(self) -> bool:
-        return self.case.kind == "torch_csr" and self.case.entry != "op"
+        return self.case.kind in ("torch_csr", "torch_coo") and self.case.entry != "op"
 
     def _upstream(self) -> Tensor:
         """The gradient that comes from above, (h, nnz), of the result's dtype, on the CPU."""
@@ -255,19 +255,18 @@ class Use:
             return S.crow_indices(), S.col_indices()
         return tuple(S._indices())  # type: ignore[return-value]
 
-    def turn(self, original: bool = False) -> None:
-        """Other indices in place of these, by the same objects."""
+    def turn(self, how: str = "in_place") -> None:
+        """Other indices in place of these: by the objects that S gives, "in_place"; by those that S
+        was made of, "original"; or by giving these other memory, "data", which torch's counters do
+        not tell."""
         self.rows, self.cols = build.turned(self.case, self.rows, self.cols)
         contents = build.stored(self.case, self.rows, self.cols)
-        for handle, content in zip(self.handles(original), contents, strict=True):
-            handle[:] = content.numpy() if isinstance(handle, np.ndarray) else content
-
-    def turn_data(self) -> None:
-        """Other indices by `.data =`, which torch's version counter does not tell."""
-        self.rows, self.cols = build.turned(self.case, self.rows, self.cols)
-        contents = build.stored(self.case, self.rows, self.cols)
-        for handle, content in zip(self.handles(True), contents, strict=True):
-            handle.data = content.to(handle.device)
+        rebinds = how == "data" and self.case.kind in ("tuple", "pattern_coo", "pattern_csr")
+        for handle, content in zip(self.handles(how == "original"), contents, strict=True):
+            if rebinds:
+                handle.data = content.to(handle.device)
+            else:
+                handle[:] = content.numpy() if isinstance(handle, np.ndarray) else content
 
     def refill(self) -> None:
         """The memory refilled unseen, and a new S of new tensors over it."""
