@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
@@ -31,30 +34,93 @@ def for_chunks(work: Callable[[int, int], None], total: int, chunk: int) -> None
     """Call work(begin, end) for consecutive chunks of range(total), on torch's number of threads.
 
     The bounds depend on `total` and `chunk` only, so a kernel whose chunks are independent gives
-    the same bits on any number of threads. The first exception of `work` is raised here.
+    the same bits on any number of threads. A call that returns has worked every chunk; the first
+    exception of `work` or of a signal handler (Ctrl-C) cuts the call off and is raised here.
     """
-    starts = iter(range(0, total, chunk))
-    lock = threading.Lock()
-    errors: list[BaseException] = []
-
-    def drain(_: object = None) -> None:
-        try:
-            while not errors:
-                with lock:
-                    begin = next(starts, None)
-                if begin is None:
-                    return
-                work(begin, min(begin + chunk, total))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = min(torch.get_num_threads(), -(-total // chunk))
+    loop = _Loop(work, total, chunk)
+    threads = min(torch.get_num_threads(), loop.chunks)
     if threads <= 1 or _forked.is_set():
-        drain()
+        loop.drain()
     elif _gomp_parallel is not None:
-        _gomp_parallel(_Region(drain), None, ctypes.c_uint(threads), ctypes.c_uint(0))
+        _run_on_team(loop, threads)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(drain, range(threads)))
-    if errors:
-        raise errors[0]
+            try:
+                list(pool.map(loop.drain, range(threads)))
+            except BaseException as error:  # a signal while waiting: the threads stop too
+                loop.errors.append(error)
+    if loop.errors:
+        raise loop.errors.pop(0)
+    if len(loop.worked) < loop.chunks:
+        raise _cut_off()
+
+
+class _Loop:
+    """One call of for_chunks: chunks still to start, those worked, and the errors so far."""
+
+    def __init__(self, work: Callable[[int, int], None], total: int, chunk: int) -> None:
+        self.work, self.total, self.chunk = work, total, chunk
+        # A deque and lists change atomically. A lock could stay locked when a signal handler
+        # raises between taking it and releasing it.
+        self.starts = deque(range(0, total, chunk))
+        self.chunks = len(self.starts)
+        self.worked: list[int] = []
+        self.errors: list[BaseException] = []
+        self.returned: list[int] = []  # identifiers of the threads that left `drain` normally
+
+    def drain(self, _: object = None) -> None:
+        """Work chunks until none is left or one failed; runs on every thread of the team."""
+        try:
+            while not self.errors:
+                try:
+                    begin = self.starts.popleft()
+                except IndexError:
+                    break
+                self.work(begin, min(begin + self.chunk, self.total))
+                self.worked.append(begin)
+        except BaseException as error:
+            self.errors.append(error)
+        self.returned.append(threading.get_ident())
+
+
+def _run_on_team(loop: _Loop, threads: int) -> None:
+    """Drain the loop on torch's OpenMP team, of which the calling thread is one.
+
+    ctypes cannot pass on what a callback raises: it reports it to sys.unraisablehook and goes on.
+    `drain` catches what `work` raises, but a signal handler runs in the main thread at any
+    bytecode, also before and after the `try` of `drain`. A hook records what it raises there. It is
+    in place for this region only, and only in the main thread: hooks of concurrent regions would
+    not be removed in the order of their installation.
+    """
+    callback: Callable[[object], None] = loop.drain
+    caller = threading.get_ident()
+    if caller != threading.main_thread().ident:
+        _enter_region(callback, threads)
+    else:
+        forward = sys.unraisablehook
+
+        def record(unraisable: Any) -> None:
+            # Python 3.13 and newer name the callback in the message only.
+            ours = unraisable.object is callback or repr(callback) in (unraisable.err_msg or "")
+            if ours and unraisable.exc_value is not None:
+                loop.errors.append(unraisable.exc_value)
+            else:
+                forward(unraisable)
+
+        try:
+            sys.unraisablehook = record
+            _enter_region(callback, threads)
+        finally:
+            sys.unraisablehook = forward
+    if not loop.errors and caller not in loop.returned:
+        raise _cut_off()
+
+
+def _enter_region(callback: Callable[[object], None], threads: int) -> None:
+    assert _gomp_parallel is not None
+    _gomp_parallel(_Region(callback), None, ctypes.c_uint(threads), ctypes.c_uint(0))
+
+
+def _cut_off() -> RuntimeError:
+    """The error for an exception that was lost: raised while another one was being recorded."""
+    return RuntimeError("the call was cut off by an exception outside its own code, as of a signal")

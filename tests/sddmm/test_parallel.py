@@ -1,16 +1,22 @@
-"""for_chunks: every chunk once, errors raised, forks survived."""
+"""for_chunks: every chunk once, errors and signals raised, forks survived."""
 
 from __future__ import annotations
 
+import ast
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from sddmm import parallel
 from sddmm.parallel import for_chunks
+from tests.conftest import ROOT
 
 
 @pytest.fixture(params=["torch's OpenMP team", "threads of our own"])
@@ -65,3 +71,113 @@ def test_a_forked_child_works_too() -> None:
     process.kill()
     assert not alive
     assert queue.get() == list(range(100))
+
+
+# Timers of 1 us to 0.6 ms cut calls of about 0.3 ms off at any point. The script prints how many
+# calls were cut off, how many returned although the handler had raised or with a chunk left undone,
+# and whether the hook is the same as before.
+STORM = """
+import signal, sys, time
+import torch
+from sddmm.parallel import for_chunks
+
+fired = 0
+
+def handler(*_):
+    global fired
+    fired += 1
+    raise ERROR("cut off")
+
+signal.signal(signal.SIGALRM, handler)
+torch.set_num_threads(2)
+hook = sys.unraisablehook
+cut = lost = unfinished = tries = 0
+end = time.perf_counter() + 1.2
+while time.perf_counter() < end:
+    tries += 1
+    before, done, returned = fired, [], False
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + 7 * tries % 600))
+        for_chunks(lambda begin, end: done.append(begin), 2000, 20)
+        returned, after, worked = True, fired, len(done)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except ERROR:
+        cut += not returned
+    if returned:
+        lost += after != before
+        unfinished += worked != 100
+print((cut, lost, unfinished, sys.unraisablehook is hook))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+@pytest.mark.parametrize(
+    ("error", "team_limit"), [("TimeoutError", "1"), ("KeyboardInterrupt", None)]
+)
+def test_a_call_that_a_signal_cuts_off_raises_what_the_handler_raised(
+    error: str, team_limit: str | None
+) -> None:
+    limit = {} if team_limit is None else {"OMP_THREAD_LIMIT": team_limit}
+    done = subprocess.run(
+        [sys.executable, "-c", STORM.replace("ERROR", error)],
+        cwd=ROOT, env={**os.environ, **limit}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    cut, lost, unfinished, hook_restored = ast.literal_eval(done.stdout)
+    assert cut > 20
+    assert (lost, unfinished, hook_restored) == (0, 0, True)
+
+
+@pytest.mark.usefixtures("_either_way")
+def test_more_threads_than_chunks_or_cores_and_calls_within_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 13)
+    done: list[tuple[int, int]] = []
+
+    def outer(begin: int, end: int) -> None:
+        for_chunks(lambda inner, _: done.append((begin, inner)), 10, 3)
+
+    for_chunks(outer, 40, 1)
+    assert sorted(done) == [(i, j) for i in range(40) for j in range(0, 10, 3)]
+
+
+@pytest.mark.usefixtures("_either_way")
+def test_sixteen_threads_call_at_once_and_each_gets_its_own_error() -> None:
+    def call(i: int) -> int:
+        done: list[int] = []
+
+        def work(begin: int, end: int) -> None:
+            if i % 4 == 3 and begin == 20:
+                raise RuntimeError(f"call {i}")
+            done.append(begin)
+
+        for_chunks(work, 100, 1)
+        return len(done)
+
+    with ThreadPoolExecutor(16) as pool:
+        futures = [pool.submit(call, i) for i in range(64)]
+    for i, future in enumerate(futures):
+        if i % 4 == 3:
+            with pytest.raises(RuntimeError, match=f"^call {i}$"):
+                future.result()
+        else:
+            assert future.result() == 100
+
+
+def test_a_call_whose_error_is_lost_raises_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ctypes drops what a callback raises; in threads other than the main one no hook sees it."""
+
+    def drain(loop: parallel._Loop, _: object = None) -> None:
+        loop.starts.popleft()
+        raise TimeoutError("before the loop's own try")
+
+    monkeypatch.setattr(parallel._Loop, "drain", drain)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(for_chunks, lambda begin, end: None, 100, 1)
+    if parallel._gomp_parallel is not None and torch.get_num_threads() > 1:
+        with pytest.raises(RuntimeError, match="the call was cut off"):
+            future.result()
+    else:
+        with pytest.raises(TimeoutError):
+            future.result()
