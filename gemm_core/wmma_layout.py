@@ -34,7 +34,9 @@ def probe(device_index: int) -> NDArray[np.float32]:
     source = KERNEL_FOLDER / "wmma_probe.cu"
     cubin = compile_kernel(source, {}, device(device_index).arch)
     kernel = Kernel("probe", cubin.code, "probe", (POINTER,), 32, _SHARED_BYTES, device_index)
-    out = torch.empty(len(SHAPES), len(SUMS), 32, 8, device=f"cuda:{device_index}")
+    out = torch.empty(
+        len(SHAPES), len(SUMS), 32, 8, dtype=torch.float32, device=f"cuda:{device_index}"
+    )
     with torch.cuda.device(device_index):
         kernel(1, out.data_ptr())
     return out.cpu().numpy()

@@ -191,7 +191,7 @@ class _Mailbox(threading.local):
     def __init__(self, device: torch.device) -> None:
         self.states = torch.zeros(2, 4, dtype=torch.int64, device=device)
         pinned = device.type == "cuda"
-        self.results = torch.zeros(len(_EMPTY), dtype=torch.int64, pin_memory=pinned)
+        self.results = torch.zeros(len(_EMPTY), dtype=torch.int64, device="cpu", pin_memory=pinned)
         words = (ctypes.c_int64 * len(_EMPTY)).from_address(self.results.data_ptr())
         self.found = memoryview(words).cast("B").cast("q")
         one, other = (state.data_ptr() for state in self.states)

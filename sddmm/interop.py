@@ -103,8 +103,9 @@ def _from_torch(S: Tensor) -> Sampling:
 
         def wrap_coo(new: Tensor) -> Tensor:
             return torch.sparse_coo_tensor(
-                indices, new, shape, is_coalesced=coalesced, check_invariants=False
-            )
+                indices, new, shape,
+                device=new.device, is_coalesced=coalesced, check_invariants=False,
+            )  # fmt: skip
 
         return Sampling(PATTERNS.of_sparse(pattern, S), values, wrap_coo, source=pattern)
     crow, cols = S.crow_indices(), S.col_indices()

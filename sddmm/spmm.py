@@ -68,7 +68,9 @@ def _compute_dtype(values: Tensor, dense: Tensor) -> torch.dtype:
 
 def _csr(grouping: Grouping, values: Tensor, size: tuple[int, int]) -> Tensor:
     minor = grouping.minor.to(grouping.compressed.dtype)
-    return torch.sparse_csr_tensor(grouping.compressed, minor, values, size, check_invariants=False)
+    return torch.sparse_csr_tensor(
+        grouping.compressed, minor, values, size, device=values.device, check_invariants=False
+    )
 
 
 def spmm_fake(

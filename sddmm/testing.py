@@ -109,7 +109,8 @@ def assert_close(
     A NaN or infinity is right only where the float64 result has the same.
     """
     truth = reference(S, a, b, alpha=alpha, scale=scale)
-    got = torch.as_tensor(values).detach()
+    got = values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
+    got = got.detach()
     if got.shape != truth.shape:
         raise AssertionError(f"values have shape {tuple(got.shape)}, not {tuple(truth.shape)}")
     bound = error_bound(

@@ -55,7 +55,7 @@ class CpuBackend:
 
         def execute(a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
             direct = grouping.order is None and values is None and out.dtype == dtype
-            sums = out if direct else torch.empty(out.shape, dtype=dtype)
+            sums = out if direct else torch.empty(out.shape, dtype=dtype, device=out.device)
             for head in by_head(_rows(a, dtype), _rows(b.mT, dtype), sums):
                 _sample(sample, crow, cols, head, alpha, width, chunk)
             if grouping.order is not None:

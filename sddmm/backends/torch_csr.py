@@ -39,8 +39,9 @@ class TorchCsrBackend:
         grouping = pattern.by_row
         zeros = torch.zeros(problem.nnz, dtype=problem.dtype, device=problem.device)
         sampled = torch.sparse_csr_tensor(
-            grouping.compressed, grouping.minor, zeros, pattern.shape, check_invariants=False
-        )
+            grouping.compressed, grouping.minor, zeros, pattern.shape,
+            device=problem.device, check_invariants=False,
+        )  # fmt: skip
         # Duplicates and unsorted columns are independent entries to this function.
         position = slice(None) if grouping.order is None else grouping.order
 
