@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+MINIMUM := .venv-minimum
 
 # The CuPy and cuda.core that fit the driver, where there is one; else what compiles without a GPU.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9]*\).*/\1/p')
-EXTRAS := cpu,plots,dev
+EXTRAS := cpu,laboratory,plots,dev
 ifneq ($(filter 12 13,$(CUDA)),)
 EXTRAS := $(EXTRAS),cuda$(CUDA)
 else
@@ -30,6 +31,12 @@ test: $(READY) ## set up, then all tests that need no GPU
 .PHONY: test-gpu
 test-gpu: $(READY) ## the tests that need a CUDA device
 	$(PY) -m pytest -m gpu
+
+# Not in `make test`: torch's oldest release brings 3 GB of CUDA. Old releases have no wheels for the
+# newest Pythons: PYTHON=python3.10 make test-minimum
+.PHONY: test-minimum
+test-minimum: $(MINIMUM)/.ready ## the tests with the oldest libraries that pyproject.toml allows
+	$(MINIMUM)/bin/python -m pytest -m "not gpu" -n auto
 
 # On a GPU: python -m tests.fuzz --device cuda --cases 20000 --workers 8 --seconds 240
 SEED ?= 0
@@ -56,12 +63,19 @@ lint: $(READY) ## formatting, lint and types
 .PHONY: setup
 setup: $(READY) ## only the set-up
 
-$(READY): pyproject.toml .ci/constraints.txt
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+$(READY): pyproject.toml .ci/constraints.txt .ci/new_venv
+	@PYTHON='$(PYTHON)' .ci/new_venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+$(MINIMUM)/.ready: pyproject.toml .ci/lower_bounds.py .ci/new_venv
+	@PYTHON='$(PYTHON)' .ci/new_venv $(MINIMUM)
+	$(MINIMUM)/bin/python .ci/lower_bounds.py > $(MINIMUM)/constraints.txt
+	$(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -c $(MINIMUM)/constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 .PHONY: clean
 clean: ## remove the environment and all caches, not the results
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(MINIMUM) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,4 +1,13 @@
-from experiments.cli import main
+import sys
 
 if __name__ == "__main__":  # processes that compile import this module too
+    try:
+        from experiments.cli import main
+    except ModuleNotFoundError as error:
+        if error.name not in ("hydra", "omegaconf"):
+            raise
+        sys.exit(
+            f"python -m experiments needs {error.name}, which is not installed "
+            f"(pip install -e '.[laboratory]'; make run installs everything)"
+        )
     main()
