@@ -18,7 +18,13 @@ def csr_tensor(values: Tensor, crow: Tensor, cols: Tensor, shape: tuple[int, int
     if torch.is_grad_enabled() and values.requires_grad:
         apply: Callable[..., Tensor] = _CsrOfValues.apply
         return apply(values, crow, cols, shape)
-    return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=False)
+    return _plain(values, crow, cols, shape)
+
+
+def _plain(values: Tensor, crow: Tensor, cols: Tensor, shape: tuple[int, int]) -> Tensor:
+    return torch.sparse_csr_tensor(
+        crow, cols, values, shape, device=values.device, check_invariants=False
+    )
 
 
 class _CsrOfValues(torch.autograd.Function):
@@ -27,7 +33,7 @@ class _CsrOfValues(torch.autograd.Function):
         ctx: Any, values: Tensor, crow: Tensor, cols: Tensor, shape: tuple[int, int]
     ) -> Tensor:
         ctx.save_for_backward(crow, cols)
-        return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=False)
+        return _plain(values, crow, cols, shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
