@@ -37,6 +37,7 @@ usage: python -m experiments COMMAND [key=value ...]
   run +study=NAME                          a sweep: published_5000, published_10000, ...
   run -m matrix=A,B k=256,512              a sweep of your own
   report [output=DIR] [records=[FILE,...]] merge records into tables and plots
+  report compare=[A,B]                     two commits side by side, case by case
   gemm [shape=MxNxK] [dtype=D] ...         every GEMM variant against cuBLAS at one shape
   gemm +shapes=NAME                        a sweep: hgemm, sgemm, n_rows
   ladder [output=DIR] [records=[FILE,...]] merge records of gemm into tables and a plot

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments import methods, published_sddmm, table
+from experiments import compare, methods, published_sddmm, table
 from experiments.methods import OURS, introduction
 from experiments.record import Record
 from experiments.schema import ReportConfig
@@ -23,10 +23,19 @@ class Measured(Protocol):
 
 
 def report(config: ReportConfig) -> None:
-    """Write report.md, report.csv and the plots to config.output; print the tables."""
+    """Write report.md, report.csv and the plots to config.output; print the tables.
+
+    With config.compare, write and print only the table of its two commits.
+    """
     records = merge(config.records)
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
+    if config.compare:
+        every = load_all(config.records, Record, "run")
+        text = compare.as_markdown(sorted(every, key=_order), config.compare)
+        print(text)
+        print("written:", write(output / "compare.md", text))
+        return
     text = as_markdown(records)
     print(text)
     written = [

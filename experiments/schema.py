@@ -262,11 +262,15 @@ class Config:
 
 @dataclass
 class ReportConfig:
-    """records: the files to merge. output: the folder for report.md, report.csv and the plots."""
+    """records: the files to merge. output: the folder for report.md, report.csv and the plots.
+
+    compare: two commits to set side by side instead, in compare.md.
+    """
 
     records: list[str] = field(default_factory=lambda: ["results/records.jsonl"])
     output: str = "results/report"
     plots: bool = True
+    compare: list[str] = field(default_factory=list)
 
 
 @dataclass

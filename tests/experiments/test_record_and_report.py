@@ -151,6 +151,116 @@ def test_a_record_without_first_calls_has_an_empty_cell_and_nothing_is_put_in_it
     assert ours["first_call_ms"] == ""
 
 
+A, B = "a1" * 20, "b2" * 20
+
+
+def at(commit: str, method: str, ms: float | None, dirty: bool = False, **changes: Any) -> Record:
+    environment = {"device": "a CPU", "threads": 2, "commit": commit, "dirty": dirty}
+    return record(method, ms, environment=environment, **changes)
+
+
+def compared(tmp_path: Path, records: list[Record], commits: list[str]) -> list[list[str]]:
+    store = Store(tmp_path / "records.jsonl", Record)
+    for r in records:
+        store.append(r)
+    output = tmp_path / "out"
+    report.report(ReportConfig(records=[str(store.path)], output=str(output), compare=commits))
+    lines = (output / "compare.md").read_text().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
+
+
+def test_two_commits_stand_side_by_side_also_where_one_lacks_rows(tmp_path: Path) -> None:
+    """Records of one key too, of which only the last counts elsewhere."""
+    records = [
+        at(A, "ours", 9.0),
+        at(A, "ours", 2.0),
+        at(B, "ours", 1.0),
+        at("c3" * 20, "ours", 7.0),
+        at(A, "isratnisa", 4.0),
+        at(B, "ours", 5.0, k=16),
+        at(B, "isratnisa", None, k=16),
+    ]
+    rows = compared(tmp_path, records, ["a1a1a1", "b2b2b2b"])
+    assert [row[3:] for row in rows] == [
+        ["8", "float32", "ours", "4", "2", "0.500"],
+        ["8", "float32", "isratnisa", "8", "", ""],
+        ["16", "float32", "ours", "", "10", ""],
+        ["16", "float32", "isratnisa", "", "skipped", ""],
+    ]
+    assert {row[0] for row in rows} == {"a CPU, 2 threads"}
+
+
+def test_a_time_of_uncommitted_changes_is_marked_and_gives_way(tmp_path: Path) -> None:
+    records = [
+        *(at(A, "ours", 2.0), at(A, "ours", 3.0, dirty=True)),
+        at(B, "ours", 1.0, dirty=True),
+    ]
+    (row,) = compared(tmp_path, records, [A, B])
+    assert row[-3:] == ["4", "2 +", "0.500"]
+
+
+@pytest.mark.parametrize(
+    ("commits", "told"),
+    [
+        (["a1"], r"compare takes two commits, \[A,B\], got 1"),
+        (["a1", "a1"], "two different commits, got a1 twice"),
+        (
+            ["a1", "nope"],
+            "no records of commit 'nope'; there are some of a1a1a1a1a1a1, a1b2b2b2b2b2",
+        ),
+        (["a1", "a1b"], "commit 'a1' is ambiguous: a1a1"),
+    ],
+)
+def test_commits_that_cannot_be_compared_are_told(
+    tmp_path: Path, commits: list[str], told: str
+) -> None:
+    records = [at(A, "ours", 1.0), at("a1" + B[2:], "ours", 1.0)]
+    if "ambiguous" not in told:
+        commits = [commit.replace("a1", "a1a1") for commit in commits]
+        told = told.replace("got a1 ", "got a1a1 ")
+    with pytest.raises(ExperimentError, match=told):
+        compared(tmp_path, records, commits)
+
+
+def test_records_of_two_devices_or_numbers_of_threads_never_share_a_row(tmp_path: Path) -> None:
+    places = [("one CPU", 2), ("one CPU", 8), ("another CPU", 2)]
+    records = [
+        record(
+            method, ms * (1 + index), key=f"{method}{index}",
+            environment={"device": device, "threads": threads},
+        )
+        for index, (device, threads) in enumerate(places)
+        for method, ms in (("ours", 1.0), ("isratnisa", 4.0))
+    ]  # fmt: skip
+    store = Store(tmp_path / "records.jsonl", Record)
+    for r in records:
+        store.append(r)
+    merged = report.merge([str(store.path)])
+    assert len(merged) == 6
+    assert set(table.speedups(merged).values()) == {1.0, 4.0}
+    text = report.as_markdown(merged)
+    for heading in ("## one CPU, 2 threads", "## one CPU, 8 threads", "## another CPU\n"):
+        assert heading in text
+    summary = report.as_summary(merged)
+    assert "| device " in summary
+    assert summary.count("| one CPU, 8 threads | 10x10 ") == 1
+    pytest.importorskip("matplotlib")
+    from experiments import plots
+
+    plots.draw(merged, tmp_path)
+    svg = (tmp_path / "speedup_over_k.svg").read_text()
+    for place in ("one CPU, 2 threads", "one CPU, 8 threads", "another CPU, 2 threads"):
+        assert f"<!-- {place} -->" in svg
+
+
+def test_a_matrix_without_rows_is_reported_like_any_other(tmp_path: Path) -> None:
+    store = Store(tmp_path / "records.jsonl", Record)
+    for method in ("ours", "isratnisa"):
+        store.append(record(method, 1.0, m=0, n=10, nnz=0))
+    report.report(ReportConfig(records=[str(store.path)], output=str(tmp_path / "out")))
+    assert "| 10x10  |   0 |     100% |" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_published_figures_stand_beside_ours_where_the_log_has_the_case() -> None:
     size = {"m": 10_000, "n": 10_000, "nnz": 5_000_000, "k": 256}
     records = [
