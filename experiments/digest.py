@@ -23,16 +23,16 @@ MEASURING = tuple(
     ROOT / path
     for path in (
         "experiments/case.py",
-        "experiments/run.py",
+        "experiments/measure.py",
         "experiments/timing.py",
         "experiments/verify.py",
-        "experiments/methods/__init__.py",
         "sddmm/testing.py",
     )
 )
 # What a method may import of the laboratory without standing on it.
 _BESIDE = tuple(
-    ROOT / "experiments" / name for name in ("environment.py", "errors.py", "schema.py")
+    ROOT / "experiments" / name
+    for name in ("environment.py", "errors.py", "methods/__init__.py", "schema.py")
 )
 
 _LIBRARIES = ("torch", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x", "cuda-core")
@@ -110,7 +110,8 @@ def _imported(path: Path) -> frozenset[str]:
             parts = {f"{node.module}.{alias.name}" for alias in node.names}
             modules = {part for part in parts if _module(part).is_file()}
             names |= modules | ({node.module or ""} if modules != parts else set())
-    return frozenset(names | {name.partition(".")[0] for name in names if not _files(name)})
+    tops = {name.partition(".")[0] for name in names}
+    return frozenset(names | (tops - set(PACKAGES)))
 
 
 def _module(name: str) -> Path:
@@ -124,8 +125,8 @@ def _files(name: str) -> list[Path]:
     if _module(name).is_file():
         return [_module(name)]
     package = ROOT / name.replace(".", "/")
-    if package == MEASURING[4].parent:
-        return [MEASURING[4]]
+    if package / "__init__.py" in _BESIDE:
+        return []
     return [p for p in package.rglob("*") if p.suffix in (".py", *_CUDA)]
 
 

@@ -42,14 +42,6 @@ class Method(Protocol):
     def prepare(self, case: Case) -> Run: ...
 
 
-def first_call(method: Method, case: Case) -> Run:
-    """The whole work of one product on a pattern: the method's public call, or prepare and run."""
-    public_call = getattr(method, "public_call", None)
-    if public_call is not None:
-        return cast(Run, public_call(case))
-    return lambda: method.prepare(case)()
-
-
 def introduction(methods: Iterable[str]) -> str:
     """The first sentence above a table of these methods: which are not their authors' code."""
     methods = set(methods)

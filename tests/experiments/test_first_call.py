@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import sddmm
-from experiments import methods, run, timing
+from experiments import measure, methods, run, timing
 from experiments.case import make_case
 from experiments.errors import RowsFailed
 from experiments.record import Record
@@ -111,7 +111,7 @@ def test_ours_is_called_as_a_user_calls_it(config: Config, monkeypatch: pytest.M
     )
     case = make_case("x", config)
     unseen = case.with_unseen_indices()
-    values = methods.first_call(ours, unseen)()
+    values = measure.first_call(ours, unseen)()
     assert Truth(case).judge(values).wrong == 0
     (S,) = called
     assert S.layout is torch.sparse_csr

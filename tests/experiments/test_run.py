@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import methods, run, schema, timing
+from experiments import measure, methods, run, schema, timing
 from experiments.case import device_of, make_case
 from experiments.errors import ExperimentError, RowsFailed
 from experiments.record import Record
@@ -132,6 +132,33 @@ def test_a_method_that_fails_is_a_row_and_the_rest_go_on(
         "slow": ("timeout", "TimedOut: took longer than timing.timeout_s=0.2"),
         "skips": ("skipped", "not today"),
         "good": ("ok", ""),
+    }
+
+
+def test_a_method_that_fails_while_it_is_timed_loses_its_own_row_only(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tires(case: Any) -> torch.Tensor:
+        if timed:
+            raise RuntimeError("tired")
+        return right(case)
+
+    timed: list[str] = []
+    interleaved = measure.interleaved_ms
+
+    def watched(runs: Any, *more: Any) -> Any:
+        timed.append("now")
+        return interleaved(runs, *more)
+
+    monkeypatch.setattr(measure, "interleaved_ms", watched)
+    install(monkeypatch, good=right, tires=tires)
+    with pytest.raises(RowsFailed, match="1 of 2 rows are not right: tires"):
+        run.run("60x50", config)
+    records = Store(config.records, Record).load().values()
+    told = {r.method: (r.status, r.reason, len(r.samples_ms) >= 3) for r in records}
+    assert told == {
+        "good": ("ok", "", True),
+        "tires": ("failed", "RuntimeError: tired", False),
     }
 
 
