@@ -51,7 +51,8 @@ def gemm(
         if kernel is not None:
             raise ValueError(f"kernel={kernel!r} needs CUDA tensors, a is on {a.device}")
         return torch.matmul(a.detach(), b.detach(), out=out)
-    a, b = _row_major(a.detach()), _either_major(b.detach())
+    # torch negates some views only when they are read.
+    a, b = _row_major(a.detach().resolve_neg()), _either_major(b.detach().resolve_neg())
     problem = problem_of(a, b, out, accumulate, precision)
     spec = choose(problem, device(a.device.index), kernel)
     launch(spec, problem, a, b, out)

@@ -27,7 +27,7 @@ def spmm(pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool)
     if out.numel() == 0 or pattern.nnz == 0:
         return out
     if pattern.nnz > pattern.shape[0] * pattern.shape[1]:  # which cuSPARSE does not take
-        pattern, values = merge_duplicates(pattern, values)
+        pattern, values = merge_duplicates(pattern, values, dense.dtype)
     dtype = _compute_dtype(values, dense)
     grouping = pattern.by_column if transpose else pattern.by_row
     weights = (values if grouping.order is None else values[..., grouping.order]).to(dtype)
@@ -38,17 +38,21 @@ def spmm(pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool)
     return out
 
 
-def merge_duplicates(pattern: SparsePattern, values: Tensor) -> tuple[SparsePattern, Tensor]:
+def merge_duplicates(
+    pattern: SparsePattern, values: Tensor, dtype: torch.dtype
+) -> tuple[SparsePattern, Tensor]:
     """The same matrix with one nonzero for each position that has any, the sum of those there.
 
-    Sums are formed in float64, one after the other, so that the same values give the same bits.
+    Sums are formed in float64, one after the other, so that the same values give the same bits,
+    and rounded to the wider of their type and `dtype`, at least float32.
     """
     merged, position = pattern.derive("merged", lambda: _distinct_positions(pattern))
     sums = values.new_zeros((*values.shape[:-1], merged.nnz), dtype=torch.float64)
     heads = zip(sums.view(-1, merged.nnz), values.reshape(-1, pattern.nnz), strict=True)
     for target, head in heads:
         target.index_put_((position,), head.double(), accumulate=True)
-    return merged, sums.to(torch.promote_types(values.dtype, torch.float32))
+    wide = torch.promote_types(torch.promote_types(values.dtype, dtype), torch.float32)
+    return merged, sums.to(wide)
 
 
 def _distinct_positions(pattern: SparsePattern) -> tuple[SparsePattern, Tensor]:

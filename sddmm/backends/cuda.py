@@ -17,6 +17,7 @@ from sddmm import analysis, choose
 from sddmm.analysis import ROWS, Analysis, Wanted, crow_of
 from sddmm.families import Bound, Launch, gather, tile, tile_tma, windows
 from sddmm.memory import out_of_memory
+from sddmm.operands import plain
 from sddmm.partition import (
     Nonzeros,
     SortedRows,
@@ -74,8 +75,9 @@ class GpuExecute:
         if self.index != torch.cuda.current_device():
             with torch.cuda.device(self.index):  # the driver launches in the current context
                 return self(a, b, values, alpha, out)
-        if values is not None and not values.is_contiguous():
-            values = values.contiguous()
+        a, b = plain(a), plain(b)
+        if values is not None:
+            values = plain(values).contiguous()
         place = (a.data_ptr(), b.data_ptr(), a.stride(), b.stride())
         known, bounds = self._last
         if known != place:

@@ -190,7 +190,7 @@ def test_duplicates_are_merged_to_one_nonzero_for_each_position() -> None:
     """cuSPARSE refuses more nonzeros than positions: what it gets has none twice."""
     pattern = stacked(4)
     values = torch.randn(2, pattern.nnz)
-    merged, sums = merge_duplicates(pattern, values)
+    merged, sums = merge_duplicates(pattern, values, values.dtype)
     assert merged.nnz == 5
     for head, expected in zip(sums, values, strict=True):
         dense = torch.zeros(3, 4).index_put(
@@ -218,9 +218,13 @@ def test_special_values_of_merged_duplicates_stay_in_their_rows(special: float) 
 def test_merged_sums_have_the_same_bits_each_time_and_range_in_half() -> None:
     pattern = stacked(20_000)
     values = torch.randn(pattern.nnz)
-    first = merge_duplicates(pattern, values)[1]
-    assert all(torch.equal(first, merge_duplicates(pattern, values)[1]) for _ in range(5))
-    sums = merge_duplicates(pattern, torch.full((pattern.nnz,), 2.0**10, dtype=torch.float16))[1]
+    first = merge_duplicates(pattern, values, values.dtype)[1]
+    assert all(
+        torch.equal(first, merge_duplicates(pattern, values, values.dtype)[1]) for _ in range(5)
+    )
+    sums = merge_duplicates(
+        pattern, torch.full((pattern.nnz,), 2.0**10, dtype=torch.float16), torch.float16
+    )[1]
     assert sums.tolist() == [20_000 * 2.0**10] * 5
 
 

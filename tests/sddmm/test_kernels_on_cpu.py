@@ -6,6 +6,7 @@ Integers small enough to be exact, whatever the order of summation.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -245,3 +246,18 @@ def test_duplicates_and_unsorted_columns_in_tiles() -> None:
     pattern = SparsePattern.from_csr(crow, cols, (3, 151))
     for name in ("tile_mma_64x64x32", "tile_wmma_m16n16k16", "row_gather", "windows", *WGMMA):
         check(name, pattern, 16, torch.float16)
+
+
+@pytest.mark.parametrize("lazy", [torch._neg_view, lambda x: torch._efficientzerotensor(x.shape)])
+def test_views_that_torch_makes_true_when_they_are_read(lazy: Any) -> None:
+    pattern = random_pattern(20, 30, 90)
+    problem = make_problem(pattern, k=8, dtype=torch.float32)
+    execute = prepared_for(pattern, problem, H200)
+    a, b_t = torch.randn(20, 8), torch.randn(30, 8)
+    weights, out = torch.randn(90), torch.full((90,), torch.nan)
+    with mock.patch.object(torch.cuda, "current_device", return_value=H200.index):
+        for operands in ((lazy(a), b_t, weights), (a, lazy(b_t), weights), (a, b_t, lazy(weights))):
+            execute(operands[0], operands[1].mT, operands[2], 1.0, out)
+            dense = (operands[0] + 0) @ (operands[1] + 0).mT
+            expected = dense[pattern.row_ids, pattern.col_indices] * operands[2]
+            torch.testing.assert_close(out, expected)
