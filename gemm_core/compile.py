@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -23,6 +25,9 @@ _log = logging.getLogger(__name__)
 INCLUDE_FOLDER = Path(__file__).parent / "include"
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 CACHE_VARIABLE = "SDDMM_KERNEL_CACHE"
+
+# As in pyproject.toml. Older ones ask for the driver's version when they compile.
+_OLDEST_CUDA_CORE = (0, 7)
 
 _INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -146,9 +151,27 @@ def _nvrtc_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+@functools.cache
+def missing() -> str | None:
+    """None, or why kernels cannot be compiled here."""
+    if not (find_spec("cuda") and find_spec("cuda.core")):
+        return "cuda.core, which compiles the kernels, is not installed"
+    try:
+        installed = version("cuda-core")
+    except PackageNotFoundError:  # not installed by pip or conda: nothing is known of it
+        return None
+    if tuple(int(x) for x in re.findall(r"\d+", installed)[:2]) < _OLDEST_CUDA_CORE:
+        oldest = ".".join(map(str, _OLDEST_CUDA_CORE))
+        return f"cuda-core {installed} is installed, and {oldest} or newer is needed"
+    return None
+
+
 def _compile(
     source: Path, macros: Mapping[str, str], arch: str, include: tuple[Path, ...]
 ) -> Cubin:
+    reason = missing()
+    if reason is not None:
+        raise ImportError(reason)
     from cuda.core import Program, ProgramOptions
 
     options = ProgramOptions(

@@ -105,6 +105,11 @@ def require_alike(major: Tensor, name: str, cols: Tensor) -> None:
         raise ValueError(
             f"{name} is on {major.device} and col_indices on {cols.device}; put both on one device"
         )
+    if cols.device.type == "meta":
+        raise ValueError(
+            f"{name} and col_indices are on meta, which holds no values; put them on cpu or cuda "
+            f"(torch.ops.sddmm.sddmm gives the shape of a result on meta)"
+        )
     if major.dtype != cols.dtype:
         raise TypeError(
             f"{name} is {major.dtype} and col_indices {cols.dtype}; give both the same dtype"

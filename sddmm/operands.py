@@ -18,6 +18,12 @@ from sddmm.problem import DTYPES, Problem, dtype_names, make_problem
 def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
     """a and b as tensors, and what gives a result back: as numpy if both came as numpy."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.is_nested or b.is_nested:
+            name = "a" if a.is_nested else "b"
+            raise TypeError(
+                f"{name} must be a dense tensor, got a nested one; call once for each of its "
+                f"tensors, or pad them with torch.nested.to_padded_tensor"
+            )
         return a, b, unchanged
     both_numpy = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
     give_back: Callable[[Tensor], Any] = to_numpy if both_numpy else unchanged
@@ -26,12 +32,28 @@ def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]
 
 def from_numpy(array: Any, name: str) -> Tensor:
     """Shares the memory where torch can: it takes no negative strides, no read-only arrays."""
-    if any(stride < 0 for stride in array.strides) or not array.flags.writeable:
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first")
+    if not array.dtype.isnative:
+        raise TypeError(
+            f"{name} has dtype {array.dtype}, not of this machine's byte order; "
+            f"convert it with astype(dtype.newbyteorder('='))"
+        )
+    strides = array.strides
+    if any(x < 0 or x % array.itemsize for x in strides) or not array.flags.writeable:
         array = array.copy()
     try:
         return torch.from_numpy(array)
     except TypeError:
         raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
+
+
+def materialized(x: Tensor) -> Tensor:
+    """x with its values in memory, where kernels read them: torch may negate lazily, as it does for
+    the imaginary part of a conjugate, and keep zeros without memory."""
+    if x.is_neg():
+        return x.resolve_neg()
+    return x.clone() if x._is_zerotensor() else x
 
 
 def differentiates(*operands: Tensor | None) -> bool:
@@ -105,10 +127,15 @@ def check_operands(a: Tensor, b: Tensor, alike: bool = True) -> None:
         if operand.layout != torch.strided:
             raise TypeError(f"{name} must be a dense tensor, got layout {operand.layout}")
         if operand.dtype not in DTYPES:
-            raise TypeError(f"{name} must be one of {dtype_names(DTYPES)}, got {operand.dtype}")
+            raise TypeError(
+                f"{name} must be one of {dtype_names(DTYPES)}, got {operand.dtype}"
+                f"{_dtype_advice(operand, name)}"
+            )
         if operand.dim() not in (2, 3):
+            advice = f"; flatten all before the last two: {name}.flatten(0, -3)"
             raise ValueError(
-                f"{name} must have 2 dimensions, or 3 with heads first, got shape {_shape(operand)}"
+                f"{name} must have 2 dimensions, or 3 with heads first, got shape "
+                f"{_shape(operand)}{advice if operand.dim() > 3 else ''}"
             )
     if alike and a.dtype != b.dtype:
         raise TypeError(f"a is {a.dtype} and b is {b.dtype}; convert one: their dtypes must agree")
@@ -174,6 +201,14 @@ def _operand(operand: Any, name: str) -> Tensor:
     if hasattr(operand, "__dlpack__"):
         return torch.utils.dlpack.from_dlpack(operand)
     raise TypeError(f"{name} must be a torch tensor, a numpy or a cupy array, got {type(operand)}")
+
+
+def _dtype_advice(operand: Tensor, name: str) -> str:
+    if operand.is_quantized:
+        return f"; pass {name}.dequantize()"
+    if operand.dtype.is_complex:
+        return "; complex products are not supported, torch.sparse.sampled_addmm computes them"
+    return f"; convert it, for example {name}.float()"
 
 
 def to_numpy(values: Tensor) -> Any:

@@ -78,6 +78,8 @@ def _size(value: Any, name: str) -> int:
         raise TypeError(f"{name} must be an integer >= 0, got {value!r}")
     if value < 0:
         raise ValueError(f"{name} must be an integer >= 0, got {value}")
+    if int(value) >= 2**63:
+        raise ValueError(f"{name} must be below 2**63, as sizes of tensors are, got {value}")
     return int(value)
 
 

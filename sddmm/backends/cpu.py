@@ -94,4 +94,4 @@ def _sample(
 
 def _rows(operand: Tensor, dtype: torch.dtype) -> Tensor:
     """The operand as the kernel reads it: of this dtype, and contiguous."""
-    return operand.detach().resolve_neg().to(dtype).contiguous()
+    return operand.detach().to(dtype).contiguous()

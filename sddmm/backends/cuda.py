@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from gemm_core.compile import missing
 from gemm_core.device import Device
 from gemm_core.device import device as device_of
 from gemm_core.launch import wait
@@ -344,9 +344,7 @@ def _told(ranked: list[choose.Prediction]) -> list[str]:
 def _missing() -> str | None:
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    if not (importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core")):
-        return "cuda.core, which compiles the kernels, is not installed"
-    return None
+    return missing()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ from gemm_core.compile import (
 )
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
+from tests.conftest import ROOT
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
 
@@ -195,3 +196,34 @@ class TestCache:
         assert {path.suffix for path in self.cache.iterdir()} == {".cubin", ".log"}
         assert len(list(self.cache.iterdir())) == 2
         assert not any(stat.S_ISDIR(os.stat(path).st_mode) for path in self.cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("installed", "reason"),
+    [
+        ("0.6.0", "cuda-core 0.6.0 is installed, and 0.7 or newer is needed"),
+        ("0.10.1", None),
+        ("1.2.2", None),
+    ],
+)
+def test_a_cuda_core_that_is_too_old_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str, reason: str | None
+) -> None:
+    monkeypatch.setattr(compiling, "version", lambda name: installed)
+    monkeypatch.setattr(compiling, "find_spec", lambda name: name)
+    compiling.missing.cache_clear()
+    try:
+        assert compiling.missing() == reason
+        if reason is not None:
+            monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+            source = next(KERNEL_FOLDER.glob("*.cu"))
+            with pytest.raises(ImportError, match=reason):
+                compile_kernel(source, {}, "sm_90a")
+    finally:
+        compiling.missing.cache_clear()
+
+
+def test_the_oldest_cuda_core_is_that_of_the_requirements() -> None:
+    oldest = ".".join(map(str, compiling._OLDEST_CUDA_CORE))
+    text = (ROOT / "pyproject.toml").read_text()
+    assert set(re.findall(r"cuda-core(?:\[\w+\])?>=([\d.]+)", text)) == {oldest}
