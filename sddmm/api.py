@@ -24,6 +24,7 @@ from sddmm.pattern import SparsePattern
 from sddmm.plan import Plan, Prepared, prepare_once
 from sddmm.problem import Problem, make_problem
 from sddmm.routing import TRACEABLE, dynamo_callback, is_plain, must_be_seen
+from sddmm.sparse_tensors import Parts
 
 # Kinds of operands whose plans a pattern remembers without asking again what they are.
 _MOST_CALLS = 64
@@ -64,12 +65,12 @@ def sddmm(
     With numpy or scipy indices each call prepares anew. (SparsePattern tells which changes torch
     cannot count.)
 
-    In torch: under autocast as torch.mm, except that numpy operands and scipy or cupyx matrices are
-    not cast; a plan too. torch.compile takes the call into its graph with a pattern or a tuple as S;
-    with a sparse tensor, which it takes into no graph, it breaks the graph, and raises if
-    fullgraph=True. torch.export likewise; make_fx, jit.trace and vmap record the operator. Forward
-    mode (forward_ad, torch.func.jvp) and torch.func.grad raise NotImplementedError.
-    alpha: a real number, or a 0-dim tensor without gradient, which is read (and waits for the GPU).
+    alpha is a real number, or a 0-dim tensor without gradient, which is read (and waits for the
+    GPU). Autocast casts the operands as torch.mm's, but neither numpy's nor those of a scipy or
+    cupyx S. torch.compile takes the call into its graph with a pattern or a tuple as S. It takes no
+    sparse tensor into a graph: such a call breaks the graph, and raises with fullgraph=True.
+    torch.export likewise; make_fx, jit.trace and vmap see the operator. Forward mode (forward_ad,
+    torch.func.jvp) and torch.func.grad raise NotImplementedError.
 
     Raises TypeError or ValueError, naming the argument, for operands that do not fit S or each
     other, indices out of range, and kinds, dtypes or devices that are not supported.
@@ -225,8 +226,6 @@ def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
         )
 
 
-def _give(
-    sampling: Sampling | traced.Parts, values: Tensor, give_back: Callable[[Tensor], Any]
-) -> Any:
+def _give(sampling: Sampling | Parts, values: Tensor, give_back: Callable[[Tensor], Any]) -> Any:
     """S's kind; with heads the bare values, as one matrix cannot hold them."""
     return sampling.wrap(give_back(values)) if values.dim() == 1 else give_back(values)

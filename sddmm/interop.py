@@ -8,15 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.csr_values import csr_tensor
 from sddmm.operands import from_numpy, to_numpy, unchanged
 from sddmm.pattern import SparsePattern
 from sddmm.pattern_cache import PATTERNS
-
-KINDS = (
-    "a torch sparse COO or CSR tensor, a scipy.sparse or cupyx coo, csr or csc matrix or array, "
-    "a SparsePattern, or the tuple (row_indices, col_indices, shape)"
-)
+from sddmm.sparse_tensors import KINDS, check_gradient_order, parts_of_tensor
 
 
 class Sampling(NamedTuple):
@@ -81,59 +76,12 @@ def _other_than(S: SparsePattern, pattern: SparsePattern) -> SparsePattern | Non
 
 
 def _from_torch(S: Tensor) -> Sampling:
-    if S.layout not in (torch.sparse_coo, torch.sparse_csr):
-        raise TypeError(f"S must be {KINDS}; got {_other_layout(S)}")
-    if S.dim() != 2 or S.dense_dim():
-        raise ValueError(
-            f"S must be a 2-D sparse tensor without dense dimensions, got shape {tuple(S.shape)}; "
-            f"call once for each matrix of a batch, or give operands with heads over one matrix"
-        )
-    shape = (S.shape[0], S.shape[1])
-    if S.layout == torch.sparse_coo:
-        if S.requires_grad and not S.is_coalesced():
-            raise ValueError(
-                "S is an uncoalesced COO tensor that requires grad, which torch cannot "
-                "differentiate; coalesce it, or multiply the values in yourself (scale=False)"
-            )
-        # Coalescing would sort and merge: S's own order and duplicates stay.
-        indices = S._indices()
-        values = S.values() if S.is_coalesced() else S._values()
-        pattern = SparsePattern.from_coo(indices[0], indices[1], shape, copy=False)
-        coalesced = S.is_coalesced()
-
-        def wrap_coo(new: Tensor) -> Tensor:
-            return torch.sparse_coo_tensor(
-                indices, new, shape,
-                device=new.device, is_coalesced=coalesced, check_invariants=False,
-            )  # fmt: skip
-
-        return Sampling(PATTERNS.of_sparse(pattern, S), values, wrap_coo, source=pattern)
-    crow, cols = S.crow_indices(), S.col_indices()
-    pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
+    parts = parts_of_tensor(S)
+    make = SparsePattern.from_csr if parts.compressed else SparsePattern.from_coo
+    pattern = make(parts.rows, parts.cols, parts.shape, copy=False)
     kept = PATTERNS.of_sparse(pattern, S)
-    if S.grad_fn is not None and not kept.is_canonical:
-        raise ValueError(
-            "S is a CSR tensor made of values that require grad, with unsorted columns or "
-            "duplicates, whose gradient torch returns in another order; sort its columns, or "
-            "multiply the values in yourself (scale=False)"
-        )
-
-    def wrap_csr(new: Tensor) -> Tensor:
-        return csr_tensor(new, crow, cols, shape)
-
-    return Sampling(kept, S.values(), wrap_csr, source=pattern)
-
-
-def _other_layout(S: Tensor) -> str:
-    """What a torch tensor of a layout that is not taken is, and what to give instead."""
-    if S.layout != torch.strided:
-        return f"a torch tensor of layout {S.layout}; convert it with S.to_sparse_csr()"
-    if S.dim() == 2 and S.shape[0] == 2 and not S.is_floating_point():
-        return (
-            "a dense 2 x E tensor of integers; if it is an edge_index, give the tuple "
-            "(edge_index[0], edge_index[1], (m, n)), whose first entry are the rows"
-        )
-    return "a dense torch tensor; convert a mask with S.to_sparse_csr()"
+    check_gradient_order(S, kept)
+    return Sampling(kept, parts.values, parts.wrap, source=pattern)
 
 
 def _from_scipy_like(S: Any) -> Sampling:

@@ -1,13 +1,12 @@
-"""The calls that go to the torch operator (`routing.py`): no index is read, nothing is remembered.
+"""The calls that go to the torch operator (`routing.py`): nothing is remembered of S.
 
-S is taken apart into its index tensors, which the operator gets as they are; only what a tensor
-says of itself (shape, dtype, device, layout) is looked at, so that tracers follow.
+The operator gets S's index tensors as they are. Only what a tensor says of itself (shape, dtype,
+device, layout) is looked at, so that tracers follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,21 +15,10 @@ from sddmm.autocast import autocast_dtype
 from sddmm.indices import index_tensor, require_alike
 from sddmm.operands import check_fit, check_operands, differentiates, oriented, unchanged
 from sddmm.pattern import SparsePattern
+from sddmm.sparse_tensors import Parts, check_gradient_order, parts_of_tensor
 
 if TYPE_CHECKING:
     from sddmm.plan import Plan
-
-
-class Parts(NamedTuple):
-    """S as the operator takes it: its indices (CSR if `compressed`), shape and values, and how to
-    wrap new values like S."""
-
-    rows: Tensor
-    cols: Tensor
-    compressed: bool
-    shape: tuple[int, int]
-    values: Tensor | None
-    wrap: Callable[[Tensor], Any]
 
 
 def parts_of(S: Any) -> Parts:
@@ -43,42 +31,16 @@ def parts_of(S: Any) -> Parts:
         m, n = shape
         return Parts(rows, cols, False, (m, n), None, unchanged)
     if isinstance(S, Tensor):
-        return _of_tensor(S)
+        parts = parts_of_tensor(S)
+        if S.grad_fn is not None and parts.compressed:
+            pattern = SparsePattern.from_csr(parts.rows, parts.cols, parts.shape, copy=False)
+            check_gradient_order(S, pattern)
+        return parts
     raise TypeError(
         f"where torch compiles, traces, transforms or observes operators, S must be a torch sparse "
         f"COO or CSR tensor, a SparsePattern, or the tuple (row_indices, col_indices, shape); "
         f"got {type(S)}"
     )
-
-
-def _of_tensor(S: Tensor) -> Parts:
-    if S.dim() != 2 or (S.layout in (torch.sparse_coo, torch.sparse_csr) and S.dense_dim()):
-        raise ValueError(f"S must be a 2-D sparse tensor without dense dimensions, got {S.shape}")
-    shape = (S.shape[0], S.shape[1])
-    if S.layout == torch.sparse_csr:
-        crow, cols = S.crow_indices(), S.col_indices()
-
-        def wrap_csr(new: Tensor) -> Tensor:
-            return torch.sparse_csr_tensor(crow, cols, new, shape, check_invariants=False)
-
-        return Parts(crow, cols, True, shape, S.values(), wrap_csr)
-    if S.layout == torch.sparse_coo:
-        coalesced = S.is_coalesced()
-        if S.requires_grad and not coalesced:
-            raise ValueError(
-                "S is an uncoalesced COO tensor that requires grad, which torch cannot "
-                "differentiate; coalesce it, or multiply the values in yourself (scale=False)"
-            )
-        indices = S._indices()
-
-        def wrap_coo(new: Tensor) -> Tensor:
-            return torch.sparse_coo_tensor(
-                indices, new, shape, is_coalesced=coalesced, check_invariants=False
-            )
-
-        values = S.values() if coalesced else S._values()
-        return Parts(indices[0], indices[1], False, shape, values, wrap_coo)
-    raise TypeError(f"S must be a torch sparse COO or CSR tensor, got layout {S.layout}")
 
 
 def sampled(

@@ -150,3 +150,19 @@ def test_numpy_operands_and_scipy_matrices_are_computed_as_they_are() -> None:
         assert (sddmm.sddmm(M, A, B) != expected).nnz == 0
         values = sddmm.sddmm(CSR, A.numpy(), B.numpy())
     torch.testing.assert_close(torch.from_numpy(values), sddmm.sddmm(CSR, A, B), rtol=0, atol=0)
+
+
+def test_unsorted_columns_get_their_own_gradients_or_are_refused() -> None:
+    """torch would give them those of their neighbours, as it sorts the gradient's columns."""
+    crow, cols = torch.tensor([0, 2, 2, 3, 3]), torch.tensor([4, 1, 2])
+    S = torch.sparse_csr_tensor(crow, cols, torch.ones(3), (4, 5))
+    a = A.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = sddmm.sddmm(S, a, B)
+        (result.values() * torch.tensor([1.0, 0.0, 0.0])).sum().backward()
+        values = torch.ones(3, requires_grad=True)
+        with pytest.raises(ValueError, match="unsorted columns or duplicates"):
+            sddmm.sddmm(torch.sparse_csr_tensor(crow, cols, values, (4, 5)), A, B)
+    assert a.grad is not None
+    torch.testing.assert_close(a.grad[0], B[:, 4].bfloat16().float())
+    assert not a.grad[1:].any()
