@@ -91,16 +91,20 @@ class Truth:
             if case.beta == 0:
                 return self._rounded(scaled, slack, free, case.out)
             added = case.beta * v
-            # Each term is rounded to the values' dtype, and their sum.
-            u = torch.finfo(dtype_of(case.out)).eps / 2
-            slack = slack + 2 * u * (finite(scaled).abs() + 2 * finite(added).abs())
-            slack += 2 * torch.finfo(dtype_of(case.out)).smallest_normal * u * 2
+            # Each term is rounded to the values' dtype, as documented, and their sum.
+            info = torch.finfo(dtype_of(case.out))
+            terms = finite(scaled).abs() + slack, finite(added).abs()
+            for term in terms:
+                free = free | (term >= info.max)
+            slack = (
+                slack + info.eps * (terms[0] + 2 * terms[1]) + 2 * info.smallest_normal * info.eps
+            )
             return self._rounded(scaled + added, slack, free, case.out)
         size = finite(v).abs()
         for product in (size * self.size, abs(alpha) * size, abs(alpha) * size * self.size):
             free = free | self._overflows(product)
         free = free | self._vanishes(alpha * v, scaled, self.dot * v)
-        slack = slack * size + tiny * (size + abs(alpha) + finite(self.dot).abs())
+        slack = slack * size + tiny * (1 + size + abs(alpha) + finite(self.dot).abs())
         return self._rounded(scaled * v, slack, free, case.out)
 
     def _overflows(self, x: Tensor) -> Tensor:
