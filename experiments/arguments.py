@@ -84,6 +84,8 @@ def _in_grammar(argument: str, lists: tuple[str, ...]) -> str:
 
 def _matrices(value: str) -> str:
     """The files among the names as options of the group, whose names hold letters and digits."""
+    if value in ("", "null"):
+        raise ExperimentError("matrix must be a size, a file or a YAML of conf/matrix, got nothing")
     if not any(suffix in value.lower() for suffix in datasets.SUFFIXES):
         return value
     options = []
