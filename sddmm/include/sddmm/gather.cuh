@@ -6,14 +6,14 @@
 namespace sddmm {
 
 // Rows of an operand in global memory, `pitch` elements apart. BYTES, WHOLE: see load_chunk. NEAR:
-// whether rows lie in shared memory.
+// whether rows lie in shared memory. GUARDED: whether a chunk may be in part beyond a row's end.
 template <class T, int BYTES, bool WHOLE>
 struct GlobalRows {
   const T* first;
   i64 pitch;
   int k;
 
-  static constexpr bool NEAR = false;
+  static constexpr bool NEAR = false, GUARDED = !WHOLE;
   struct Row {
     const T* at;
     int k;
@@ -51,12 +51,9 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
   Chunk kept[SEGMENTS];  // the row of A of the group before, if it had one
   int kept_row = -1;
   for (i64 p = begin; p < end; p += GROUP) {
-    typename RowsB::Row b_row[BATCHES];
-#pragma unroll
-    for (int j = 0; j < BATCHES; ++j) b_row[j] = rows_b.row(__shfl_sync(ALL, col, 8 * j + g));
     const int first_row = __shfl_sync(ALL, row, 0);
     const bool one_row = __all_sync(ALL, row == first_row);
-    const int own_row = row;
+    const int own_row = row, own_col = col;
     const i64 own_place = order == nullptr ? p + lane : place;
     if (p + GROUP < end) {
       row = index(rows, p + GROUP), col = index(cols, p + GROUP);
@@ -65,38 +62,60 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
     RowDot<T, BATCHES> dot;
     if (one_row) {
       const typename RowsA::Row a_row = rows_a.row(first_row);
+      typename RowsB::Row b_row[BATCHES];
+#pragma unroll
+      for (int j = 0; j < BATCHES; ++j) b_row[j] = rows_b.row(__shfl_sync(ALL, own_col, 8 * j + g));
       for (int pass = 0; pass < passes; ++pass) {
         const int chunk = pass * SEGMENTS * 4 + t;
+        auto keep_row = [&] {
+          if (SINGLE && kept_row == first_row) return;
+#pragma unroll
+          for (int s = 0; s < SEGMENTS; ++s) kept[s] = a_row.load(chunk + 4 * (s ^ turn));
+        };
+        // Before the rows of B or after them: as the compiler has enough registers for.
+        constexpr bool FIRST = RowsA::GUARDED || sizeof(T) > 2;
+        if constexpr (FIRST) keep_row();
         Chunk b[SEGMENTS][BATCHES];
 #pragma unroll
         for (int s = 0; s < SEGMENTS; ++s)
 #pragma unroll
           for (int j = 0; j < BATCHES; ++j) b[s][j] = b_row[j].load(chunk + 4 * (s ^ turn));
-        if (!SINGLE || kept_row != first_row)
-#pragma unroll
-          for (int s = 0; s < SEGMENTS; ++s) kept[s] = a_row.load(chunk + 4 * (s ^ turn));
+        if constexpr (!FIRST) keep_row();
 #pragma unroll
         for (int s = 0; s < SEGMENTS; ++s) dot.add_shared(b[s], kept[s]);
       }
       kept_row = first_row;
     } else {
-      typename RowsA::Row a_row[BATCHES];
+      // As many loads from global memory in flight as above, or as registers allow.
+      constexpr int EACH = SEGMENTS == 1 || (RowsB::NEAR && SINGLE) ? BATCHES : BATCHES / 2;
 #pragma unroll
-      for (int j = 0; j < BATCHES; ++j) a_row[j] = rows_a.row(__shfl_sync(ALL, own_row, 8 * j + g));
-      // As many loads from global memory in flight as above.
-      constexpr int EACH = RowsB::NEAR || SEGMENTS == 1 ? SEGMENTS : SEGMENTS / 2;
-      for (int from = 0; from < passes * SEGMENTS; from += EACH) {
-        Chunk a[EACH][BATCHES], b[EACH][BATCHES];
+      for (int first = 0; first < BATCHES; first += EACH) {
+        typename RowsA::Row a_row[EACH];
+        typename RowsB::Row b_row[EACH];
 #pragma unroll
-        for (int s = 0; s < EACH; ++s)
+        for (int j = 0; j < EACH; ++j) {
+          const int lane_of = 8 * (first + j) + g;
+          a_row[j] = rows_a.row(__shfl_sync(ALL, own_row, lane_of));
+          b_row[j] = rows_b.row(__shfl_sync(ALL, own_col, lane_of));
+        }
+        for (int pass = 0; pass < passes; ++pass) {
+          const int chunk = pass * SEGMENTS * 4 + t;
+          Chunk a[EACH][SEGMENTS], b[EACH][SEGMENTS];
 #pragma unroll
-          for (int j = 0; j < BATCHES; ++j) {
-            const int chunk = 4 * ((from + s) ^ turn) + t;
-            b[s][j] = b_row[j].load(chunk), a[s][j] = a_row[j].load(chunk);
-          }
+          for (int j = 0; j < EACH; ++j)
 #pragma unroll
-        for (int s = 0; s < EACH; ++s) dot.add(b[s], a[s]);
+            for (int s = 0; s < SEGMENTS; ++s) {
+              b[j][s] = b_row[j].load(chunk + 4 * (s ^ turn));
+              a[j][s] = a_row[j].load(chunk + 4 * (s ^ turn));
+            }
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) dot.add(first + j, b[j], a[j]);
+        }
       }
+      // The next group's row is another one, unless rows are unsorted; so no register keeps it.
+      kept_row = -1;
+#pragma unroll
+      for (int s = 0; s < SEGMENTS; ++s) kept[s] = {};
     }
     dot.finish();
     Sum<T> mine = 0;

@@ -9,7 +9,8 @@ namespace sddmm {
 
 // Sums of BATCHES batches of eight nonzeros. The four lanes of a nonzero hand in chunks of its row of
 // A and its row of B, the same elements of both, in any order. `add_shared`: all have the same row of
-// A. After `finish`, lane `holder(g)` has the sum of nonzero g of batch j.
+// A; `add`: those of batch j have rows of their own, COUNT chunks of them. After `finish`, lane
+// `holder(g)` has the sum of nonzero g of batch j.
 //
 // Numbers of 16 bits go through mma.m16n8k16. Lane 4 g + t gives row g of either operand, four of its
 // k: which ones does not matter as long as both agree, so that a plain 16-byte load feeds two
@@ -30,15 +31,21 @@ struct RowDot {
       }
   }
 
-  __device__ __forceinline__ void add(const Chunk (&b)[BATCHES], const Chunk (&a)[BATCHES]) {
+  // A chunk is an operand as it lies: its words 0 and 2 are rows 0 .. 7, words 1 and 3 rows 8 .. 15.
+  // The one product adds up words 0 and 2 in its upper half, the other words 1 and 3 in its lower one;
+  // the other halves are dropped. So no operand is filled up with zeros or with rows of another batch,
+  // whose infinities would turn sums of this one into NaN.
+  template <int COUNT>
+  __device__ __forceinline__ void add(int j, const Chunk (&b)[COUNT], const Chunk (&a)[COUNT]) {
+    float(&pair)[4] = sums[j / 2];
+    const int own = j % 2 * 2;
+    float upper[4] = {pair[own], pair[own + 1], 0.f, 0.f}, lower[4] = {};
 #pragma unroll
-    for (int j = 0; j < BATCHES; ++j)
-#pragma unroll
-      for (int w = 0; w < 4; w += 2) {
-        u32 rows[4] = {0, 0, 0, 0};
-        rows[j % 2] = b[j].word[w], rows[j % 2 + 2] = b[j].word[w + 1];
-        gemm_core::ptx::mma_m16n8k16(sums[j / 2], rows, a[j].word[w], a[j].word[w + 1], T{});
-      }
+    for (int i = 0; i < COUNT; ++i) {
+      gemm_core::ptx::mma_m16n8k16(upper, b[i].word, a[i].word[0], a[i].word[2], T{});
+      gemm_core::ptx::mma_m16n8k16(lower, b[i].word, a[i].word[1], a[i].word[3], T{});
+    }
+    pair[own] = upper[0] + lower[2], pair[own + 1] = upper[1] + lower[3];
   }
 
   __device__ __forceinline__ void finish() {}
@@ -59,9 +66,10 @@ struct ScalarDot {
 #pragma unroll
     for (int j = 0; j < BATCHES; ++j) multiply(sums[j], b[j], a);
   }
-  __device__ __forceinline__ void add(const Chunk (&b)[BATCHES], const Chunk (&a)[BATCHES]) {
+  template <int COUNT>
+  __device__ __forceinline__ void add(int j, const Chunk (&b)[COUNT], const Chunk (&a)[COUNT]) {
 #pragma unroll
-    for (int j = 0; j < BATCHES; ++j) multiply(sums[j], b[j], a[j]);
+    for (int i = 0; i < COUNT; ++i) multiply(sums[j], b[i], a[i]);
   }
   __device__ __forceinline__ void finish() {
 #pragma unroll
