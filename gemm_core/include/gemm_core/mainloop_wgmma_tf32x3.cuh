@@ -8,20 +8,10 @@
 #include "gemm_core/ptx/setmaxnreg.cuh"
 #include "gemm_core/ptx/wgmma.cuh"
 #include "gemm_core/swizzle.cuh"
+#include "gemm_core/tf32.cuh"
 #include "gemm_core/tile_io.cuh"
 
 namespace gemm_core {
-
-// x = large + small, large with the bits of TF32: rounded to nearest, as what the tensor core does to
-// a float is to cut it off. Never overflows: where x is near the largest float, infinite or no number,
-// small is what is left of it, and carries it into the product.
-__device__ __forceinline__ void split_tf32(float x, float& large, float& small) {
-  const u32 bits = __float_as_uint(x), magnitude = (bits & 0x7fffffff) + 0x1000;
-  const u32 most = 0x7f7fffff;
-  large = __uint_as_float(((magnitude < most ? magnitude : most) & 0x7fffe000) |
-                          (bits & 0x80000000));
-  small = x - large;
-}
 
 // The 128 x 32 tile of B between global memory, the registers of a warpgroup and swizzled shared
 // memory, in which k runs along the rows. K_DOWN: it runs down the stored rows, and a thread turns
@@ -58,14 +48,14 @@ struct SplitTile {
   __device__ __forceinline__ void place(unsigned char* large, unsigned char* small) const {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-      float high[4], low[4];
+      u32 high[4], low[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         split_tf32(K_DOWN ? x[i / 4 * 4 + e][i % 4] : x[i][e], high[e], low[e]);
       const int at = K_DOWN ? Swizzle<8>::at(first_column() + i % 4, first_row() / 4 + i / 4 * 4)
                             : Swizzle<8>::at(first_row() + row_step(i), first_column() / 4);
-      *reinterpret_cast<float4*>(large + at) = make_float4(high[0], high[1], high[2], high[3]);
-      *reinterpret_cast<float4*>(small + at) = make_float4(low[0], low[1], low[2], low[3]);
+      *reinterpret_cast<uint4*>(large + at) = make_uint4(high[0], high[1], high[2], high[3]);
+      *reinterpret_cast<uint4*>(small + at) = make_uint4(low[0], low[1], low[2], low[3]);
     }
   }
 
@@ -208,9 +198,7 @@ struct MainloopWgmmaTf32x3 {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = Swizzle<8>::at(row + i % 2 * 8, 2 * step + i / 2);
-      float high, low;
-      split_tf32(*reinterpret_cast<const float*>(a + at), high, low);
-      large[i] = __float_as_uint(high), small[i] = __float_as_uint(low);
+      split_tf32(*reinterpret_cast<const float*>(a + at), large[i], small[i]);
     }
   }
 

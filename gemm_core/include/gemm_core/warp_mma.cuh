@@ -7,6 +7,7 @@
 #include "gemm_core/ptx/ldmatrix.cuh"
 #include "gemm_core/ptx/mma.cuh"
 #include "gemm_core/swizzle.cuh"
+#include "gemm_core/tf32.cuh"
 
 namespace gemm_core {
 
@@ -82,12 +83,13 @@ struct WarpMma {
   }
 
  private:
-  static __device__ __forceinline__ u32 large(u32 x) {
-    return ptx::tf32_from_float(__uint_as_float(x));
-  }
-  // What `large` left over, itself rounded to TF32.
-  static __device__ __forceinline__ u32 small(u32 x, u32 large) {
-    return ptx::tf32_from_float(__uint_as_float(x) - __uint_as_float(large));
+  // x as one number of TF32, or as two if SPLIT.
+  static __device__ __forceinline__ void convert(u32 x, u32& large, u32& small) {
+    if constexpr (SPLIT) {
+      split_tf32(__uint_as_float(x), large, small);
+    } else {
+      large = tf32_from_float(__uint_as_float(x));
+    }
   }
 
   // The tensor core's own accumulation truncates: sums of one k step go to float registers by
@@ -97,19 +99,13 @@ struct WarpMma {
 #pragma unroll
     for (int j = 0; j < NI; ++j)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const u32 value = f.b[j / 2][j % 2 * 2 + e];
-        b_large[j][e] = large(value);
-        if constexpr (SPLIT) b_small[j][e] = small(value, b_large[j][e]);
-      }
+      for (int e = 0; e < 2; ++e)
+        convert(f.b[j / 2][j % 2 * 2 + e], b_large[j][e], b_small[j][e]);
 #pragma unroll
     for (int i = 0; i < MI; ++i) {
       u32 a_large[4], a_small[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        a_large[e] = large(f.a[i][e]);
-        if constexpr (SPLIT) a_small[e] = small(f.a[i][e], a_large[e]);
-      }
+      for (int e = 0; e < 4; ++e) convert(f.a[i][e], a_large[e], a_small[e]);
 #pragma unroll
       for (int j = 0; j < NI; ++j) {
         if constexpr (SPLIT) {

@@ -38,11 +38,4 @@ __device__ __forceinline__ unsigned int bf16x2_from_floats(float low, float high
   return y;
 }
 
-// To the 10 explicit bits of TF32, nearest, ties away from zero; the result is a float again.
-__device__ __forceinline__ unsigned int tf32_from_float(float x) {
-  unsigned int y;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-  return y;
-}
-
 }  // namespace gemm_core::ptx

@@ -25,6 +25,5 @@ inline unsigned f16x2_from_floats(float low, float high) {
 inline unsigned bf16x2_from_floats(float low, float high) {
   return bf16_from_float(low) | unsigned(bf16_from_float(high)) << 16;
 }
-inline unsigned tf32_from_float(float x) { return (__float_as_uint(x) + 0x1000) & ~0x1fffu; }
 
 }  // namespace gemm_core::ptx
