@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from gemm_core.device import Device
 from sddmm import analysis, comparison, families
 from sddmm.families import gather, tile, tile_tma, windows
 from sddmm.partition import Nonzeros, TileList, TileStarts, TileWork, WindowList
-from sddmm.problem import Problem
+from sddmm.problem import DTYPES, PRECISIONS, Problem
 from sddmm.registry import KERNELS
 from sddmm.spec import KernelSpec
 from tests.conftest import H200
@@ -63,9 +64,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Compiler]:
     return use
 
 
-def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int) -> None:
-    """Ask for the kernel as a plan does, without values and with, for operands whose rows lie
-    `pitch` elements apart."""
+def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int, weighted: bool) -> None:
+    """Ask for the kernel as a plan does, without values and, if `weighted`, with them, for operands
+    whose rows lie `pitch` elements apart."""
     index = torch.zeros(1, dtype=torch.int32)
     stored = Nonzeros(index, index, None)
     tiles = TileList(torch.zeros(1, 2, dtype=torch.int32), spec.tile[:2])
@@ -81,8 +82,26 @@ def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int) -> None
         launch = tile_tma.prepare(spec, tiled, problem, device)
     operand = torch.zeros(8, pitch, dtype=problem.dtype)[:, : problem.k]
     bound = launch.bind(operand, operand)
-    for values in (0, 1):
+    for values in (0, 1) if weighted else (0,):
         bound(values, 0, 1.0)
+
+
+def problem_of(
+    spec: KernelSpec, dtype: torch.dtype, out_dtype: torch.dtype, k: int, precision: str = ""
+) -> Problem:
+    return Problem(
+        8, 8, k, 1, dtype, out_dtype, precision or spec.precision, torch.int32, None,
+        torch.device("cuda", 0),
+    )  # fmt: skip
+
+
+def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
+    """k, and elements between rows: each way in which a row of k is cut up and may be aligned."""
+    if spec.family not in ("gather", "windows"):
+        return [(256, 0), (257, 2)]
+    sizes = (32, 64, 96, 128, 200, 252, 256, 508, 512, 1000)
+    few = dtype in (torch.bfloat16, torch.float64)  # as float16; as float32, with fewer registers
+    return [(k, 0) for k in (sizes[::4] if few else sizes)] + [(257, 2)]
 
 
 @pytest.mark.parametrize("arch", DEVICES)
@@ -90,26 +109,38 @@ def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int) -> None
 def test_every_kernel_compiles_without_spilling(
     name: str, arch: str, compiler: Callable[[Device], Compiler]
 ) -> None:
+    """Every size with one dtype of results, and on Hopper every such dtype with some size."""
     spec, device = KERNELS[name], DEVICES[arch]
     made = compiler(device)
     assert device.arch == arch
-    # Each way in which a row of k is cut up; rows at multiples of 16 bytes, and of one element.
-    sizes = (32, 64, 128, 256, 512, 1000) if spec.family in ("gather", "windows") else (256,)
     for dtype in spec.dtypes if arch == "sm_90a" else spec.dtypes[:1]:
-        for k, extra in [(k, 0) for k in sizes] + [(257, 2)]:
-            wide = torch.promote_types(dtype, torch.float32)
-            for out in {wide, dtype} if spec.family == "tile_tma" else {wide}:
-                problem = Problem(
-                    8, 8, k, 1, dtype, out, spec.precision, torch.int32, None,
-                    torch.device("cuda", 0),
-                )  # fmt: skip
-                if spec.refuses(problem, device) is not None:
-                    assert arch != "sm_90a"
-                    continue
-                bind(spec, problem, device, k + extra)
+        sizes = sizes_of(spec, dtype)
+        outs = DTYPES if arch == "sm_90a" else (torch.promote_types(dtype, torch.float32),)
+        for i in range(max(len(sizes), len(outs))):
+            (k, extra), out_dtype = sizes[i % len(sizes)], outs[i % len(outs)]
+            problem = problem_of(spec, dtype, out_dtype, k)
+            if spec.refuses(problem, device) is not None:
+                assert arch != "sm_90a"
+                continue
+            bind(spec, problem, device, k + extra, weighted=out_dtype == dtype)
     for cubin in made.cubins.get(name, []):
         assert cubin.resources.spill_bytes == 0
         assert cubin.resources.registers <= 255
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_compiles_what_it_does_not_refuse(name: str) -> None:
+    """On Hopper, whatever the dtypes: what is served is what the test above compiles."""
+    spec = KERNELS[name]
+    for dtype, out_dtype, precision in itertools.product(DTYPES, DTYPES, PRECISIONS):
+        reason = spec.refuses(problem_of(spec, dtype, out_dtype, 64, precision), H200)
+        if dtype not in spec.dtypes:
+            assert reason is not None
+            assert reason.startswith("computes float")
+        elif PRECISIONS.index(precision) < PRECISIONS.index(spec.precision):
+            assert reason == f"computes with precision {spec.precision}, less than {precision}"
+        else:
+            assert reason is None
 
 
 @pytest.mark.parametrize("arch", DEVICES)
