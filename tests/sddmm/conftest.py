@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,11 @@ from tests.sddmm import cpu_kernels
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("libraries")
+    """Of this session; all processes of pytest-xdist share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "libraries"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import mmap
+import os
 import shutil
 import struct
 import subprocess
@@ -44,15 +45,17 @@ def _library(folder: Path, spec: KernelSpec, macros: Any) -> Any:
     name = hashlib.sha1(repr((spec.name, macros)).encode()).hexdigest()[:16]
     path = folder / f"{spec.name}-{name}.so"
     if not path.exists():
+        unfinished = path.with_suffix(f".{os.getpid()}")  # another process may compile it too
         command = [
             str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC",
             "-fsanitize=undefined", "-fno-sanitize-recover=all",
             f'-DSDDMM_SOURCE="{families.KERNEL_FOLDER / spec.source}"',
             *(f"-D{key}={value}" for key, value in macros),
             *(f"-I{shim}" for shim in SHIMS), *(f"-I{include}" for include in families.INCLUDE),
-            str(SHIMS[0] / "library.cpp"), "-o", str(path),
+            str(SHIMS[0] / "library.cpp"), "-o", str(unfinished),
         ]  # fmt: skip
         subprocess.run(command, check=True)
+        unfinished.replace(path)
     return ctypes.CDLL(str(path))
 
 
