@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from sddmm.autocast import without_autocast
-from sddmm.operands import has_tangent
+from sddmm.operands import differentiates, has_tangent
 
 Backward = Callable[[Any, Tensor], tuple["Tensor | None", ...]]
 
@@ -55,7 +55,7 @@ def autograd_kernel(op: Any, backward: Backward) -> Callable[..., Tensor]:
 
     def kernel(*inputs: Any, **options: Any) -> Tensor:
         _refuse_tangents(name, inputs)
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs):
+        if differentiates(*(x for x in inputs if isinstance(x, Tensor))):
             _refuse_transforms(name)
             result: Tensor = function.apply(*inputs, {**defaults, **options})
             return result

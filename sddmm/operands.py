@@ -48,14 +48,6 @@ def from_numpy(array: Any, name: str) -> Tensor:
         raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
 
 
-def materialized(x: Tensor) -> Tensor:
-    """x with its values in memory, where kernels read them: torch may negate lazily, as it does for
-    the imaginary part of a conjugate, and keep zeros without memory."""
-    if x.is_neg():
-        return x.resolve_neg()
-    return x.clone() if x._is_zerotensor() else x
-
-
 def differentiates(*operands: Tensor | None) -> bool:
     """Whether autograd will ask for a gradient of any of them."""
     if torch.is_grad_enabled():

@@ -16,7 +16,7 @@ from torch import Tensor
 from sddmm import backends, traced
 from sddmm.comparison import same_indices
 from sddmm.memory import out_of_memory, overlap
-from sddmm.operands import as_operands, differentiates, materialized, oriented, problem_of
+from sddmm.operands import as_operands, differentiates, oriented, problem_of
 from sddmm.pattern import SparsePattern
 from sddmm.pattern_cache import PATTERNS
 from sddmm.problem import Problem
@@ -51,14 +51,9 @@ class Prepared(NamedTuple):
         except torch.OutOfMemoryError as error:
             wanted = math.prod(shape) * dtype.itemsize
             raise out_of_memory(f"a result of shape {shape}", wanted, problem.device) from error
-        self.fill(out, a, b, values, alpha)
-        return out
-
-    def fill(self, out: Tensor, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> None:
-        """Write the values into `out`, which fits."""
         if out.numel():
-            a, b = materialized(a), materialized(b)
-            self.execute(a, b, None if values is None else materialized(values), alpha, out)
+            self.execute(a, b, values, alpha, out)
+        return out
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -142,7 +137,8 @@ class Plan:
         if differentiates(a, b, self.values):
             raise ValueError("out= cannot be differentiated; call run without out")
         self._check_out(out, a, b)
-        self.prepared.fill(out, a, b, self.values, self.alpha)
+        if out.numel():
+            self.execute(a, b, self.values, self.alpha, out)
         if not out.is_inference():  # a backward that saved its old values must notice
             torch.autograd.graph.increment_version(out)
         return out

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sddmm.indices import as_array
-from sddmm.operands import by_head
+from sddmm.operands import by_head, plain
 from sddmm.parallel import for_chunks
 from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
@@ -94,4 +94,4 @@ def _sample(
 
 def _rows(operand: Tensor, dtype: torch.dtype) -> Tensor:
     """The operand as the kernel reads it: of this dtype, and contiguous."""
-    return operand.detach().to(dtype).contiguous()
+    return plain(operand.detach()).to(dtype).contiguous()
