@@ -105,7 +105,7 @@ def _of_error(case: Case, error: Exception, expected: str | None) -> Outcome:
     if not clear:
         return Outcome("unclear", f"{text} ({place})")
     if expected is not None:
-        if re.search(expected, str(error)):
+        if re.search(expected, str(error)) or may_refuse(case, str(error)):
             return Outcome("refused", text)
         return Outcome("unclear", f"{text} ({place}); expected words like {expected!r}")
     if may_refuse(case, str(error)):
