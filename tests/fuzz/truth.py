@@ -169,7 +169,7 @@ class Truth:
 
     def _of_cusparse(self, terms: Tensor) -> Tensor:
         """What cuSPARSE's product adds to a gradient's error, as README's limits say: it takes
-        numbers below the smallest normal one for zeros, and adds partial sums of halves as halves."""
+        numbers below the smallest normal one for zeros, and adds sums of halves as halves."""
         halves = torch.finfo(dtype_of(self.case.dtype))
         error = terms * self.limits.smallest_normal
         return error + 4 * halves.smallest_normal * halves.eps if self.case.dtype in HALF else error
