@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -26,42 +27,28 @@ def spmm(pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool)
     out = dense.new_zeros((*dense.shape[:-2], rows, dense.shape[-1]))
     if out.numel() == 0 or pattern.nnz == 0:
         return out
-    if pattern.nnz > pattern.shape[0] * pattern.shape[1]:  # which cuSPARSE does not take
-        pattern, values = merge_duplicates(pattern, values, dense.dtype)
     dtype = _compute_dtype(values, dense)
     grouping = pattern.by_column if transpose else pattern.by_row
     weights = (values if grouping.order is None else values[..., grouping.order]).to(dtype)
     flat_out, flat_dense = out.view(-1, *out.shape[-2:]), dense.reshape(-1, *dense.shape[-2:])
     flat_weights = weights.reshape(-1, pattern.nnz)
+    size = padded_size((rows, columns), pattern.nnz)
     for target, head_weights, head in zip(flat_out, flat_weights, flat_dense, strict=True):
-        target.copy_(_csr(grouping, head_weights, (rows, columns)) @ head.to(dtype))
+        head = torch.nn.functional.pad(head.to(dtype), (0, 0, 0, size[1] - columns))
+        target.copy_((_csr(grouping, head_weights, size) @ head)[:rows])
     return out
 
 
-def merge_duplicates(
-    pattern: SparsePattern, values: Tensor, dtype: torch.dtype
-) -> tuple[SparsePattern, Tensor]:
-    """The same matrix with one nonzero for each position that has any, the sum of those there.
+def padded_size(size: tuple[int, int], nnz: int) -> tuple[int, int]:
+    """The size, or a larger one of at least `nnz` positions: cuSPARSE takes no more nonzeros.
 
-    Sums are formed in float64, one after the other, so that the same values give the same bits,
-    and rounded to the wider of their type and `dtype`, at least float32.
+    Duplicates may be more than positions. To merge them is wrong where the dense operand holds an
+    infinity: two weights of opposite signs make NaN of it, their sum does not.
     """
-    merged, position = pattern.derive("merged", lambda: _distinct_positions(pattern))
-    sums = values.new_zeros((*values.shape[:-1], merged.nnz), dtype=torch.float64)
-    heads = zip(sums.view(-1, merged.nnz), values.reshape(-1, pattern.nnz), strict=True)
-    for target, head in heads:
-        target.index_put_((position,), head.double(), accumulate=True)
-    wide = torch.promote_types(torch.promote_types(values.dtype, dtype), torch.float32)
-    return merged, sums.to(wide)
-
-
-def _distinct_positions(pattern: SparsePattern) -> tuple[SparsePattern, Tensor]:
-    """The pattern without duplicates, row by row, and where in it each nonzero of `pattern` is."""
-    m, n = pattern.shape
-    flat = pattern.row_ids.to(torch.int64) * n + pattern.col_indices
-    distinct, position = torch.unique(flat, return_inverse=True)
-    rows, cols = ((x.to(pattern.index_dtype)) for x in (distinct // n, distinct % n))
-    return SparsePattern.from_coo(rows, cols, (m, n)), position
+    if nnz <= size[0] * size[1]:
+        return size
+    side = math.isqrt(nnz - 1) + 1
+    return max(size[0], side), max(size[1], side)
 
 
 def _compute_dtype(values: Tensor, dense: Tensor) -> torch.dtype:
@@ -71,10 +58,15 @@ def _compute_dtype(values: Tensor, dense: Tensor) -> torch.dtype:
 
 
 def _csr(grouping: Grouping, values: Tensor, size: tuple[int, int]) -> Tensor:
-    minor = grouping.minor.to(grouping.compressed.dtype)
+    """The sparse matrix, with empty rows at its end where `size` has more than the grouping."""
+    compressed = grouping.compressed
+    empty_rows = size[0] + 1 - compressed.shape[0]
+    if empty_rows:
+        compressed = torch.cat([compressed, compressed[-1:].expand(empty_rows)])
     return torch.sparse_csr_tensor(
-        grouping.compressed, minor, values, size, device=values.device, check_invariants=False
-    )
+        compressed, grouping.minor.to(compressed.dtype), values, size,
+        device=values.device, check_invariants=False,
+    )  # fmt: skip
 
 
 def spmm_fake(

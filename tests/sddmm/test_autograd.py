@@ -12,7 +12,6 @@ from torch.autograd import gradcheck, gradgradcheck
 import sddmm
 from sddmm.backends.torch_csr import TorchCsrBackend
 from sddmm.problem import make_problem
-from sddmm.spmm import merge_duplicates
 from sddmm.testing import random_pattern
 
 M, K, N, NNZ = 6, 3, 5, 14
@@ -175,32 +174,29 @@ def test_gradients_of_more_nonzeros_than_positions(heads: int | None, csr: bool)
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-def test_torch_never_gets_more_nonzeros_than_positions(transpose: bool) -> None:
-    pattern = stacked(4)
+@pytest.mark.parametrize(("m", "n"), [(3, 4), (12, 1), (1, 12)])
+def test_torch_never_gets_more_nonzeros_than_positions(transpose: bool, m: int, n: int) -> None:
+    """cuSPARSE refuses them."""
+    pattern = stacked(40, m, n)
+    values, dense = torch.randn(pattern.nnz), torch.randn(m if transpose else n, 2)
     with mock.patch("torch.sparse_csr_tensor", wraps=torch.sparse_csr_tensor) as made:
-        torch.ops.sddmm.spmm(
-            pattern.row_ids, pattern.col_indices, torch.ones(pattern.nnz),
-            torch.ones(3 if transpose else 4, 2), m=3, n=4, transpose=transpose,
-        )  # fmt: skip
-    (call,) = made.call_args_list
-    assert [x.numel() for x in call.args[1:3]] == [5, 5]
-
-
-def test_duplicates_are_merged_to_one_nonzero_for_each_position() -> None:
-    """cuSPARSE refuses more nonzeros than positions: what it gets has none twice."""
-    pattern = stacked(4)
-    values = torch.randn(2, pattern.nnz)
-    merged, sums = merge_duplicates(pattern, values, values.dtype)
-    assert merged.nnz == 5
-    for head, expected in zip(sums, values, strict=True):
-        dense = torch.zeros(3, 4).index_put(
-            (pattern.row_ids, pattern.col_indices), expected, accumulate=True
+        got = torch.ops.sddmm.spmm(
+            pattern.row_ids, pattern.col_indices, values, dense, m=m, n=n, transpose=transpose
         )
-        torch.testing.assert_close(head, dense[merged.row_ids, merged.col_indices])
+    (call,) = made.call_args_list
+    crow, cols, _, size = call.args
+    assert cols.numel() == pattern.nnz <= size[0] * size[1]
+    assert crow.numel() == size[0] + 1
+    where = (pattern.row_ids, pattern.col_indices)
+    matrix = torch.zeros(m, n, dtype=torch.float64).index_put(
+        where, values.double(), accumulate=True
+    )
+    matrix = matrix.mT if transpose else matrix
+    torch.testing.assert_close(got.double(), matrix @ dense.double(), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("special", [torch.inf, torch.nan])
-def test_special_values_of_merged_duplicates_stay_in_their_rows(special: float) -> None:
+def test_special_values_of_many_duplicates_stay_in_their_rows(special: float) -> None:
     pattern = stacked(4)
     values = torch.ones(pattern.nnz)
     values[0] = special
@@ -215,17 +211,12 @@ def test_special_values_of_merged_duplicates_stay_in_their_rows(special: float) 
     assert torch.ops.sddmm.spmm(*where, torch.ones(pattern.nnz), dense, m=3, n=4).isfinite().all()
 
 
-def test_merged_sums_have_the_same_bits_each_time_and_range_in_half() -> None:
-    pattern = stacked(20_000)
-    values = torch.randn(pattern.nnz)
-    first = merge_duplicates(pattern, values, values.dtype)[1]
-    assert all(
-        torch.equal(first, merge_duplicates(pattern, values, values.dtype)[1]) for _ in range(5)
-    )
-    sums = merge_duplicates(
-        pattern, torch.full((pattern.nnz,), 2.0**10, dtype=torch.float16), torch.float16
-    )[1]
-    assert sums.tolist() == [20_000 * 2.0**10] * 5
+def test_duplicates_of_opposite_signs_make_nan_of_an_infinity() -> None:
+    rows = cols = torch.zeros(3, dtype=torch.int64)
+    values = torch.tensor([1.0, -3.0, 1.0])
+    got = torch.ops.sddmm.spmm(rows, cols, values, torch.tensor([[torch.inf, 1.0]]), m=1, n=1)
+    assert got[0, 0].isnan()
+    assert got[0, 1] == -1
 
 
 @pytest.mark.parametrize("device", [torch.device("cpu"), torch.device("cuda", 0)])
