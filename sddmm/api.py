@@ -111,9 +111,11 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
         return _give(parts, traced.sampled_addmm(parts, a, b, beta, alpha), give_back)
     sampling = read(S)
     values = traced.require_values(sampling.values)
-    pattern, made, a, b = _fitted(sampling, a, b, values if beta != 0 else None, None, "ieee")
+    read_values = values if beta != 0 else None
+    wide = traced.sum_dtype(a.dtype, beta)
+    pattern, made, a, b = _fitted(sampling, a, b, read_values, wide, "ieee")
     result = _sampled(pattern, made, a, b, None, alpha)
-    return _give(sampling, traced.add_scaled(result, beta, values), give_back)
+    return _give(sampling, traced.add_scaled(result, beta, values).to(a.dtype), give_back)
 
 
 # torch.compile takes no sparse tensor into a graph and runs such calls between two graphs. It must

@@ -72,10 +72,11 @@ def sampled(
 def sampled_addmm(parts: Parts, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
     """The values that `sddmm.sampled_addmm` returns."""
     values = require_values(parts.values)
-    result = sampled(parts, a, b, alpha, scale=False)
-    if beta != 0 and autocast_dtype(values.dtype, values.device) != result.dtype:
-        raise TypeError(f"S has values of {values.dtype} and a @ b is {result.dtype}; convert one")
-    return add_scaled(result, beta, values)
+    dtype = autocast_dtype(a.dtype, a.device)
+    if beta != 0 and autocast_dtype(values.dtype, values.device) != dtype:
+        raise TypeError(f"S has values of {values.dtype} and a @ b is {dtype}; convert one")
+    result = sampled(parts, a, b, alpha, scale=False, out_dtype=sum_dtype(dtype, beta))
+    return add_scaled(result, beta, values.to(dtype)).to(dtype)
 
 
 def run(plan: Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
@@ -114,14 +115,19 @@ def require_values(values: Tensor | None) -> Tensor:
     return values
 
 
+def sum_dtype(dtype: torch.dtype, beta: float) -> torch.dtype | None:
+    """Of the products that beta * S is added to: a half type may not hold them, but the sum."""
+    return torch.float32 if beta != 0 and dtype.itemsize == 2 else None
+
+
 def add_scaled(result: Tensor, beta: float, values: Tensor) -> Tensor:
     """result + beta * values; with beta = 0 values are not read, and have zeros as gradient."""
-    if beta == 0:
-        if not differentiates(values):
-            return result
-        nothing = torch.ones(values.shape, dtype=torch.bool, device=values.device)
-        return result + values.masked_fill(nothing, 0.0)
-    return result + beta * values.to(result.dtype)  # autocast's, as in torch.addmm
+    if beta != 0:
+        return result + beta * values.to(result.dtype)
+    if not differentiates(values):
+        return result
+    nothing = torch.ones(values.shape, dtype=torch.bool, device=values.device)
+    return result + values.masked_fill(nothing, 0.0)
 
 
 def without_base(values: Tensor) -> Tensor:

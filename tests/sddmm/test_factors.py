@@ -75,3 +75,16 @@ def test_with_beta_zero_s_has_zeros_as_gradient_and_is_not_read(special: float) 
     assert torch.equal(values.grad, torch.zeros(6))
     assert a.grad is not None
     assert a.grad.any()
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_half_sums_are_rounded_once(autocast: bool) -> None:
+    """float16 holds neither alpha * (a @ b) nor beta * S, but their sum."""
+    a, b = torch.full((4, 1), 64.0), torch.full((1, 5), 64.0)
+    values = torch.full((6,), -4096.0)
+    if not autocast:
+        a, b, values = (x.half() for x in (a, b, values))
+    with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
+        result = sddmm.sampled_addmm(csr(values), a, b, alpha=100.0, beta=99.0).values()
+    assert result.dtype == torch.float16
+    assert torch.equal(result, torch.full((6,), 4096.0, dtype=torch.float16))
