@@ -63,10 +63,14 @@ def csr(values: torch.Tensor) -> torch.Tensor:
             ValueError,
             r"once for each matrix of a batch",
         ),
-        (
+        pytest.param(
             (scipy.sparse.coo_array(np.ones(3)), A, B),
             ValueError,
             r"S must be a 2-D sparse matrix or",
+            marks=pytest.mark.skipif(
+                scipy.sparse.coo_array(np.ones(3)).ndim != 1,
+                reason="scipy before 1.13 makes it 2-D",
+            ),
         ),
         ((scipy.sparse.dia_array((4, 5)), A, B), TypeError, r"S must be .*of format dia"),
         (("S", A, B), TypeError, r"S must be a torch sparse COO or CSR tensor"),
