@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.fuzz.case import Case
 from tests.fuzz.shrink import smallest
-from tests.fuzz.workers import Done, Source, guarded_run, kernels_of, run_all
+from tests.fuzz.workers import Done, Source, guarded_run, kernels_of, run_all, set_up
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -27,7 +27,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--case", type=int, help="this one alone, in this process")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda", "shim"), default="cpu")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after that long")
     parser.add_argument("--out", type=Path, help="write each failure as a line of JSON")
@@ -57,6 +57,7 @@ def main(chosen: argparse.Namespace) -> int:
 def alone(source: Source, number: int, shrink: bool) -> int:
     """One case in this process, so that a debugger sees it."""
     warnings.simplefilter("ignore")
+    set_up(source.device)
     case = source.case(number)
     outcome = guarded_run(case)
     print(case, outcome.kind, outcome.text, sep="\n")

@@ -224,9 +224,9 @@ class Indices:
         major, minor = stored(case, rows, cols)
         step = 1 if case.kind in ("torch_csr", "scipy_csr", "scipy_csc") else case.index_strides
         if case.kind in ("torch_coo", "torch_coo_uncoalesced"):
-            both = torch.stack([major, minor]).to(case.device)
+            both = torch.stack([major, minor]).to(case.on)
             return cls(both[0], both[1], both)
-        first, second = (guarded(x, step, case.device)[0] for x in (major, minor))
+        first, second = (guarded(x, step, case.on)[0] for x in (major, minor))
         return cls(first, second)
 
     def write(self, major: Tensor, minor: Tensor) -> None:

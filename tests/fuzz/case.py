@@ -39,8 +39,8 @@ _INNER = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127,
 _LONG_INNER = (255, 256, 257, 512, 1000, 1024, 1030, 2053)
 _ALPHAS = (0.0, -1.0, 0.5, -2.75, 0.1, 1e-6, 1e6, 1e-30, 1e30, 3e-39)
 # Elements of both operands, and products, of one case at most.
-_ELEMENTS = {"cpu": 400_000, "cuda": 4_000_000}
-_PRODUCTS = {"cpu": 1_500_000, "cuda": 40_000_000}
+_ELEMENTS = {"cpu": 400_000, "cuda": 4_000_000, "shim": 60_000}
+_PRODUCTS = {"cpu": 1_500_000, "cuda": 40_000_000, "shim": 300_000}
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Case:
     kind: of S. order: of the nonzeros, "sorted", "shuffled" or "columns" (unsorted within a row).
     again: what follows the first call on the same object. change: what happens to S before one more
     call. hostile: what is wrong with the arguments. gradients: with respect to a, b, S's values.
+    device: "cpu", "cuda", or "shim", where GPU kernels run on CPU tensors (shim.py).
     max_nnz: nonzeros are cut off there.
     """
 
@@ -98,6 +99,11 @@ class Case:
 
     def as_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
+
+    @property
+    def on(self) -> str:
+        """The device of the tensors."""
+        return "cuda" if self.device == "cuda" else "cpu"
 
     @property
     def out(self) -> str:
@@ -153,7 +159,8 @@ def _sizes(rng: random.Random, fields: dict[str, Any]) -> None:
         m, n = (m, n) if rng.random() < 0.5 else (n, m)
     heads = _rarely(rng, 0.25, (1, 2, 3, 3, 3), None)
     heads = 0 if rng.random() < 0.01 else heads
-    k = rng.choice(_LONG_INNER if rng.random() < 0.15 else _INNER)
+    long = rng.random() < 0.15 and fields["device"] != "shim"
+    k = rng.choice(_LONG_INNER if long else _INNER)
     inner = [x for x in (k, *_INNER[::-1]) if x <= k]
     most = _ELEMENTS[fields["device"]]
     k = next(x for x in inner if (m + n) * x * (heads or 1) <= most)
@@ -165,6 +172,8 @@ def _sizes(rng: random.Random, fields: dict[str, Any]) -> None:
 def _types(rng: random.Random, fields: dict[str, Any]) -> None:
     dtype = rng.choice(DTYPES)
     out = rng.choice(DTYPES) if rng.random() < 0.15 else _rarely(rng, 0.3, ("float32",), None)
+    if fields["device"] == "shim" and out is not None:
+        out = "float32"  # each other one is another kernel to compile
     precision = "ieee"
     if dtype == "float32":
         precision = _rarely(rng, 0.35, ("tf32x3", "tf32"), "ieee")
@@ -210,10 +219,10 @@ def _call(rng: random.Random, fields: dict[str, Any], kernels: tuple[str, ...]) 
         entry = "plan"
     backend = kernel = None
     if entry in ("plan", "plan_out"):
-        demanded = ("torch_csr", "torch_csr", "reference", fields["device"])
-        backend = _rarely(rng, 0.4, demanded, None)
+        mine, other = ("cpu", "cuda") if fields["device"] == "cpu" else ("cuda", "cpu")
+        backend = _rarely(rng, 0.4, ("torch_csr", "torch_csr", "reference", mine), None)
         if rng.random() < 0.01:
-            backend = "cuda" if fields["device"] == "cpu" else "cpu"
+            backend = other
         if kernels and rng.random() < 0.6:
             backend, kernel = None, rng.choice(kernels)
             _suit(rng, fields, kernel)

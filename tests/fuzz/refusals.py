@@ -67,7 +67,7 @@ def differentiable(case: Case) -> bool:
 def _by_backend(case: Case, nnz: int) -> str | None:
     if case.backend == "cuda" and case.device == "cpu":
         return r"no backend serves this problem: cuda:"
-    if case.backend == "cpu" and case.device != "cpu":
+    if case.backend == "cpu" and case.on != "cpu":
         return r"no backend serves this problem: cpu: the pattern is on"
     if case.backend == "torch_csr":
         if case.dtype in HALF:

@@ -40,7 +40,7 @@ class Use:
         if case.hostile == "values_dtype":
             values_dtype = wrong_dtype(case.dtype)
         step = 1 if case.kind in SCIPY else case.value_strides
-        self.values, _ = build.guarded(self.x_values.to(values_dtype), step, case.device)
+        self.values, _ = build.guarded(self.x_values.to(values_dtype), step, case.on)
         # torch's gradient of the construction of a CSR tensor is wrong where columns are not
         # sorted, and that of a COO tensor forbids changes in place: S is the leaf there.
         self.values.requires_grad_("v" in case.gradients and not self._leaf_is_S())
@@ -68,7 +68,7 @@ class Use:
     def _operand(self, x: Tensor, strides: str) -> tuple[Any, Tensor]:
         case = self.case
         if not case.numpy_operands:
-            view, buffer = build.placed(x, strides, case.device)
+            view, buffer = build.placed(x, strides, case.on)
             return (view[0] if case.heads is None else view), buffer
         reverse = strides == "negated"
         view, buffer = build.placed(
@@ -79,8 +79,8 @@ class Use:
 
     def truth(self) -> Truth:
         case = self.case
-        numbers = (x.to(case.device).double() for x in (self.x_a, self.x_b, self.x_values))
-        return Truth(case, *numbers, self.rows.to(case.device), self.cols.to(case.device))
+        numbers = (x.to(case.on).double() for x in (self.x_a, self.x_b, self.x_values))
+        return Truth(case, *numbers, self.rows.to(case.on), self.cols.to(case.on))
 
     # Calls
 
@@ -167,7 +167,7 @@ class Use:
         shape = (nnz,) if case.heads is None else (case.heads, nnz)
         count = nnz * (1 if case.heads is None else case.heads)
         spoil = {"out_shape": 1, "out_strides": 2}.get(str(case.hostile), 0)
-        memory = torch.full((2 * count + 80,), _GUARD, dtype=dtype_of(case.out), device=case.device)
+        memory = torch.full((2 * count + 80,), _GUARD, dtype=dtype_of(case.out), device=case.on)
         out = memory[40 : 40 + count].fill_(torch.nan).view(shape)
         if spoil == 1:
             out = memory[40 : 39 + count]
@@ -304,7 +304,7 @@ def spoiled(case: Case, a: Any, b: Any) -> tuple[Any, Any]:
     lead = a.shape[:-2]
 
     def ones(*shape: int, dtype: Any = None) -> Any:
-        x = torch.ones(*lead, *shape, dtype=dtype or dtype_of(case.dtype), device=case.device)
+        x = torch.ones(*lead, *shape, dtype=dtype or dtype_of(case.dtype), device=case.on)
         return x.numpy() if case.numpy_operands else x
 
     others = {

@@ -46,6 +46,14 @@ def kernels_of(device: str) -> tuple[str, ...]:
     return (*KERNELS, "hybrid")
 
 
+def set_up(device: str) -> None:
+    """What a process needs before it runs cases of a device."""
+    if device == "shim":
+        from tests.fuzz import shim  # which needs a compiler
+
+        shim.install()
+
+
 def guarded_run(case: Case) -> Outcome:
     """`run`, a fault of the fuzzer itself being told as such."""
     try:
@@ -59,6 +67,7 @@ def guarded_run(case: Case) -> Outcome:
 def work(source: Source, numbers: Sequence[int], until: float, pipe: Connection) -> None:
     """Run cases one after the other and send what came of each; what a process does."""
     warnings.simplefilter("ignore")
+    set_up(source.device)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in numbers:
         if time.time() > until:
