@@ -96,11 +96,10 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     """beta * S + alpha * (a @ b) at S's nonzeros: torch.sparse.sampled_addmm for any S with values.
 
     Arguments, kinds and errors as in `sddmm`; S's values are added here, not multiplied. With
-    beta = 0 they are not read, so NaN in them does not spread. Each of the two terms is rounded to
-    the result's dtype before they are added, so that one beyond float16 is infinite, also where
-    their sum is not. Where torch's function differs: it takes CSR tensors only, batches of them
-    too, but not COO; with operands of several heads it returns a batch of CSR tensors, and this
-    function the values, (h, nnz).
+    beta = 0 they are not read, so NaN in them does not spread. Of half types the sum alone is
+    rounded. Where torch's function differs: it takes CSR tensors only, batches of them too, but not
+    COO; with operands of several heads it returns a batch of CSR tensors, and this function the
+    values, (h, nnz).
     """
     if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
         return _untraced_sampled_addmm(S, a, b, beta=beta, alpha=alpha)

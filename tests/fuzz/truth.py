@@ -91,14 +91,9 @@ class Truth:
             if case.beta == 0:
                 return self._rounded(scaled, slack, free, case.out)
             added = case.beta * v
-            # Each term is rounded to the values' dtype, as documented, and their sum.
-            info = torch.finfo(dtype_of(case.out))
-            terms = finite(scaled).abs() + slack, finite(added).abs()
-            for term in terms:
-                free = free | (term >= info.max)
-            slack = (
-                slack + info.eps * (terms[0] + 2 * terms[1]) + 2 * info.smallest_normal * info.eps
-            )
+            size = finite(added).abs()
+            free = free | self._overflows(size) | self._overflows(abs(alpha) * self.size + size)
+            slack = slack + 2 * self.limits.eps * (finite(scaled).abs() + slack + size) + tiny
             return self._rounded(scaled + added, slack, free, case.out)
         size = finite(v).abs()
         for product in (size * self.size, abs(alpha) * size, abs(alpha) * size * self.size):
