@@ -9,8 +9,14 @@ import torch
 
 from gemm_core.device import Device
 
-# From the most to the least exact.
 PRECISIONS = ("ieee", "tf32x3", "tf32")
+"""What float32 may be multiplied as, from the most to the least exact.
+
+ieee: as float32. tf32x3: as the sum of two numbers of TF32, about float32's accuracy. tf32: as one,
+rounded to nearest, with 10 bits of its fraction. In both finite numbers stay finite, however large;
+infinities and NaN reach the products that they reach in float32; numbers below 2^-126 may count as
+zero. A product of finite numbers that overflows float32 is infinite, or NaN in tf32x3.
+"""
 
 # Names in the device headers: of the types of elements, and of sums.
 _ACCUMULATORS = {"fp32": "float", "fp16": "f16"}
@@ -92,6 +98,8 @@ class KernelSpec:
             return f"needs {needed} bytes of shared memory a block, {got} are there"
         if problem.dtype not in self.dtypes:
             return f"computes {_names(self.dtypes)}, not {_names((problem.dtype,))}"
+        if problem.out_dtype not in ELEMENTS:
+            return f"stores {_names(tuple(ELEMENTS))}, not {_names((problem.out_dtype,))}"
         if problem.accumulate not in self.accumulates:
             return f"accumulates in {', '.join(self.accumulates)}, not in {problem.accumulate}"
         if PRECISIONS.index(self.precision) > PRECISIONS.index(problem.precision):
