@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,14 @@ H200 = Device(
     index=0, name="NVIDIA H200", capability=(9, 0), sm_count=132, shared_bytes=232_448,
     l2_bytes=62_914_560,
 )  # fmt: skip
+
+
+def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder of this session, which all processes of pytest-xdist share."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,20 +1,16 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import shared_folder
 from tests.sddmm import cpu_kernels
 
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of this session; all processes of pytest-xdist share it."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "libraries"
-    folder.mkdir(exist_ok=True)
-    return folder
+    return shared_folder(tmp_path_factory, "libraries")
 
 
 @pytest.fixture

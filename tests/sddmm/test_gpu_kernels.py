@@ -14,7 +14,7 @@ from sddmm import choose
 from sddmm.pattern import SparsePattern
 from sddmm.registry import KERNELS
 from sddmm.spec import KernelSpec
-from sddmm.testing import assert_close, random_pattern
+from sddmm.testing import assert_close, random_pattern, reference
 
 pytestmark = pytest.mark.gpu
 
@@ -206,6 +206,62 @@ def test_values_and_alpha_scale(spec: KernelSpec, dtype: torch.dtype) -> None:
     S = torch.sparse_coo_tensor(indices, values, (100, 120), is_coalesced=True)
     plan = sddmm.plan(S, k=40, dtype=dtype, precision=spec.precision, alpha=-0.7, kernel=spec.name)
     assert_close(plan.run(a, b), S, a, b, alpha=-0.7, precision=spec.precision)
+
+
+def surrounded_by_nan(rows: int, k: int, dtype: torch.dtype, offset: int) -> Tensor:
+    """Normal numbers in the middle of NaN, `offset` elements after multiples of 16 bytes.
+
+    Rows of zeros, and rows with one infinity or NaN, among them.
+    """
+    pitch = -(-(k + offset) // 16) * 16 + 16
+    field = torch.full((rows + 300, pitch), torch.nan, dtype=dtype, device="cuda")
+    x = field[150 : 150 + rows, offset : offset + k]
+    x.copy_(torch.randn(rows, k, device="cuda"))
+    x[7::13] = 0
+    for first, value in ((0, torch.inf), (4, torch.nan), (9, -torch.inf)):
+        special = torch.arange(first, rows, 13, device="cuda")
+        x[special, 37 * special % k] = value
+    return x
+
+
+@every_case
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("k", [24, 72, 200, 300, 600])
+def test_nan_and_infinity_reach_the_values_of_their_row_and_column_only(
+    spec: KernelSpec, dtype: torch.dtype, offset: int, k: int
+) -> None:
+    """Those inside the operands, and none of the NaN that lies around them."""
+    lengths = torch.arange(301) * (torch.arange(301) % 3 > 0) // 4
+    rows = torch.repeat_interleave(torch.arange(301), lengths)
+    cols = torch.arange(len(rows)) * 11 % 267
+    pattern = coo(rows, cols, (301, 267))
+    a, b_t = (surrounded_by_nan(size, k, dtype, offset) for size in (301, 267))
+    plan = plan_of(spec, pattern, k, dtype)
+    out = torch.full((pattern.nnz,), 777.0, dtype=plan.problem.out_dtype, device="cuda")
+    plan.run(a, b_t.mT, out)
+    truth = reference(pattern, a, b_t.mT)
+    assert 0 < int(truth.isnan().sum()) < int(truth.isfinite().sum())
+    assert_close(out, pattern, a, b_t.mT, precision=spec.precision)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+def test_the_largest_floats_stay_finite_in_tf32(precision: str) -> None:
+    """And an infinity beside large numbers is no NaN."""
+    spec = KERNELS[f"tile_mma_{precision}_64x64x32"]
+    pattern = random_pattern(67, 131, 700, device="cuda")
+    a = torch.full((67, 40), torch.finfo(torch.float32).max, device="cuda")
+    b = 0.1 + 0.8 * torch.rand(40, 131, device="cuda")
+    plan = plan_of(spec, pattern, 40, torch.float32)
+    assert_close(plan.run(a, 0.02 * b), pattern, a, 0.02 * b, precision=precision)
+    a.fill_(torch.inf)
+    assert (plan.run(a, 1e6 * b) == torch.inf).all()
+
+
+@every_case
+def test_any_dtype_of_results(spec: KernelSpec, dtype: torch.dtype) -> None:
+    pattern = random_pattern(200, 300, 5000, device="cuda")
+    for out_dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        check(spec, pattern, 40, dtype, out_dtype=out_dtype)
 
 
 @every_kernel

@@ -138,9 +138,9 @@ def test_tiles_of_rows_that_start_anywhere(spec: KernelSpec) -> None:
 
 def test_the_hybrid_of_tiles_and_a_gather() -> None:
     block = torch.cartesian_prod(torch.arange(128), torch.arange(128)).T
-    rest = short_rows()
-    rows = torch.cat([block[0], rest.row_ids + 128])
-    cols = torch.cat([block[1], rest.col_indices + 128])
+    rest = random_pattern(300, 400, 500, layout="coo")
+    rows = torch.cat([block[0], rest.row_ids])
+    cols = torch.cat([block[1], rest.col_indices])
     check("hybrid", SparsePattern.from_coo(rows, cols, (300, 400)), 64, torch.float16, "ieee")
 
 
