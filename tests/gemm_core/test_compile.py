@@ -9,6 +9,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ from gemm_core.compile import (
     sources,
 )
 from gemm_core.registry import KERNELS
-from gemm_core.spec import GemmProblem, KernelSpec
-from tests.conftest import ROOT
+from gemm_core.spec import ELEMENTS, GemmProblem, KernelSpec
+from tests.conftest import H200, ROOT
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
 
@@ -78,6 +79,22 @@ def test_unaligned_operands_and_every_dtype_compile_too(name: str) -> None:
     for dtype in spec.dtypes:
         made = problem(spec, dtype, spec.b_rows[0], aligned=False)
         assert compiled(spec, made, "sm_90a").resources.spill_bytes == 0
+
+
+ONE_OF_EACH_SOURCE = {spec.source: name for name, spec in reversed(KERNELS.items())}
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_SOURCE.values())
+def test_every_source_compiles_for_the_dtypes_of_results_that_it_does_not_refuse(name: str) -> None:
+    spec = KERNELS[name]
+    for dtype, out_dtype in itertools.product(spec.dtypes, (*ELEMENTS, torch.float64)):
+        made = replace(problem(spec, dtype, spec.b_rows[0]), out_dtype=out_dtype)
+        reason = spec.refuses(made, H200)
+        if out_dtype == torch.float64:
+            assert reason == "stores float16, bfloat16, float32, not float64"
+        else:
+            assert reason is None
+            assert compiled(spec, made, "sm_90a").resources.spill_bytes == 0
 
 
 def opcodes(cubin: Cubin, folder: Path) -> set[str]:

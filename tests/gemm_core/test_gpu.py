@@ -191,6 +191,23 @@ def test_nan_and_infinity_reach_their_row_and_column_only(
 
 
 @every_kernel
+def test_infinity_beside_zeros_and_large_numbers(
+    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+) -> None:
+    """Zero times infinity is NaN; anything else times infinity is infinite, whatever its size."""
+    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_rows)
+    a.fill_(1)
+    a[90] = -1
+    a[17, 5], a[90, 69] = torch.inf, -torch.inf
+    b.fill_(0)
+    b[:, 30], b[:, 31], b[:, 32] = 1 + 2.0**-7, 5000.3, 2.0**-10
+    c = run(spec, a, b, accumulate)
+    assert (c[17, 30:33] == torch.inf).all()
+    assert (c[90, 30:33] == -torch.inf).all()
+    assert int(c.isnan().sum()) == 2 * (c.shape[1] - 3)
+
+
+@every_kernel
 def test_a_hundred_runs_give_the_same_bits(
     spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
 ) -> None:

@@ -17,7 +17,7 @@ from gemm_core.compile import INCLUDE_FOLDER, KERNEL_FOLDER
 from gemm_core.fragments import LAYOUTS, ldmatrix_address
 from gemm_core.registry import KERNELS
 from gemm_core.spec import GemmProblem, KernelSpec
-from tests.conftest import H200
+from tests.conftest import H200, shared_folder
 
 SHIM = Path(__file__).parent / "shim"
 COMPILER = shutil.which("g++")
@@ -55,7 +55,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
+    return shared_folder(tmp_path_factory, "programs")
 
 
 def program(folder: Path, spec: KernelSpec, problem: GemmProblem) -> Path:
@@ -66,38 +66,45 @@ def program(folder: Path, spec: KernelSpec, problem: GemmProblem) -> Path:
     if not path.exists():
         macros = [f"-D{name}={value}" for name, value in spec.macros(problem).items()]
         source = KERNEL_FOLDER / spec.source
+        unfinished = path.with_suffix(f".{os.getpid()}")  # another process may compile it too
         command = [
             str(COMPILER), "-std=c++17", "-O1", "-w", "-fsanitize=address,undefined",
             "-fno-sanitize-recover=all", f'-DGEMM_SOURCE="{source}"', *macros, f"-I{SHIM}",
-            f"-I{INCLUDE_FOLDER}", str(SHIM / "main.cpp"), "-o", str(path),
+            f"-I{INCLUDE_FOLDER}", str(SHIM / "main.cpp"), "-o", str(unfinished),
         ]  # fmt: skip
         subprocess.run(command, check=True)
+        unfinished.replace(path)
     return path
+
+
+def stored(x: torch.Tensor, aligned: bool, padding: float) -> torch.Tensor:
+    """x among padding: its rows at multiples of 16 bytes, or not."""
+    rows, cols = x.shape
+    pitch = -(-cols // 8) * 8 if aligned else cols | 1
+    field = torch.full((rows, pitch), padding, dtype=x.dtype)
+    field[:, :cols] = x
+    return field
+
+
+def integers(rows: int, cols: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rows * 7 + cols * 3)
+    return torch.randint(-2, 3, (rows, cols), generator=generator).to(dtype)
 
 
 def run_on_cpu(
     folder: Path,
     spec: KernelSpec,
-    shape: tuple[int, int, int],
+    x: torch.Tensor,
+    y: torch.Tensor,
     b_rows: str,
     accumulate: str,
     aligned: bool,
-) -> None:
-    """Compare C, and the padding beside it, with the exact product."""
-    m, n, k = shape
-
-    def pitch(cols: int) -> int:
-        return -(-cols // 8) * 8 if aligned else cols | 1
-
-    dtype = spec.dtypes[0]
-    generator = torch.Generator().manual_seed(m * 7 + n * 3 + k)
-
-    def integers(rows: int, cols: int) -> torch.Tensor:
-        values = torch.randint(-2, 3, (rows, pitch(cols)), generator=generator)
-        return values.to(dtype)
-
-    a, b = integers(m, k), integers(*((n, k) if b_rows == "n" else (k, n)))
-    c = torch.full((m, pitch(n) + 8), 77.0, dtype=dtype)
+) -> torch.Tensor:
+    """x @ y. What lies beside them is NaN, and what lies beside the result stays as it was."""
+    (m, k), n, dtype = x.shape, y.shape[1], x.dtype
+    a = stored(x, aligned, torch.nan)
+    b = stored(y.T if b_rows == "n" else y, aligned, torch.nan)
+    c = torch.nn.functional.pad(stored(x.new_full((m, n), 77.0), aligned, 77.0), (0, 8), value=77.0)
     per_chunk = 16 // dtype.itemsize
     problem = GemmProblem(
         m=m, n=n, k=k, dtype=dtype, out_dtype=dtype, b_rows=b_rows,
@@ -127,10 +134,23 @@ def run_on_cpu(
     )
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     got = torch.frombuffer(bytearray(done.stdout), dtype=dtype).view(c.shape)
-    left, right = a[:, :k].float(), b[:, : k if b_rows == "n" else n].float()
-    expected = c.clone()
-    expected[:, :n] = (left @ (right.T if b_rows == "n" else right)).to(dtype)
-    wrong = (got != expected).nonzero()
+    assert (got[:, n:] == 77).all(), "wrote beside the result"
+    return got[:, :n]
+
+
+def check_exact(
+    folder: Path,
+    spec: KernelSpec,
+    shape: tuple[int, int, int],
+    b_rows: str,
+    accumulate: str,
+    aligned: bool,
+) -> None:
+    """Compare with the exact product of integers."""
+    m, n, k = shape
+    x, y = integers(m, k, spec.dtypes[0]), integers(k, n, spec.dtypes[0])
+    got = run_on_cpu(folder, spec, x, y, b_rows, accumulate, aligned)
+    wrong = (got != (x.float() @ y.float()).to(got.dtype)).nonzero()
     assert not len(wrong), f"{len(wrong)} wrong, first at {wrong[0].tolist()}"
 
 
@@ -162,7 +182,7 @@ def test_ragged_shapes_are_exact(
     if spec.whole_tiles:
         shapes = [(tm, tn, tk), (2 * tm, 3 * tn, 4 * tk)]
     for shape in shapes:
-        run_on_cpu(programs, spec, shape, b_rows, accumulate, aligned=True)
+        check_exact(programs, spec, shape, b_rows, accumulate, aligned=True)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +194,28 @@ def test_unaligned_rows_and_odd_sizes_are_exact(
 ) -> None:
     tm, _, tk = spec.tile
     for shape in ((tm - 1, 9, 2 * tk + 1), (1, 1, 1), (3, 2, 0)):
-        run_on_cpu(programs, spec, shape, b_rows, accumulate, aligned=False)
+        check_exact(programs, spec, shape, b_rows, accumulate, aligned=False)
+
+
+@every_case
+def test_nan_and_infinity_reach_their_row_and_column_only(
+    spec: KernelSpec, b_rows: str, accumulate: str, programs: Path
+) -> None:
+    """Beside zeros and large numbers too; both sit in the last k, where a tail is filled up."""
+    tm, tn, tk = spec.tile
+    m, n, k = (tm, tn, 2 * tk) if spec.whole_tiles else (tm + 1, tn - 1, 2 * tk + 7)
+    x, y = integers(m, k, spec.dtypes[0]), integers(k, n, spec.dtypes[0])
+    x[1], x[4] = 3, 0
+    if accumulate == "fp32":
+        y[:, 2] = 3000
+    x[1, k - 1], x[m // 2, 0], y[k - 1, 3], y[k // 2, n - 2] = (
+        torch.inf, torch.nan, torch.inf, -torch.inf,
+    )  # fmt: skip
+    got = run_on_cpu(programs, spec, x, y, b_rows, accumulate, aligned=True)
+    truth = (x.double().unsqueeze(2) * y.double()).sum(1)
+    rounded = truth.to(got.dtype)
+    wrong = ~((got == rounded) | (got.isnan() & rounded.isnan()))
+    assert not wrong.any(), f"{int(wrong.sum())} wrong, first at {wrong.nonzero()[0].tolist()}"
 
 
 def test_the_twin_of_the_fragment_layouts_agrees_with_python(tmp_path: Path) -> None:
