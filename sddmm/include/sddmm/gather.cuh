@@ -51,9 +51,15 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
   Chunk kept[SEGMENTS];  // the row of A of the group before, if it had one
   int kept_row = -1;
   for (i64 p = begin; p < end; p += GROUP) {
+    const int own_row = row, own_col = col;
+    auto row_of_b = [&](int j) { return rows_b.row(__shfl_sync(ALL, own_col, 8 * j + g)); };
+    typename RowsB::Row b_row[BATCHES];
+    // Early, but for rows of several passes, which leave no registers for it.
+    if constexpr (SINGLE)
+#pragma unroll
+      for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
     const int first_row = __shfl_sync(ALL, row, 0);
     const bool one_row = __all_sync(ALL, row == first_row);
-    const int own_row = row, own_col = col;
     const i64 own_place = order == nullptr ? p + lane : place;
     if (p + GROUP < end) {
       row = index(rows, p + GROUP), col = index(cols, p + GROUP);
@@ -62,9 +68,9 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
     RowDot<T, BATCHES> dot;
     if (one_row) {
       const typename RowsA::Row a_row = rows_a.row(first_row);
-      typename RowsB::Row b_row[BATCHES];
+      if constexpr (!SINGLE)
 #pragma unroll
-      for (int j = 0; j < BATCHES; ++j) b_row[j] = rows_b.row(__shfl_sync(ALL, own_col, 8 * j + g));
+        for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
       for (int pass = 0; pass < passes; ++pass) {
         const int chunk = pass * SEGMENTS * 4 + t;
         auto keep_row = [&] {
@@ -91,12 +97,10 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
 #pragma unroll
       for (int first = 0; first < BATCHES; first += EACH) {
         typename RowsA::Row a_row[EACH];
-        typename RowsB::Row b_row[EACH];
 #pragma unroll
         for (int j = 0; j < EACH; ++j) {
-          const int lane_of = 8 * (first + j) + g;
-          a_row[j] = rows_a.row(__shfl_sync(ALL, own_row, lane_of));
-          b_row[j] = rows_b.row(__shfl_sync(ALL, own_col, lane_of));
+          a_row[j] = rows_a.row(__shfl_sync(ALL, own_row, 8 * (first + j) + g));
+          if constexpr (!SINGLE) b_row[first + j] = row_of_b(first + j);
         }
         for (int pass = 0; pass < passes; ++pass) {
           const int chunk = pass * SEGMENTS * 4 + t;
@@ -105,7 +109,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
           for (int j = 0; j < EACH; ++j)
 #pragma unroll
             for (int s = 0; s < SEGMENTS; ++s) {
-              b[j][s] = b_row[j].load(chunk + 4 * (s ^ turn));
+              b[j][s] = b_row[first + j].load(chunk + 4 * (s ^ turn));
               a[j][s] = a_row[j].load(chunk + 4 * (s ^ turn));
             }
 #pragma unroll
