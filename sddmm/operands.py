@@ -85,8 +85,8 @@ def oriented(
 
 def real_number(value: Any, name: str) -> float:
     """A factor such as alpha as a float: any real number, or a 0-dim tensor without gradient."""
-    if type(value) is float or type(value) is int:
-        return float(value)
+    if type(value) is float:
+        return value
     if isinstance(value, Tensor):
         if value.dim() != 0 or value.dtype.is_complex:
             raise TypeError(
@@ -100,7 +100,10 @@ def real_number(value: Any, name: str) -> float:
             )
         return float(value)
     if isinstance(value, Real | torch.SymFloat | torch.SymInt):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name} must be a number that a float can hold") from None
     raise TypeError(f"{name} must be a real number, got {value!r}")
 
 

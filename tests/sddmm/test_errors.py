@@ -87,6 +87,7 @@ def test_operands_that_do_not_fit(arguments: Any, error: type[Exception], messag
     [
         ({"precision": "fp8"}, ValueError, "precision must be one of ieee, tf32x3, tf32"),
         ({"out_dtype": torch.int32}, TypeError, "out_dtype must be one of float16"),
+        ({"alpha": 10**400}, ValueError, "alpha must be a number that a float can hold"),
     ],
 )
 def test_options_that_are_not_known(options: Any, error: type[Exception], message: str) -> None:
