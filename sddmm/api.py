@@ -165,7 +165,8 @@ def plan(
         check_values(values, problem)
         values = traced.without_base(values)
     made = prepare_once(pattern, problem, backend, kernel)
-    return Plan(pattern, made, alpha, values, sampling.transposed, sampling.source)
+    owner = S if isinstance(S, Tensor) else None
+    return Plan(pattern, made, alpha, values, sampling.transposed, sampling.source, owner)
 
 
 def _sampled(

@@ -82,9 +82,9 @@ class SparsePattern:
     in place and derives everything anew. All other memory is copied, and later changes of it are
     not the pattern's: numpy arrays, tensors over memory that torch did not allocate (from_numpy,
     DLPack, shared memory), tensors made in inference mode. A change that torch does not count, by
-    an alias taken afterwards (`t.numpy()`, `t.data`, DLPack), cannot be seen, and what was derived
-    before stays in use; with SDDMM_CHECK_INDICES=1 in the environment every use of a pattern
-    compares its indices with a digest and raises RuntimeError for such a change.
+    an alias (`t.data`, DLPack, a storage; `t.numpy()` taken afterwards), cannot be seen, and what
+    was derived before stays in use; with SDDMM_CHECK_INDICES=1 in the environment every use of a
+    pattern compares its indices with a digest and raises RuntimeError for such a change.
 
     Copies and pickles hold the indices alone. `==` is identity; compare `fingerprint`s.
     """
@@ -289,6 +289,7 @@ class SparsePattern:
         versions = self.versions
         derived = self._derived
         if derived.versions != versions:
+            self._check_lengths()
             # The aliases keep the memory, so that its address stays that of these indices.
             aliases = (self.major_indices.detach(), self.col_indices.detach())
             derived = _Derived(versions, aliases)
@@ -303,6 +304,16 @@ class SparsePattern:
             raise RuntimeError(
                 f"the indices of {self!r} were changed in a way that torch does not count, such as "
                 f"through a numpy array that shares their memory; make a new pattern instead"
+            )
+
+    def _check_lengths(self) -> None:
+        """Index tensors may be resized or given other memory after the pattern was made."""
+        name, wanted = ("crow", self.shape[0] + 1) if self.is_csr else ("row", self.nnz)
+        require_alike(self.major_indices, f"{name}_indices", self.col_indices)
+        if self.major_indices.numel() != wanted:
+            raise ValueError(
+                f"{name}_indices must have {wanted} entries beside {self.nnz} col_indices, "
+                f"got {self.major_indices.numel()}: it was resized after the pattern was made"
             )
 
     def _check(self) -> None:

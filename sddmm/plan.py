@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from sddmm import backends, traced
 from sddmm.comparison import same_indices
@@ -21,6 +23,7 @@ from sddmm.pattern import SparsePattern
 from sddmm.pattern_cache import PATTERNS
 from sddmm.problem import Problem
 from sddmm.routing import is_plain, must_be_seen
+from sddmm.sparse_tensors import parts_of_tensor
 
 _PLANS_PER_PATTERN = 16
 _lock = threading.Lock()
@@ -72,6 +75,8 @@ class Plan:
     transposed: bool
     _source: SparsePattern | None  # over the indices of S itself, where `pattern` is of a copy
     _source_versions: tuple[int, ...] | None  # when they were last known to be the same
+    _owner: weakref.ref[Tensor] | None  # S itself, if it is a torch sparse tensor
+    _owner_version: int  # when it was last known to hold the memory that was planned
 
     def __init__(
         self,
@@ -81,6 +86,7 @@ class Plan:
         values: Tensor | None = None,
         transposed: bool = False,
         source: SparsePattern | None = None,
+        owner: Tensor | None = None,
     ) -> None:
         self.__dict__.update(  # at once, as to freeze each field takes its time
             pattern=pattern,
@@ -90,9 +96,12 @@ class Plan:
             transposed=transposed,
             _source=source,
             _source_versions=None if source is None else source.versions,
+            _owner=None if owner is None else weakref.ref(owner),
+            _owner_version=_version(owner),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._follow()
         made = self.prepared
         demands = made.forced, made.kernel
         return _rebuilt, (
@@ -122,7 +131,9 @@ class Plan:
         numpy arrays for a plan on the CPU. Returns ([heads,] nnz) values in S's order, as numpy if
         both operands are; `out`, a contiguous tensor of that shape and out_dtype, is filled and
         returned instead. Differentiable in a, b and the values unless `out` is given.
-        If S was changed in place since, its work is done again first. (Torch counts a change of a
+        If S was changed in place since, its work is done again first; a ValueError tells that it
+        was given other memory (a COO tensor, by copy_ or add_) or as many nonzeros as before no
+        longer. (Torch counts a change of a
         sparse tensor's values as one of its indices, which are then compared; it does not count
         changes of the tensors that a sparse tensor was made of. Plan a SparsePattern of those.)
         """
@@ -136,7 +147,8 @@ class Plan:
             return give_back(self.sample(a, b))
         if differentiates(a, b, self.values):
             raise ValueError("out= cannot be differentiated; call run without out")
-        self._check_out(out, a, b)
+        self.check_out(out)
+        self._check_apart(out, a, b)
         if out.numel():
             self.execute(a, b, self.values, self.alpha, out)
         if not out.is_inference():  # a backward that saved its old values must notice
@@ -145,6 +157,7 @@ class Plan:
 
     def _follow(self) -> None:
         """Prepares anew if the indices have changed since."""
+        self.check_owner()
         source, pattern, made = self._source, self.pattern, self.prepared
         if source is not None and source.versions != self._source_versions:
             versions = source.versions
@@ -152,8 +165,24 @@ class Plan:
                 pattern = source.clone()
             self.__dict__.update(pattern=pattern, _source_versions=versions)
         if not pattern.is_at(made.versions):
+            _check_size(pattern, made.problem)
             prepared = prepare_once(pattern, made.problem, made.forced, made.kernel)
             self.__dict__.update(prepared=prepared)
+
+    def check_owner(self) -> None:
+        """Raise ValueError if S, a torch sparse tensor, has other memory than what was planned."""
+        S = None if self._owner is None else self._owner()
+        if S is None or _version(S) == self._owner_version:
+            return
+        version, now, source = _version(S), parts_of_tensor(S), self._source
+        assert source is not None
+        planned = (source.major_indices, now.rows), (source.col_indices, now.cols)
+        if any(not _same_memory(*pair) for pair in (*planned, (self.values, now.values))):
+            raise ValueError(
+                "S was given other indices and values since it was planned, as by copy_, add_, "
+                "zero_ or resize_; make a new plan of it"
+            )
+        self.__dict__.update(_owner_version=version)
 
     def sample(self, a: Tensor, b: Tensor) -> Tensor:
         """`run` for operands that are already checked and oriented as the pattern."""
@@ -207,29 +236,35 @@ class Plan:
                     f"the plan was made for {name}={planned}, a and b have {name}={given}"
                 )
 
-    def _check_out(self, out: Any, a: Tensor, b: Tensor) -> None:
-        problem = self.problem
-        wanted = (
-            f"out must be a contiguous {_name(problem.out_dtype)} tensor of shape "
-            f"{problem.values_shape} on {problem.device}"
-        )
+    def check_out(self, out: Any) -> None:
+        """Raise TypeError or ValueError if `out` cannot hold the result."""
         if not isinstance(out, Tensor) or out.layout != torch.strided:
             got = f"layout {out.layout}" if isinstance(out, Tensor) else repr(type(out))
-            raise TypeError(f"{wanted}, got {got}")
+            raise TypeError(f"{self._wanted_out()}, got {got}")
+        problem = self.problem
         fits = (
             tuple(out.shape) == problem.values_shape
             and out.dtype == problem.out_dtype
             and out.device == problem.device
             and out.is_contiguous()
-            and not (out.is_neg() or out.is_conj())
+            and (is_dynamo_compiling() or not (out.is_neg() or out.is_conj()))  # it asks neither
         )
         if not fits:
             raise ValueError(
-                f"{wanted}, got {_name(out.dtype)} {tuple(out.shape)} with strides "
+                f"{self._wanted_out()}, got {_name(out.dtype)} {tuple(out.shape)} with strides "
                 f"{out.stride()} on {out.device}"
             )
         if out.requires_grad:
-            raise ValueError(f"{wanted} that does not require grad; got one that does")
+            raise ValueError(f"{self._wanted_out()} that does not require grad; got one that does")
+
+    def _wanted_out(self) -> str:
+        problem = self.problem
+        return (
+            f"out must be a contiguous {_name(problem.out_dtype)} tensor of shape "
+            f"{problem.values_shape} on {problem.device}"
+        )
+
+    def _check_apart(self, out: Tensor, a: Tensor, b: Tensor) -> None:
         pattern = self.pattern
         read = {"a": a, "b": b, "the values of S": self.values}
         read |= {"the indices of S": pattern.col_indices, "the rows of S": pattern.major_indices}
@@ -248,6 +283,28 @@ def _rebuilt(
 ) -> Plan:
     problem = problem._replace(device=pattern.device)
     return Plan(pattern, prepare_once(pattern, problem, *demands), alpha, values, transposed)
+
+
+def _version(S: Tensor | None) -> int:
+    """Torch's count of S's changes in place; tensors made in inference mode have none."""
+    return 0 if S is None or S.is_inference() else S._version
+
+
+def _same_memory(planned: Tensor | None, now: Tensor | None) -> bool:
+    if planned is None or now is None:
+        return True
+    return planned.data_ptr() == now.data_ptr() and planned.shape == now.shape
+
+
+def _check_size(pattern: SparsePattern, problem: Problem) -> None:
+    planned = problem.nnz, problem.index_dtype, problem.device
+    now = pattern.nnz, pattern.index_dtype, pattern.device
+    if planned != now:
+        raise ValueError(
+            f"S had {problem.nnz} nonzeros ({_name(problem.index_dtype)}, {problem.device}) when "
+            f"it was planned and has {pattern.nnz} ({_name(pattern.index_dtype)}, "
+            f"{pattern.device}) now; make a new plan of it"
+        )
 
 
 def prepare_once(

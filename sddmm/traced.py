@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from sddmm.autocast import autocast_dtype
 from sddmm.indices import index_tensor, require_alike
@@ -86,6 +87,10 @@ def run(plan: Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
     a, b = oriented(a, b, pattern, plan.transposed)
     check_operands(a, b, alike=False)
     _check_planned(plan, a, b)
+    if out is not None:
+        plan.check_out(out)
+    if not is_dynamo_compiling():  # which takes no sparse tensor
+        plan.check_owner()
     values: Tensor = torch.ops.sddmm.sddmm(
         pattern.major_indices,
         pattern.col_indices,

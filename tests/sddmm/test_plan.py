@@ -235,6 +235,11 @@ def test_run_fills_out_and_refuses_one_that_does_not_fit() -> None:
     ):
         with pytest.raises(ValueError, match="out must be a contiguous float64 tensor"):
             plan.run(a, b, out=bad)
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            pytest.raises(ValueError, match="out must be a contiguous float64 tensor"),
+        ):
+            plan.run(a, b, out=bad)
 
 
 @pytest.mark.parametrize(

@@ -283,3 +283,44 @@ def test_run_counts_its_change_of_out_and_refuses_out_that_it_reads() -> None:
         plan.run(a, b, out=[])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="that does not require grad"):
         plan.run(a, b, out=leaf)
+
+
+@pytest.mark.parametrize("change", ["copy_", "add_", "zero_"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_plan_of_a_coo_tensor_that_was_given_other_memory_says_so(
+    change: str, autocast: bool, operands: tuple[Tensor, Tensor]
+) -> None:
+    def coo(indices: Any) -> Tensor:
+        return torch.sparse_coo_tensor(np.stack(indices), torch.ones(len(indices[0])), (M, N))
+
+    S = coo(OLD).coalesce()
+    plan = sddmm.plan(S, k=K, dtype=torch.float32)
+    S.values().mul_(2)  # which leaves them where they are
+    check(plan.run(*operands) / 2, tuple(S.indices().tolist()), operands)
+    S.zero_() if change == "zero_" else getattr(S, change)(coo(NEW))
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
+        pytest.raises(ValueError, match="given other indices and values"),
+    ):
+        plan.run(*operands)
+
+
+def test_a_copy_of_a_plan_knows_what_changed_before(operands: tuple[Tensor, Tensor]) -> None:
+    S = torch.sparse_csr_tensor(torch.arange(M + 1), torch.tensor(OLD[1]), torch.ones(M), (M, N))
+    plan = sddmm.plan(S, k=K, dtype=torch.float32)
+    S.col_indices().copy_(torch.tensor(NEW[1]))
+    check(copy.deepcopy(plan).run(*operands), (range(M), NEW[1]), operands)
+
+
+def test_indices_of_another_length_are_refused(operands: tuple[Tensor, Tensor]) -> None:
+    rows, cols = torch.tensor(OLD[0]), torch.tensor(OLD[1])
+    pattern = SparsePattern.from_coo(rows, cols, (M, N))
+    plan = sddmm.plan(pattern, k=K, dtype=torch.float32)
+    rows.resize_(3)
+    for call in (plan.run, lambda a, b: sddmm.sddmm(pattern, a, b)):
+        with pytest.raises(ValueError, match=r"row_indices must have \d+ entries .* got 3"):
+            call(*operands)
+    cols.resize_(3)
+    with pytest.raises(ValueError, match=r"and has 3 \(int64, cpu\) now; make a new plan"):
+        plan.run(*operands)
+    check(sddmm.sddmm(pattern, *operands), (OLD[0][:3], OLD[1][:3]), operands)
