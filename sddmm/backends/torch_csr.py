@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sddmm.indices import compress
 from sddmm.operands import by_head
 from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
@@ -28,31 +29,29 @@ class TorchCsrBackend:
             return f"torch.sparse.sampled_addmm runs on cpu and cuda, not on {problem.device}"
         if problem.k == 0 or problem.nnz == 0:
             return "torch.sparse.sampled_addmm does not take empty problems"
-        if problem.nnz > problem.m * problem.n:
-            return (
-                f"torch.sparse.sampled_addmm takes at most one nonzero per position: "
-                f"{problem.nnz} are more than {problem.m}x{problem.n}"
-            )
+        if problem.m * problem.n >= 2**63:
+            return f"counts positions in 64 bits, which {problem.m}x{problem.n} exceed"
         return None
 
     def prepare(self, pattern: SparsePattern, problem: Problem) -> Execute:
-        grouping = pattern.by_row
-        zeros = torch.zeros(problem.nnz, dtype=problem.dtype, device=problem.device)
+        # Each position once: with duplicates cuSPARSE leaves values of dense patterns unwritten
+        # (seen with CUDA 13.0), and takes no more nonzeros than positions.
+        n = problem.n
+        flat = pattern.row_ids.to(torch.int64) * n + pattern.col_indices
+        distinct, position = torch.unique(flat, return_inverse=True)
         sampled = torch.sparse_csr_tensor(
-            grouping.compressed, grouping.minor, zeros, pattern.shape,
-            device=problem.device, check_invariants=False,
+            compress(distinct // n, problem.m), distinct % n,
+            torch.zeros(distinct.shape, dtype=problem.dtype, device=problem.device),
+            pattern.shape, device=problem.device, check_invariants=False,
         )  # fmt: skip
-        # Duplicates and unsorted columns are independent entries to this function.
-        position = slice(None) if grouping.order is None else grouping.order
+        in_order = torch.equal(distinct, flat)
 
         def execute(a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
             for head_a, head_b, target in by_head(a, b.mT, out):
                 product = torch.sparse.sampled_addmm(
                     sampled, head_a, head_b.mT, beta=0.0, alpha=alpha
                 )
-                samples = product.values()
-                if values is not None:
-                    samples = samples * values[position]
-                target[position] = samples.to(problem.out_dtype)  # rounded once
+                samples = product.values() if in_order else product.values()[position]
+                target.copy_(samples if values is None else samples * values)  # rounded once
 
         return execute

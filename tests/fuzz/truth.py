@@ -133,7 +133,9 @@ class Truth:
             slack = (size * self.dot_error).sum(0)
             total = size * self.size
             slack += (case.k + len(g) + 4) * self.limits.eps * total.sum(0)
-            free = (self._overflows(self.size) | self._overflows(total)).any(0)
+            scaled = abs(case.alpha) * self.size
+            free = self._overflows(self.size) | self._overflows(total) | self._overflows(scaled)
+            free = free.any(0)
             return self._rounded((g * self.dot).sum(0), slack, free, case.dtype)
         weights = case.alpha * upstream
         if case.weighted and not added:

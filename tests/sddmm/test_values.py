@@ -271,3 +271,14 @@ def test_values_of_a_narrower_type_are_rounded_once(backend: str) -> None:
     a, b = torch.randn(60, 30).double(), torch.randn(30, 50).double()
     plan = sddmm.plan(S, k=30, dtype=a.dtype, out_dtype=torch.float32, alpha=-2.75, backend=backend)
     assert_close(plan.run(a, b), S, a, b, alpha=-2.75)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_torch_csr_samples_every_duplicate_of_a_dense_pattern(device: str, repeats: int) -> None:
+    rows, cols = (torch.randint(size, (20_000,), device=device) for size in (256, 127))
+    rows, cols = rows.repeat(repeats), cols.repeat(repeats)
+    pattern = SparsePattern.from_coo(rows, cols, (256, 127)).to_csr()
+    a, b = torch.randn(256, 257, device=device), torch.randn(257, 127, device=device)
+    plan = sddmm.plan(pattern, k=257, dtype=a.dtype, backend="torch_csr")
+    assert_close(plan.run(a, b), pattern, a, b)
