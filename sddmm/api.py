@@ -55,8 +55,9 @@ def sddmm(
 
     Returns S's kind with S's pattern, order and duplicates; the values, (nnz,), for a pattern or
     a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
-    a and b are. Differentiable in a, b and S's values. The same call gives the same bits; its
-    gradients on a GPU do not: torch's CSR product adds with atomics.
+    a and b are. Differentiable in a, b and S's values; once only through a torch sparse result,
+    whose second derivatives torch loses. The same call gives the same bits; its gradients on a GPU
+    do not: torch's CSR product adds with atomics.
 
     What is prepared for torch indices is kept while they live (`cache_info`, `set_cache_limit`,
     `clear_cache`) and used for as long as they hold the same indices. Of a tuple's tensors torch
@@ -69,8 +70,9 @@ def sddmm(
     GPU). Autocast casts the operands as torch.mm's, but neither numpy's nor those of a scipy or
     cupyx S. torch.compile takes the call into its graph with a pattern or a tuple as S. It takes no
     sparse tensor into a graph: such a call breaks the graph, and raises with fullgraph=True.
-    torch.export likewise; make_fx, jit.trace and vmap see the operator. Forward mode (forward_ad,
-    torch.func.jvp) and torch.func.grad raise NotImplementedError.
+    torch.export likewise; make_fx, jit.trace and vmap see the operator, but torch makes no CSR
+    tensor of its result there. Forward mode (forward_ad, torch.func.jvp) and torch.func.grad raise
+    NotImplementedError.
 
     Raises TypeError or ValueError, naming the argument, for operands that do not fit S or each
     other, indices out of range, and kinds, dtypes or devices that are not supported.
