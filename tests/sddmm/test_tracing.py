@@ -20,6 +20,10 @@ import sddmm
 from sddmm.routing import is_plain
 from sddmm.testing import random_pattern
 
+# README says what torch.compile and torch.export take from which release on.
+BEFORE_2_11 = pytest.mark.skipif(torch.__version__ < (2, 11), reason="needs torch 2.11")
+BEFORE_2_13 = pytest.mark.skipif(torch.__version__ < (2, 13), reason="needs torch 2.13")
+
 CSR = random_pattern(4, 5, 6)
 COO = random_pattern(4, 5, 6, layout="coo", shuffled=True)
 TUPLE = (COO.row_indices, COO.col_indices, (4, 5))
@@ -116,6 +120,7 @@ def test_marked_dimensions_stay_dynamic() -> None:
         torch.testing.assert_close(compiled(a, b), sddmm.sddmm(CSR, a, b))
 
 
+@BEFORE_2_13
 def test_a_pattern_may_be_an_argument_and_may_be_made_inside() -> None:
     taking = whole(lambda S, a, b: sddmm.sddmm(S, a, b))
     making = whole(lambda r, c, a, b: sddmm.sddmm(sddmm.SparsePattern.from_coo(r, c, (4, 5)), a, b))
@@ -176,6 +181,7 @@ def test_torch_takes_no_sparse_tensor_into_a_whole_graph(container: Any) -> None
             whole(function)(*arguments)
 
 
+@BEFORE_2_11
 @pytest.mark.parametrize("container", [csr, coo])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_sparse_tensors_break_the_graph_and_are_right(container: Any, dynamic: bool | None) -> None:
@@ -194,6 +200,7 @@ def test_sparse_tensors_break_the_graph_and_are_right(container: Any, dynamic: b
         assert_same(*results)
 
 
+@BEFORE_2_11
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", ["pattern", "tuple", "plan"])
 def test_exported_it_is_one_operator(name: str, strict: bool) -> None:
@@ -214,6 +221,7 @@ def test_exported_it_is_one_operator(name: str, strict: bool) -> None:
     torch.testing.assert_close(program.module()(other, B), CALLS[name](other, B))
 
 
+@BEFORE_2_11
 @pytest.mark.parametrize("strict", [True, False])
 def test_an_exported_program_takes_any_k(strict: bool) -> None:
     class Model(torch.nn.Module):
@@ -237,6 +245,7 @@ def test_torch_exports_no_csr_tensor(strict: bool) -> None:
         torch.export.export(Model(), (csr(V), A, B), strict=strict)
 
 
+@BEFORE_2_11
 def test_a_plan_is_made_outside_of_what_is_compiled() -> None:
     with pytest.raises(Exception, match="make the plan outside"):
         whole(lambda a, b: sddmm.plan(CSR, k=3, dtype=torch.float32).run(a, b))(A, B)
