@@ -101,7 +101,7 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     beta = 0 they are not read, so NaN in them does not spread. Of half types the sum alone is
     rounded. Where torch's function differs: it takes CSR tensors only, batches of them too, but not
     COO; with operands of several heads it returns a batch of CSR tensors, and this function the
-    values, (h, nnz).
+    values, (h, nnz); its arguments are named input, mat1, mat2 and out, and here there is no out.
     """
     if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
         return _untraced_sampled_addmm(S, a, b, beta=beta, alpha=alpha)

@@ -101,14 +101,14 @@ class PatternCache:
         """As `of_tensors`, of a sparse tensor's indices: changes of them through the tensors that
         it was made of are not counted, so their content is compared. Forgotten with its owner."""
         known = self._found(pattern, counted=False)[1]
-        return known or self._remember(pattern, False, True, (owner,))
+        return self._remember(pattern, False, True, (owner,)) if known is None else known
 
     def of_operator(self, pattern: SparsePattern) -> SparsePattern:
         """As `of_tensors`, of tensors that an operator was given. Compiled code makes new tensor
         objects at every call, so the pattern outlives them."""
         counted = _counted(pattern)
         known = self._found(pattern, counted)[1]
-        return known or self._remember(pattern, counted, True, ())
+        return self._remember(pattern, counted, True, ()) if known is None else known
 
     def of_pattern(self, pattern: SparsePattern) -> SparsePattern:
         """The remembered pattern of the very tensors of a caller's pattern, else `pattern` itself,
