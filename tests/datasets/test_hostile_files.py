@@ -347,7 +347,7 @@ READ: list[tuple[str, bytes, list[list[float]]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "content", "expected"), READ)
+@pytest.mark.parametrize(("name", "content", "expected"), READ, ids=range(len(READ)))
 def test_an_unusual_file_is_read_right(
     name: str, content: bytes, expected: list[list[float]], tmp_path: Path
 ) -> None:

@@ -10,8 +10,6 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import sddmm
-from sddmm.backends.torch_csr import TorchCsrBackend
-from sddmm.problem import make_problem
 from sddmm.testing import random_pattern
 
 M, K, N, NNZ = 6, 3, 5, 14
@@ -217,14 +215,6 @@ def test_duplicates_of_opposite_signs_make_nan_of_an_infinity() -> None:
     got = torch.ops.sddmm.spmm(rows, cols, values, torch.tensor([[torch.inf, 1.0]]), m=1, n=1)
     assert got[0, 0].isnan()
     assert got[0, 1] == -1
-
-
-@pytest.mark.parametrize("device", [torch.device("cpu"), torch.device("cuda", 0)])
-def test_torch_csr_refuses_more_nonzeros_than_positions(device: torch.device) -> None:
-    problem = make_problem(stacked(4), k=2, dtype=torch.float32)._replace(device=device)
-    backend = TorchCsrBackend()
-    assert "20 are more than 3x4" in str(backend.refuses(problem))
-    assert backend.refuses(problem._replace(nnz=12)) is None
 
 
 def test_gradients_of_empty_problems_are_zero() -> None:
