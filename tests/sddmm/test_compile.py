@@ -109,12 +109,12 @@ def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
 def test_every_kernel_compiles_without_spilling(
     name: str, arch: str, compiler: Callable[[Device], Compiler]
 ) -> None:
-    """Every size with one dtype of results, and on Hopper every such dtype with some size."""
+    """On Hopper every size, and every dtype of results with some size; elsewhere a third."""
     spec, device = KERNELS[name], DEVICES[arch]
     made = compiler(device)
     assert device.arch == arch
     for dtype in spec.dtypes if arch == "sm_90a" else spec.dtypes[:1]:
-        sizes = sizes_of(spec, dtype)
+        sizes = sizes_of(spec, dtype)[:: 1 if arch == "sm_90a" else 3]
         outs = DTYPES if arch == "sm_90a" else (torch.promote_types(dtype, torch.float32),)
         for i in range(max(len(sizes), len(outs))):
             (k, extra), out_dtype = sizes[i % len(sizes)], outs[i % len(outs)]

@@ -110,7 +110,7 @@ TILES = [
     pytest.param(spec, dtype, id=f"{name}-{str(dtype)[6:]}")
     for name, spec in KERNELS.items()
     if name not in ("row_gather", "windows")
-    for dtype in spec.dtypes
+    for dtype in spec.dtypes[:1]  # bfloat16 goes the same way, and has a test below
 ]
 
 
