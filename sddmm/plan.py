@@ -131,11 +131,11 @@ class Plan:
         numpy arrays for a plan on the CPU. Returns ([heads,] nnz) values in S's order, as numpy if
         both operands are; `out`, a contiguous tensor of that shape and out_dtype, is filled and
         returned instead. Differentiable in a, b and the values unless `out` is given.
-        If S was changed in place since, its work is done again first; a ValueError tells that it
-        was given other memory (a COO tensor, by copy_ or add_) or as many nonzeros as before no
-        longer. (Torch counts a change of a
-        sparse tensor's values as one of its indices, which are then compared; it does not count
-        changes of the tensors that a sparse tensor was made of. Plan a SparsePattern of those.)
+        If S was changed in place since, its work is done again first. ValueError if S has other
+        memory (a COO tensor after copy_ or add_) or another number of nonzeros than when planned.
+        (Torch counts a change of a sparse tensor's values as one of its indices, which are then
+        compared; it does not count changes of the tensors that a sparse tensor was made of. Plan a
+        SparsePattern of those.)
         """
         a, b, give_back = as_operands(a, b)
         if not is_plain(a, b) and must_be_seen(self, give_back):

@@ -34,7 +34,9 @@ def spmm(pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool)
     flat_weights = weights.reshape(-1, pattern.nnz)
     size = padded_size((rows, columns), pattern.nnz)
     for target, head_weights, head in zip(flat_out, flat_weights, flat_dense, strict=True):
-        head = torch.nn.functional.pad(head.to(dtype), (0, 0, 0, size[1] - columns))
+        head = head.to(dtype)
+        if size[1] > columns:  # pad copies, even where it adds nothing
+            head = torch.nn.functional.pad(head, (0, 0, 0, size[1] - columns))
         target.copy_((_csr(grouping, head_weights, size) @ head)[:rows])
     return out
 
