@@ -199,7 +199,7 @@ def _fitted(
     pattern = sampling.pattern
     a, b = oriented(a, b, pattern, sampling.transposed)
     like = (a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout)
-    call = (like, out_dtype, precision, sampling.foreign, sampling.tracked)
+    call = (like, out_dtype, precision, sampling.foreign)
     known: dict[Any, Prepared] = pattern.derive("calls", dict)
     made = known.get(call)
     if made is None:
@@ -212,10 +212,6 @@ def _fitted(
         check_values(values, made.problem)
     if sampling.foreign:
         _check_foreign(made.problem, a, b)
-    if not sampling.tracked and differentiates(a, b):
-        # Gradients are taken after the call, from the same indices.
-        pattern = sampling.kept()
-        made = prepare_once(pattern, made.problem, reuse=not sampling.foreign)
     return pattern, made, a, b
 
 

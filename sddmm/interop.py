@@ -18,8 +18,8 @@ class Sampling(NamedTuple):
     """What S says: its pattern, its values (or None), and how to wrap new values like S.
 
     `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
-    `foreign`: S is a scipy or cupyx matrix, which holds no gradients and no half types.
-    `tracked`: the pattern may outlive the call: its memory cannot change unseen.
+    `foreign`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
+    memory, which the pattern is over, may change unseen.
     `source`: the pattern over a sparse tensor's own indices, whose counted changes tell when to
     look at them again; None where `pattern` itself tells.
     """
@@ -29,12 +29,11 @@ class Sampling(NamedTuple):
     wrap: Callable[[Any], Any]
     transposed: bool = False
     foreign: bool = False
-    tracked: bool = True
     source: SparsePattern | None = None
 
     def kept(self) -> SparsePattern:
         """The pattern for what outlives the call: of its own memory, if changes go unseen."""
-        return self.pattern if self.tracked else self.pattern.clone()
+        return self.pattern.clone() if self.foreign else self.pattern
 
 
 def read(S: Any, known: bool = True) -> Sampling:
@@ -112,7 +111,7 @@ def _from_scipy_like(S: Any) -> Sampling:
         crow, cols = (tensor(x, "S's indices") for x in (S.indptr, S.indices))
         pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
     transposed = S.format == "csc"
-    return Sampling(pattern, values, wrap, transposed, foreign=True, tracked=False)
+    return Sampling(pattern, values, wrap, transposed, foreign=True)
 
 
 def _to_cupy(values: Tensor) -> Any:
