@@ -25,7 +25,7 @@ from experiments.record import BAD, STATUSES
 # No record is longer: a longer line is read past without being held in memory.
 _LONGEST_LINE = 1 << 24
 
-# Of the lines that are no records, how many are described.
+# How many of the lines that are no records are described.
 _DESCRIBED = 3
 
 

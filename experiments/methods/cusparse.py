@@ -22,7 +22,7 @@ from experiments.methods import Run
 
 _POINTER, _ENUM, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
-# Of cusparse.h and library_types.h.
+# Enum values of cusparse.h and library_types.h.
 _INDEX_TYPE = {torch.int32: 2, torch.int64: 3}
 _BASE_ZERO, _NON_TRANSPOSE, _ALG_DEFAULT = 0, 0, 0
 _ORDER_COL, _ORDER_ROW = 1, 2

@@ -67,7 +67,7 @@ def prepare(case: Case) -> Run:
 
 
 class Arguments(ctypes.Structure):
-    """Of isratnisa.cu."""
+    """The parameters of isratnisa.cu."""
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "out", "local_row", "cols", "position")),
@@ -114,7 +114,7 @@ def _on_gpu(case: Case, height: int) -> Run:
         )
     )  # fmt: skip
     tiles = len(panels.tile_begin) - 1
-    # Of each tile: its active rows, and its first panel and the one after its last.
+    # The active rows of each tile, and its first panel and the one after its last.
     spans = [
         (
             *(int(x) for x in panels.tile_begin[t : t + 2]),
