@@ -15,8 +15,8 @@ def spmm(pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool)
     """The product of the sparse matrix of these values (or of its transpose) and `dense`.
 
     values: ([heads,] nnz); dense: ([heads,] n, d), or ([heads,] m, d) to a transpose. The result
-    has dense's dtype. Where values are of a wider one, products and sums are too, and the result
-    is rounded once.
+    has dense's dtype. Products and sums are of the wider dtype of the two, float32 at least, and
+    the result is rounded once.
     """
     rows, columns = reversed(pattern.shape) if transpose else pattern.shape
     if dense.shape[-2] != columns or values.shape[-1] != pattern.nnz:
@@ -54,9 +54,8 @@ def padded_size(size: tuple[int, int], nnz: int) -> tuple[int, int]:
 
 
 def _compute_dtype(values: Tensor, dense: Tensor) -> torch.dtype:
-    dtype = torch.promote_types(values.dtype, dense.dtype)
-    # torch's CPU SpMM has no half types.
-    return torch.float32 if dtype.itemsize == 2 and dense.device.type == "cpu" else dtype
+    # torch's CPU SpMM has no half types, and cuSPARSE adds partial sums of halves as halves.
+    return torch.promote_types(torch.promote_types(values.dtype, dense.dtype), torch.float32)
 
 
 def _csr(grouping: Grouping, values: Tensor, size: tuple[int, int]) -> Tensor:

@@ -72,6 +72,27 @@ def test_what_failed_once_is_right(case: Case) -> None:
     assert not outcome.failed, f"{outcome.kind}: {outcome.text}"
 
 
+FAILED_ONCE_ON_A_GPU = {
+    "a half gradient of b, long sums of large numbers": Case(
+        seed=365441228, device="cuda", m=2893, n=2147, k=65, dtype="float16", kind="pattern_csr",
+        order="columns", density="column", filled=0.002, max_nnz=300000, strides_a="negated",
+        special="large", gradients="ab",
+    ),
+    "a half gradient of a, long sums of large numbers": Case(
+        seed=1346792530, device="cuda", m=63, n=245, k=128, dtype="float16", kind="torch_coo",
+        index_dtype="int64", density="full", filled=0.6, scale=False, special="large",
+        gradients="a", change="fresh",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", FAILED_ONCE_ON_A_GPU.values(), ids=FAILED_ONCE_ON_A_GPU)
+def test_what_failed_once_on_a_gpu_is_right(case: Case) -> None:
+    outcome = run(case)
+    assert not outcome.failed, f"{outcome.kind}: {outcome.text}"
+
+
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_random_cases_are_right_or_refused_in_words(chunk: int) -> None:
     """And four in five are served: a package that refuses all would be right too."""
