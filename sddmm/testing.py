@@ -55,16 +55,30 @@ def magnitude(S: Any, a: Any, b: Any) -> Tensor:
     """|a_i| |b_j|, the norms of the row of a and the column of b of every value, in float64.
 
     By Cauchy-Schwarz it bounds sum |a_i b_i|, and costs m + n norms instead of another SDDMM.
+    Subnormal numbers of the half types count as the smallest normal one.
     """
     sampling = read(S)
     a, b, _ = as_operands(a, b)
     a, b = oriented(a, b, sampling.pattern, sampling.transposed)
+    a, b = _without_subnormal_halves(a), _without_subnormal_halves(b)
     row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
     column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)
     product: Tensor = (
         row_norms[..., sampling.pattern.row_ids] * column_norms[..., sampling.pattern.col_indices]
     )
     return product
+
+
+def _without_subnormal_halves(x: Tensor) -> Tensor:
+    """Magnitudes of x in which subnormal numbers of a half type are its smallest normal number.
+
+    A tensor core aligns the products that it adds by the exponents of their factors, which it does
+    not normalize: seen on an H200, where float16 products keep 25 bits below those exponents.
+    """
+    if x.dtype.itemsize > 2:
+        return x
+    size = x.abs()
+    return torch.where(size == 0, size, size.clamp(min=torch.finfo(x.dtype).smallest_normal))
 
 
 def error_bound(

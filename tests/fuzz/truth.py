@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sddmm.testing import tolerance
 from tests.fuzz.build import dtype_of
-from tests.fuzz.case import Case
+from tests.fuzz.case import HALF, Case
 
 _CHUNK = 2**22
 
@@ -67,7 +67,7 @@ class Truth:
         case = self.case
         self.limits = torch.finfo(accumulator(case.dtype))
         self.dot = dots(self.a, self.b_t, self.rows, self.cols)
-        a, b_t = finite(self.a).abs(), finite(self.b_t).abs()
+        a, b_t = self._magnitudes(self.a), self._magnitudes(self.b_t)
         self.size = dots(a, b_t, self.rows, self.cols)
         gamma = tolerance(dtype_of(case.dtype), case.k + 2, precision=case.precision)
         error = (gamma + tolerance(torch.float64, case.k)) * self.size
@@ -77,6 +77,14 @@ class Truth:
             error += flushed * dots(a, torch.ones_like(b_t), self.rows, self.cols)
             error += flushed * dots(torch.ones_like(a), b_t, self.rows, self.cols)
         self.dot_error = error
+
+    def _magnitudes(self, x: Tensor) -> Tensor:
+        """Tensor cores align subnormal halves as they do the smallest normal number."""
+        size = finite(x).abs()
+        if self.case.dtype not in HALF:
+            return size
+        least = torch.finfo(dtype_of(self.case.dtype)).smallest_normal
+        return torch.where(size == 0, size, size.clamp(min=least))
 
     def result(self) -> Expected:
         case, alpha = self.case, self.case.alpha

@@ -83,6 +83,11 @@ FAILED_ONCE_ON_A_GPU = {
         index_dtype="int64", density="full", filled=0.6, scale=False, special="large",
         gradients="a", change="fresh",
     ),
+    "subnormal halves, which a tensor core does not normalize": Case(
+        seed=1970493158, device="cuda", m=3315, n=1087, k=2, heads=3, dtype="float16",
+        out_dtype="float32", kind="pattern_csr", filled=0.03, max_nnz=300000, index_strides=3,
+        strides_b="transposed", alpha=1e6, special="wide",
+    ),
 }  # fmt: skip
 
 

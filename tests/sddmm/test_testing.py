@@ -8,6 +8,7 @@ import torch
 import sddmm
 from sddmm.testing import (
     assert_close,
+    magnitude,
     mismatches,
     poisoned_outputs,
     random_pattern,
@@ -96,3 +97,12 @@ def test_random_patterns_are_what_was_asked_for() -> None:
         random_pattern(2, 3, 7)
     with pytest.raises(ValueError, match="layout must be"):
         random_pattern(2, 3, 4, layout="csc")
+
+
+def test_subnormal_halves_are_allowed_the_error_of_the_smallest_normal_number() -> None:
+    least = torch.finfo(torch.float16).smallest_normal
+    normal, subnormal = (torch.full((40, 2), x, dtype=torch.float16) for x in (least, least / 32))
+    b = torch.ones(2, 30, dtype=torch.float16)
+    assert torch.equal(magnitude(S, subnormal, b), magnitude(S, normal, b))
+    assert not magnitude(S, torch.zeros_like(normal), b).any()
+    assert torch.equal(magnitude(S, subnormal.float(), b.float()) * 32, magnitude(S, normal, b))
