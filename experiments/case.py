@@ -14,7 +14,7 @@ import sddmm
 from experiments.environment import available_memory
 from experiments.errors import ExperimentError
 from experiments.schema import Config, Source, Uniform
-from sddmm.backends.cuda import CudaBackend
+from sddmm.backends.cuda.backend import CudaBackend
 
 # What a nonzero costs at the peak of a run: generating it, float64 truth and bound, two results.
 _BYTES_PER_NONZERO = 64

@@ -37,6 +37,8 @@ _BESIDE = tuple(
 
 _LIBRARIES = ("torch", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x", "cuda-core")
 _CUDA = (".cu", ".cuh")
+_CUDA_BACKEND = ROOT / "sddmm" / "backends" / "cuda"
+_INCLUDE_FOLDERS = (ROOT / "gemm_core" / "include", _CUDA_BACKEND / "include")
 _INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\')|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
@@ -83,17 +85,21 @@ def reached(sources: Iterable[Path]) -> frozenset[Path]:
 def _next(path: Path) -> tuple[Path, ...]:
     """The files of this repository that one file names."""
     if path.suffix in _CUDA:
-        folders = (path.parent, ROOT / "gemm_core" / "include", ROOT / "sddmm" / "include")
+        folders = (path.parent, *_INCLUDE_FOLDERS)
         names = _INCLUDED.findall(_text(path))
         return tuple(f / name for name in names for f in folders if (f / name).is_file())
     found = [path.with_suffix(".cu")]
     for name in _imported(path):
         found += _files(name)
     for node in ast.walk(ast.parse(_text(path))):
-        if isinstance(node, ast.Constant) and str(node.value).endswith(_CUDA):
-            name = Path(str(node.value)).name
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if node.value.isidentifier():  # which may name the folder of a kernel
+            found.append(_CUDA_BACKEND / "kernels" / node.value / "kernel.cu")
+        if node.value.endswith(_CUDA):
+            name = Path(node.value).name
             found += [p for p in path.parent.rglob("*") if p.name == name]
-            found += (ROOT / "gemm_core" / "kernels").glob(name)
+            found += (ROOT / "gemm_core" / "ladder" / "kernels").glob(name)
     return tuple(p for p in found if p.is_file())
 
 

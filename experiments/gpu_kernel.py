@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from gemm_core.compile import compile_kernel
-from gemm_core.device import device
-from gemm_core.launch import Kernel
+from gemm_core.runtime.compile import compile_kernel
+from gemm_core.runtime.device import device
+from gemm_core.runtime.launch import Kernel
 
 
 @cache

@@ -15,9 +15,9 @@ from experiments import table
 from experiments.environment import environment
 from experiments.errors import ExperimentError
 from experiments.schema import LaunchConfig
-from gemm_core.api import gemm, launch_arguments, loaded, problem_of
-from gemm_core.choose import choose
-from gemm_core.device import device
+from gemm_core.ladder.api import gemm, launch_arguments, loaded, problem_of
+from gemm_core.ladder.choose import choose
+from gemm_core.runtime.device import device
 from sddmm.testing import random_pattern
 
 _SIZE = 64  # so small that the GPU keeps up

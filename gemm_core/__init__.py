@@ -1,8 +1,8 @@
 """The dense kernel core that `sddmm` stands on: GEMM kernels compiled at run time, fragments."""
 
 from gemm_core import fragments
-from gemm_core.api import gemm
-from gemm_core.registry import KERNELS
+from gemm_core.ladder.api import gemm
+from gemm_core.ladder.registry import KERNELS
 
 
 def kernels() -> list[str]:

@@ -2,11 +2,11 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from sddmm import op as op  # registers the torch operators
-from sddmm.api import plan, sampled_addmm, sddmm
-from sddmm.pattern import SparsePattern
-from sddmm.pattern_cache import CacheInfo, cache_info, clear_cache, set_cache_limit
+from sddmm.cache import CacheInfo, cache_info, clear_cache, set_cache_limit
+from sddmm.ops import torch_library as torch_library  # registers the torch operators
+from sddmm.ops.sddmm import plan, sampled_addmm, sddmm
 from sddmm.plan import Plan
+from sddmm.sparse.pattern import SparsePattern
 
 try:
     __version__ = version("sddmm")

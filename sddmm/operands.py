@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from sddmm.pattern import SparsePattern
 from sddmm.problem import DTYPES, Problem, dtype_names, make_problem
+from sddmm.sparse.pattern import SparsePattern
 
 
 def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:

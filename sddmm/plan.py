@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from sddmm import backends, traced
-from sddmm.comparison import same_indices
-from sddmm.memory import out_of_memory, overlap
+from sddmm import backends
+from sddmm.backends.cuda.comparison import same_indices
+from sddmm.cache import PATTERNS
+from sddmm.errors import out_of_memory, overlap
 from sddmm.operands import as_operands, differentiates, oriented, problem_of
-from sddmm.pattern import SparsePattern
-from sddmm.pattern_cache import PATTERNS
+from sddmm.ops import traced
+from sddmm.ops.routing import is_plain, must_be_seen
 from sddmm.problem import Problem
-from sddmm.routing import is_plain, must_be_seen
-from sddmm.sparse_tensors import parts_of_tensor
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.sparse.torch_tensors import parts_of_tensor
 
 _PLANS_PER_PATTERN = 16
 _lock = threading.Lock()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sddmm.pattern import SparsePattern
+from sddmm.sparse.pattern import SparsePattern
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 PRECISIONS = ("ieee", "tf32x3", "tf32")

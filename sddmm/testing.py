@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sddmm.api import plan
-from sddmm.interop import read
 from sddmm.operands import as_operands, oriented
-from sddmm.pattern import SparsePattern
+from sddmm.ops.sddmm import plan
+from sddmm.sparse.containers import read
+from sddmm.sparse.pattern import SparsePattern
 
 # Relative error that rounding both operands of a product adds; 3xTF32 keeps about 21 bits.
 _OPERAND_ROUNDING = {"ieee": 0.0, "tf32x3": 2.0**-20, "tf32": 2.0**-10}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gemm_core.device import Device
+from gemm_core.runtime.device import Device
 from sddmm.backends import choose
-from sddmm.pattern_cache import PATTERNS
+from sddmm.cache import PATTERNS
 from sddmm.testing import poisoned_outputs
 
 ROOT = Path(__file__).parent.parent

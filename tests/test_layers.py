@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 }
 # Modules that are themselves imported inside functions only, for the sake of one library.
 LAZY = {
-    "sddmm/backends/cpu_kernel.py": "numba",
+    "sddmm/backends/cpu/kernel.py": "numba",
     "experiments/plots.py": "matplotlib",
     "experiments/ladder/plots.py": "matplotlib",
 }
@@ -126,8 +126,8 @@ def test_sddmm_works_with_every_optional_library_absent() -> None:
         BARE
         + TIMED_IMPORT
         + """
-import sddmm.backends.cpu
-sddmm.backends.cpu.find_spec = lambda name: None
+import sddmm.backends.cpu.backend
+sddmm.backends.cpu.backend.find_spec = lambda name: None
 pattern = sddmm.SparsePattern.from_coo(torch.tensor([0, 1]), torch.tensor([1, 0]), (2, 2))
 a = torch.eye(2, requires_grad=True)
 values = sddmm.sddmm(pattern, a, torch.tensor([[1., 2.], [3., 4.]]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_core.registry import KERNELS
+from gemm_core.ladder.registry import KERNELS
 from tests.conftest import ROOT
 
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/ladder.md", "docs/sddmm.md")

@@ -13,7 +13,10 @@ import pytest
 
 from tests.conftest import ROOT
 
-KERNELS = ("sddmm/kernels/probe.cu", "gemm_core/include/gemm_core/ptx/probe.cuh")
+KERNELS = (
+    "sddmm/backends/cuda/kernels/probe/kernel.cu",
+    "gemm_core/include/gemm_core/ptx/probe.cuh",
+)
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,11 @@ from experiments.record import key_of, now
 from experiments.schema import GemmConfig
 from experiments.store import Keeper, Store
 from experiments.timing import interleaved_ms
-from gemm_core.api import gemm, problem_of
-from gemm_core.compile import KERNEL_FOLDER, compile_all, compile_kernel
-from gemm_core.device import device
-from gemm_core.registry import KERNELS
-from gemm_core.spec import KernelSpec
+from gemm_core.ladder.api import gemm, problem_of
+from gemm_core.ladder.registry import KERNELS
+from gemm_core.ladder.spec import KernelSpec
+from gemm_core.runtime.compile import KERNEL_FOLDER, compile_all, compile_kernel
+from gemm_core.runtime.device import device
 
 CUBLAS, CUBLAS_TF32 = "cublas", "cublas_tf32"
 

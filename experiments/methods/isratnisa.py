@@ -23,7 +23,7 @@ from torch import Tensor
 from experiments.case import Case
 from experiments.gpu_kernel import as_float32, gpu_kernel
 from experiments.methods import Run
-from gemm_core.launch import INT, POINTER
+from gemm_core.runtime.launch import INT, POINTER
 
 COLUMN_TILE = 50_000
 PANEL_HEIGHT = 192
@@ -143,7 +143,7 @@ def _on_gpu(case: Case, height: int) -> Run:
 
 
 def _on_cpu(case: Case) -> Run:
-    from sddmm.parallel import for_chunks
+    from sddmm.backends.cpu.openmp import for_chunks
 
     data = case.numpy
     panels = build_panels(data.rows, data.cols, case.m, case.n)
@@ -175,7 +175,7 @@ def build_panels(
 @cache
 def _kernels() -> dict[str, Any]:
     """Compiled at first use, so that listing the methods needs no numba."""
-    from sddmm.backends.cpu_kernel import jit
+    from sddmm.backends.cpu.kernel import jit
 
     @jit
     def panels(rows, cols, m, tiles, tile, height):

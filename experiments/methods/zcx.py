@@ -20,8 +20,8 @@ from torch import Tensor
 from experiments.case import Case
 from experiments.gpu_kernel import gpu_kernel
 from experiments.methods import Run
-from gemm_core.launch import INT, POINTER
-from gemm_core.wmma_layout import check_wmma_layout
+from gemm_core.ladder.wmma_layout import check_wmma_layout
+from gemm_core.runtime.launch import INT, POINTER
 
 _TILE, _THREADS = 16, 512
 
@@ -84,7 +84,7 @@ def _padded(x: Tensor) -> Tensor:
 @cache
 def _kernels() -> dict[str, Any]:
     """Compiled at first use, so that listing the methods needs no numba."""
-    from sddmm.backends.cpu_kernel import jit
+    from sddmm.backends.cpu.kernel import jit
 
     @jit
     def group(rows, cols, down, across):

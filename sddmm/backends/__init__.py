@@ -8,12 +8,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from sddmm.backends.cpu import CpuBackend
-from sddmm.backends.cuda import CudaBackend
+from sddmm.backends.cpu.backend import CpuBackend
+from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.reference import ReferenceBackend
 from sddmm.backends.torch_csr import TorchCsrBackend
-from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
+from sddmm.sparse.pattern import SparsePattern
 
 Execute = Callable[[Tensor, Tensor, "Tensor | None", float, Tensor], None]
 """execute(a, b, values, alpha, out): out = alpha * (a @ b) at the pattern, times values.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sddmm.operands import by_head
-from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
+from sddmm.sparse.pattern import SparsePattern
 
 if TYPE_CHECKING:
     from sddmm.backends import Execute

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.indices import compress
 from sddmm.operands import by_head
-from sddmm.pattern import SparsePattern
 from sddmm.problem import Problem
+from sddmm.sparse.indices import compress
+from sddmm.sparse.pattern import SparsePattern
 
 if TYPE_CHECKING:
     from sddmm.backends import Execute

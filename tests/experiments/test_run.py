@@ -21,7 +21,7 @@ from experiments.record import Record
 from experiments.schema import Config, Fem, Timing, Uniform
 from experiments.store import Store
 from experiments.verify import Truth
-from sddmm.backends.cuda import CudaBackend
+from sddmm.backends.cuda.backend import CudaBackend
 
 
 @pytest.fixture(autouse=True)

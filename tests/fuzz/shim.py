@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gemm_core.compile import INCLUDE_FOLDER
-from sddmm import families
-from sddmm.backends import cuda
+from gemm_core.runtime.compile import INCLUDE_FOLDER
+from sddmm.backends.cuda import backend as cuda
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.spec import KERNEL_FOLDER
 from sddmm.problem import Problem
 from tests.conftest import H200
 from tests.sddmm import cpu_kernels
@@ -40,7 +41,7 @@ def install() -> None:
 
 def _folder() -> Path:
     digest = hashlib.sha1()
-    for root in (families.FOLDER, INCLUDE_FOLDER, *cpu_kernels.SHIMS):
+    for root in (*loader.INCLUDE, KERNEL_FOLDER, INCLUDE_FOLDER, *cpu_kernels.SHIMS):
         for path in sorted(root.rglob("*.cu*")) + sorted(root.rglob("*.[hc]*")):
             if path.is_file():
                 digest.update(path.read_bytes())

@@ -41,7 +41,7 @@ def kernels_of(device: str) -> tuple[str, ...]:
     """The GPU kernels that may be demanded by name."""
     if device == "cpu":
         return ()
-    from sddmm.registry import KERNELS
+    from sddmm.backends.cuda.kernels.registry import KERNELS
 
     return (*KERNELS, "hybrid")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gemm_core import gemm, kernels
-from gemm_core.api import problem_of
+from gemm_core.ladder.api import problem_of
 
 A, B = torch.randn(6, 4), torch.randn(4, 5)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_core.choose import choose, predicted_us, resident_blocks
-from gemm_core.device import arch_of
-from gemm_core.registry import KERNELS
-from gemm_core.spec import GemmProblem, raster
+from gemm_core.ladder.choose import choose, predicted_us, resident_blocks
+from gemm_core.ladder.registry import KERNELS
+from gemm_core.ladder.spec import GemmProblem, raster
+from gemm_core.runtime.device import arch_of
 from tests.conftest import H200
 
 PROBLEM = GemmProblem(

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gemm_core import compile as compiling
-from gemm_core.compile import (
+from gemm_core.ladder.registry import KERNELS
+from gemm_core.ladder.spec import ELEMENTS, GemmProblem, KernelSpec
+from gemm_core.runtime import compile as compiling
+from gemm_core.runtime.compile import (
     CACHE_VARIABLE,
     INCLUDE_FOLDER,
     KERNEL_FOLDER,
@@ -25,8 +27,6 @@ from gemm_core.compile import (
     compile_kernel,
     sources,
 )
-from gemm_core.registry import KERNELS
-from gemm_core.spec import ELEMENTS, GemmProblem, KernelSpec
 from tests.conftest import H200, ROOT
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")

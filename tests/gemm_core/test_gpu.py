@@ -9,10 +9,10 @@ import torch
 from filelock import FileLock
 
 from gemm_core import gemm
-from gemm_core.compile import KERNEL_FOLDER, cache_folder, compile_all
-from gemm_core.device import device
-from gemm_core.registry import KERNELS
-from gemm_core.spec import GemmProblem, KernelSpec
+from gemm_core.ladder.registry import KERNELS
+from gemm_core.ladder.spec import GemmProblem, KernelSpec
+from gemm_core.runtime.compile import KERNEL_FOLDER, cache_folder, compile_all
+from gemm_core.runtime.device import device
 
 pytestmark = pytest.mark.gpu
 

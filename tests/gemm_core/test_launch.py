@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gemm_core.launch import DOUBLE, FLOAT, INT, LONG, POINTER, UINT, Parameters
-from gemm_core.tensor_map import TensorMap
+from gemm_core.runtime.launch import DOUBLE, FLOAT, INT, LONG, POINTER, UINT, Parameters
+from gemm_core.runtime.tensor_map import TensorMap
 
 
 class Mixed(ctypes.Structure):

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gemm_core.compile import INCLUDE_FOLDER, KERNEL_FOLDER
 from gemm_core.fragments import LAYOUTS, ldmatrix_address
-from gemm_core.registry import KERNELS
-from gemm_core.spec import GemmProblem, KernelSpec
+from gemm_core.ladder.registry import KERNELS
+from gemm_core.ladder.spec import GemmProblem, KernelSpec
+from gemm_core.runtime.compile import INCLUDE_FOLDER, KERNEL_FOLDER
 from tests.conftest import H200, shared_folder
 
 SHIM = Path(__file__).parent / "shim"

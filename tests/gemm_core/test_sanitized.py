@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gemm_core import gemm
-from gemm_core.registry import KERNELS
+from gemm_core.ladder.registry import KERNELS
 
 NAMES = (
     "sgemm_naive",

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from gemm_core.compile import compile_kernel
-from gemm_core.device import device
 from gemm_core.fragments import LAYOUTS
-from gemm_core.launch import POINTER, Kernel
-from gemm_core.wmma_layout import (
+from gemm_core.ladder.wmma_layout import (
     SHAPES,
     LayoutError,
     check_wmma_layout,
     probe,
     refuse_other_layouts,
 )
+from gemm_core.runtime.compile import compile_kernel
+from gemm_core.runtime.device import device
+from gemm_core.runtime.launch import POINTER, Kernel
 
 DUMP = Path(__file__).parent / "fragment_dump.cu"
 

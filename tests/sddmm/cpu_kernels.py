@@ -17,11 +17,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from gemm_core.launch import Parameters
-from gemm_core.tensor_map import fits
-from sddmm import analysis, comparison, families, rates
-from sddmm.families import gather, tile, tile_tma, windows
-from sddmm.spec import KernelSpec
+from gemm_core.runtime.launch import Parameters
+from gemm_core.runtime.tensor_map import fits
+from sddmm.backends.cuda import analysis, comparison, loader
+from sddmm.backends.cuda import device_model as rates
+from sddmm.backends.cuda.kernels import tile
+from sddmm.backends.cuda.kernels.row_gather import host as gather
+from sddmm.backends.cuda.kernels.tile_wgmma import host as tile_tma
+from sddmm.backends.cuda.kernels.windows import host as windows
+from sddmm.backends.cuda.spec import KernelSpec
 
 COMPILER = shutil.which("g++")
 SHIMS = (Path(__file__).parent / "shim", Path(__file__).parent.parent / "gemm_core" / "shim")
@@ -49,9 +53,9 @@ def _library(folder: Path, spec: KernelSpec, macros: Any) -> Any:
         command = [
             str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC",
             "-fsanitize=undefined", "-fno-sanitize-recover=all",
-            f'-DSDDMM_SOURCE="{families.KERNEL_FOLDER / spec.source}"',
+            f'-DSDDMM_SOURCE="{spec.path}"',
             *(f"-D{key}={value}" for key, value in macros),
-            *(f"-I{shim}" for shim in SHIMS), *(f"-I{include}" for include in families.INCLUDE),
+            *(f"-I{shim}" for shim in SHIMS), *(f"-I{include}" for include in loader.INCLUDE),
             str(SHIMS[0] / "library.cpp"), "-o", str(unfinished),
         ]  # fmt: skip
         subprocess.run(command, check=True)

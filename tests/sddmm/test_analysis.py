@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from sddmm.analysis import Analysis, Wanted, _reciprocal, begin, counts_starts, crow_of
-from sddmm.choose import TileProfile
-from sddmm.pattern import SparsePattern
+from sddmm.backends.cuda.analysis import (
+    Analysis,
+    Wanted,
+    _reciprocal,
+    begin,
+    counts_starts,
+    crow_of,
+)
+from sddmm.backends.cuda.cost_model import TileProfile
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import random_pattern
 from tests.conftest import H200
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sddmm import choose
-from sddmm.choose import TileProfile
-from sddmm.families import windows
+from sddmm.backends.cuda import cost_model as choose
+from sddmm.backends.cuda.cost_model import TileProfile
+from sddmm.backends.cuda.device_model import guessed
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.kernels.windows import host as windows
 from sddmm.problem import Problem
-from sddmm.rates import guessed
-from sddmm.registry import KERNELS
 from tests.conftest import H200
 
 RATES = guessed(H200)

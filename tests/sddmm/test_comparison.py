@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sddmm import comparison
-from sddmm.pattern import SparsePattern
+from sddmm.backends.cuda import comparison
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import random_pattern
 from tests.conftest import H200
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 
-from gemm_core.compile import CACHE_VARIABLE, Cubin, compile_kernel
-from gemm_core.device import Device
-from sddmm import analysis, comparison, families
-from sddmm.families import gather, tile, tile_tma, windows
-from sddmm.partition import Nonzeros, TileList, TileStarts, TileWork, WindowList
+from gemm_core.runtime.compile import CACHE_VARIABLE, Cubin, compile_kernel
+from gemm_core.runtime.device import Device
+from sddmm.backends.cuda import analysis, comparison, loader
+from sddmm.backends.cuda.kernels import tile
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.kernels.row_gather import host as gather
+from sddmm.backends.cuda.kernels.tile_wgmma import host as tile_tma
+from sddmm.backends.cuda.kernels.windows import host as windows
+from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileStarts, TileWork, WindowList
+from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
 from sddmm.problem import DTYPES, PRECISIONS, Problem
-from sddmm.registry import KERNELS
-from sddmm.spec import KernelSpec
 from tests.conftest import H200
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
@@ -46,8 +48,7 @@ class Compiler:
         self.cubins: dict[str, list[Cubin]] = {}
 
     def loaded(self, spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Any:
-        source = families.KERNEL_FOLDER / spec.source
-        cubin = compile_kernel(source, dict(macros), self.device.arch, families.INCLUDE)
+        cubin = compile_kernel(spec.path, dict(macros), self.device.arch, loader.INCLUDE)
         self.cubins.setdefault(spec.name, []).append(cubin)
         return mock.Mock(parameters=parameters)
 
@@ -147,21 +148,21 @@ def test_every_kernel_compiles_what_it_does_not_refuse(name: str) -> None:
 @pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize("csr", [True, False])
 def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
-    folder, include = families.KERNEL_FOLDER, families.INCLUDE
+    include = loader.INCLUDE
     made = dict(analysis.macros_of(narrow, csr))
-    for source in (analysis.ANALYSE.source, tile.BOUNDS.source):
-        assert compile_kernel(folder / source, made, arch, include).resources.spill_bytes == 0
+    for spec in (analysis.ANALYSE, tile.BOUNDS):
+        assert compile_kernel(spec.path, made, arch, include).resources.spill_bytes == 0
 
 
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -> None:
-    source = families.KERNEL_FOLDER / comparison.SAME_INDICES.source
-    made = compile_kernel(source, dict(comparison.macros_of(dtype)), arch, families.INCLUDE)
+    source = comparison.SAME_INDICES.path
+    made = compile_kernel(source, dict(comparison.macros_of(dtype)), arch, loader.INCLUDE)
     assert made.resources.spill_bytes == 0
 
 
 def test_every_source_is_of_a_kernel() -> None:
-    used = {spec.source for spec in KERNELS.values()}
-    used |= {analysis.ANALYSE.source, tile.BOUNDS.source, comparison.SAME_INDICES.source}
-    assert {path.name for path in Path(families.KERNEL_FOLDER).glob("*.cu")} == used
+    others = (analysis.ANALYSE, tile.BOUNDS, comparison.SAME_INDICES)
+    used = {spec.path for spec in (*KERNELS.values(), *others)}
+    assert set(KERNEL_FOLDER.rglob("*.cu")) == used

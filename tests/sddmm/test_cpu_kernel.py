@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from sddmm.backends import cpu
-from sddmm.backends.cpu_kernel import row_of, sample
+from sddmm.backends.cpu import backend as cpu
+from sddmm.backends.cpu.kernel import row_of, sample
 from sddmm.problem import make_problem
 from sddmm.testing import random_pattern
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import sddmm
-from gemm_core.device import device
-from sddmm import choose
-from sddmm.pattern import SparsePattern
-from sddmm.registry import KERNELS
-from sddmm.spec import KernelSpec
+from gemm_core.runtime.device import device
+from sddmm.backends.cuda import cost_model as choose
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close, random_pattern, reference
 
 pytestmark = pytest.mark.gpu

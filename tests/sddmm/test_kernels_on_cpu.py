@@ -12,14 +12,15 @@ from unittest import mock
 import pytest
 import torch
 
-from gemm_core.device import Device
-from sddmm import analysis
-from sddmm.backends.cuda import GpuExecute, prepared_for
-from sddmm.families import gather, tile_tma
-from sddmm.pattern import SparsePattern
+from gemm_core.runtime.device import Device
+from sddmm.backends.cuda import analysis
+from sddmm.backends.cuda.backend import GpuExecute, prepared_for
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.kernels.row_gather import host as gather
+from sddmm.backends.cuda.kernels.tile_wgmma import host as tile_tma
+from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.problem import make_problem
-from sddmm.registry import KERNELS
-from sddmm.spec import KernelSpec
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import random_pattern
 from tests.conftest import H200
 from tests.sddmm.cpu_kernels import at_a_cliff

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sddmm.backends.cuda import prepared_for
-from sddmm.pattern import SparsePattern
+from sddmm.backends.cuda.backend import prepared_for
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.problem import make_problem
-from sddmm.registry import KERNELS
-from sddmm.spec import KernelSpec
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import mismatches, random_pattern, tolerance
 from tests.conftest import H200
 
@@ -146,7 +146,7 @@ def test_the_hybrid_of_tiles_and_a_gather() -> None:
 
 def test_gathers_by_slices_of_k() -> None:
     """Sums of earlier slices are added to those of later ones."""
-    with mock.patch("sddmm.families.gather.gather_slice", return_value=64):
+    with mock.patch("sddmm.backends.cuda.kernels.row_gather.host.gather_slice", return_value=64):
         check("row_gather", short_rows(), 192, torch.float16, "ieee")
 
 

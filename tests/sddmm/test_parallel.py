@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from sddmm import parallel
-from sddmm.parallel import for_chunks
+from sddmm.backends.cpu import openmp as parallel
+from sddmm.backends.cpu.openmp import for_chunks
 from tests.conftest import ROOT
 
 
@@ -79,7 +79,7 @@ def test_a_forked_child_works_too() -> None:
 STORM = """
 import signal, sys, time
 import torch
-from sddmm.parallel import for_chunks
+from sddmm.backends.cpu.openmp import for_chunks
 
 fired = 0
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from sddmm.partition import Nonzeros, by_row_and_column, outside, tile_ids, tile_list, window_list
+from sddmm.backends.cuda.layouts import (
+    Nonzeros,
+    by_row_and_column,
+    outside,
+    tile_ids,
+    tile_list,
+    window_list,
+)
 
 
 def scattered(m: int, n: int, count: int) -> Nonzeros:

@@ -55,7 +55,7 @@ def test_groupings_of_strided_indices_are_contiguous() -> None:
 def test_grouping_survives_shapes_whose_product_overflows() -> None:
     big = 2**40
     rows, cols = torch.tensor([big - 1, 0, big - 1]), torch.tensor([5, big - 1, 2])
-    from sddmm.pattern import _group
+    from sddmm.sparse.pattern import _group
 
     ids = torch.tensor([2, 0, 2])
     grouping = _group(ids, cols, (3, 2**62))

@@ -14,8 +14,8 @@ import torch
 import sddmm
 from sddmm import SparsePattern
 from sddmm.backends import BACKENDS, choose
-from sddmm.backends.cpu import CpuBackend
-from sddmm.pattern_cache import PATTERNS, PatternCache
+from sddmm.backends.cpu.backend import CpuBackend
+from sddmm.cache import PATTERNS, PatternCache
 from sddmm.plan import _PLANS_PER_PATTERN, prepare_once
 from sddmm.problem import make_problem
 from sddmm.testing import assert_close, random_pattern
@@ -276,7 +276,7 @@ def test_backends_are_asked_in_order_and_the_last_always_serves(
     assert [backend.name for backend in BACKENDS] == ["cuda", "cpu", "torch_csr", "reference"]
     S = random_pattern(6, 5, 12)
     assert choose(problem_for(S))[0].name == "cpu"
-    monkeypatch.setattr("sddmm.backends.cpu.find_spec", lambda name: None)
+    monkeypatch.setattr("sddmm.backends.cpu.backend.find_spec", lambda name: None)
     assert choose(problem_for(S))[0].name == "cpu"  # asked once
     choose.cache_clear()
     backend, refusals = choose(problem_for(S))

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gemm_core.compile import CACHE_VARIABLE
-from gemm_core.device import device
-from sddmm import probe, rates
-from sddmm.probe import Speed
+from gemm_core.runtime.compile import CACHE_VARIABLE
+from gemm_core.runtime.device import device
+from sddmm.backends.cuda import device_model as rates
+from sddmm.backends.cuda import measure_device as probe
+from sddmm.backends.cuda.measure_device import Speed
 from tests.conftest import H200
 
 FOUND = Speed(gather_bytes=3e12, copy_bytes=1e12, mm_flops=2e14)

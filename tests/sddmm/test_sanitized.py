@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import sddmm
-from gemm_core.device import device
-from sddmm.analysis import ROWS, Wanted, begin
-from sddmm.registry import KERNELS
-from sddmm.spec import KernelSpec
+from gemm_core.runtime.device import device
+from sddmm.backends.cuda.analysis import ROWS, Wanted, begin
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.testing import assert_close, random_pattern
 
 pytestmark = pytest.mark.gpu

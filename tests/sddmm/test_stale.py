@@ -16,7 +16,7 @@ from torch import Tensor
 
 import sddmm
 from sddmm import SparsePattern
-from sddmm.pattern_cache import PATTERNS
+from sddmm.cache import PATTERNS
 from sddmm.testing import random_pattern
 
 M, N, K = 6, 5, 4
@@ -252,7 +252,7 @@ def test_the_cache_counts_what_was_prepared_and_can_be_bounded_and_emptied() -> 
 def test_uncounted_changes_are_found_by_the_check_that_can_be_switched_on(
     monkeypatch: pytest.MonkeyPatch, operands: tuple[Tensor, Tensor]
 ) -> None:
-    monkeypatch.setattr("sddmm.pattern._CHECK_INDICES", True)
+    monkeypatch.setattr("sddmm.sparse.pattern._CHECK_INDICES", True)
     S = random_pattern(M, N, 12)
     plan = sddmm.plan(S, k=K, dtype=torch.float32)
     sddmm.sddmm(S, *operands)

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sddmm
-from sddmm.routing import is_plain
+from sddmm.ops.routing import is_plain
 from sddmm.testing import random_pattern
 
 # README says what torch.compile and torch.export take from which release on.

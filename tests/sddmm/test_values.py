@@ -125,7 +125,7 @@ def test_any_strides(strided: Any) -> None:
 
 
 def test_b_as_rows_of_n_is_taken_without_a_copy() -> None:
-    from sddmm.backends.cpu import _rows
+    from sddmm.backends.cpu.backend import _rows
 
     _, b = operands(2, 12, 18)
     assert _rows(b.mT, torch.float32).data_ptr() == b.data_ptr()

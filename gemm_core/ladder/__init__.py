@@ -1,0 +1,1 @@
+"""The GEMM kernels, from the naive one to wgmma, and the `gemm` that chooses among them."""

@@ -1,0 +1,308 @@
+"""The ladder: one line per named variant. docs/ladder.md says what each adds and measured."""
+
+from __future__ import annotations
+
+import torch
+
+from gemm_core.ladder.spec import KernelSpec
+
+HALF = (torch.float16, torch.bfloat16)
+FLOAT = (torch.float32,)
+FP16 = (torch.float16,)
+
+
+def _naive(
+    name: str, dtypes: tuple[torch.dtype, ...], accumulates: tuple[str, ...] = ("fp32",)
+) -> KernelSpec:
+    return KernelSpec(
+        name=name,
+        source="naive_gemm.cu",
+        tile=(32, 32, 1),
+        threads=1024,
+        dtypes=dtypes,
+        accumulates=accumulates,
+        rate=5,
+    )
+
+
+def _simt(
+    name: str,
+    tile: tuple[int, int, int],
+    thread: tuple[int, int],
+    rate: float,
+    *,
+    vector: int = 4,
+    spread: bool = True,
+    buffers: int = 2,
+    pad: int = 0,
+    asynchronous: bool = False,
+    min_blocks: int = 1,
+    dtypes: tuple[torch.dtype, ...] = FLOAT,
+) -> KernelSpec:
+    """CUDA cores; halves are multiplied and summed in pairs. thread: outputs of a thread."""
+    warps = (tile[0] // (4 * thread[0]), tile[1] // (8 * thread[1]))
+    return KernelSpec(
+        name=name,
+        source="simt_gemm.cu",
+        tile=tile,
+        threads=32 * warps[0] * warps[1],
+        dtypes=dtypes,
+        accumulates=("fp32",) if dtypes == FLOAT else ("fp16",),
+        shared_bytes=buffers * tile[2] * (tile[0] + tile[1] + 2 * pad) * dtypes[0].itemsize,
+        min_blocks=min_blocks,
+        raster_group=8,
+        rate=rate,
+        defines={
+            "WARPS_M": warps[0],
+            "WARPS_N": warps[1],
+            "THREAD_M": thread[0],
+            "THREAD_N": thread[1],
+            "BUFFERS": buffers,
+            "VECTOR": vector,
+            "ASYNC": asynchronous,
+            "PAD": pad,
+            "SPREAD": spread,
+        },
+    )
+
+
+def _half2(
+    name: str,
+    tile: tuple[int, int, int],
+    thread: tuple[int, int],
+    rate: float,
+    *,
+    vector: int,
+    spread: bool = True,
+    buffers: int = 1,
+    pad: int = 0,
+    asynchronous: bool = False,
+) -> KernelSpec:
+    """CUDA cores on pairs of halves. vector: halves of one access to global memory."""
+    return _simt(
+        name, tile, thread, rate, vector=vector, spread=spread, buffers=buffers, pad=pad,
+        asynchronous=asynchronous, dtypes=FP16,
+    )  # fmt: skip
+
+
+def _wmma(
+    name: str,
+    tile: tuple[int, int, int],
+    warps: tuple[int, int],
+    rate: float,
+    *,
+    fragment: tuple[int, int] = (16, 16),
+    stages: int = 1,
+    asynchronous: bool = False,
+    pad: int = 0,
+    buffered: bool = False,
+    swizzle: bool = False,
+    accumulates: tuple[str, ...] = ("fp32", "fp16"),
+    b_rows: str = "kn",
+) -> KernelSpec:
+    """WMMA. swizzle: blocks in an order that shares rows and columns in L2."""
+    block_m, block_n, block_k = tile
+    bytes_n_rows = (block_m + block_n) * (block_k + pad)
+    bytes_k_rows = block_m * (block_k + pad) + block_k * (block_n + pad)
+    return KernelSpec(
+        name=name,
+        source="wmma_gemm.cu",
+        tile=tile,
+        threads=32 * warps[0] * warps[1],
+        dtypes=FP16,
+        accumulates=accumulates,
+        b_rows=b_rows,
+        near_rows=asynchronous,
+        shared_bytes=stages * max(bytes_n_rows, bytes_k_rows) * 2,
+        raster_group=8 if swizzle else 1,
+        rate=rate,
+        defines={
+            "FRAGMENT_M": fragment[0],
+            "FRAGMENT_N": fragment[1],
+            "WARPS_M": warps[0],
+            "WARPS_N": warps[1],
+            "STAGES": stages,
+            "ASYNC": asynchronous,
+            "PAD": pad,
+            "BUFFERED": buffered,
+        },
+    )
+
+
+def _mma(
+    name: str,
+    tile: tuple[int, int, int],
+    warps: tuple[int, int],
+    stages: int,
+    rate: float,
+    *,
+    precision: str = "ieee",
+) -> KernelSpec:
+    """mma.sync with ldmatrix. float32 operands (tf32, tf32x3) need B as (n, k) rows."""
+    block_m, block_n, block_k = tile
+    itemsize = 2 if precision == "ieee" else 4
+    return KernelSpec(
+        name=name,
+        source="mma_gemm.cu",
+        tile=tile,
+        threads=32 * warps[0] * warps[1],
+        dtypes=HALF if precision == "ieee" else FLOAT,
+        precision=precision,
+        b_rows="kn" if precision == "ieee" else "n",
+        near_rows=True,
+        shared_bytes=stages * (block_m + block_n) * block_k * itemsize,
+        raster_group=16,
+        rate=rate,
+        defines={
+            "WARPS_M": warps[0],
+            "WARPS_N": warps[1],
+            "STAGES": stages,
+            "SPLIT_TF32": precision == "tf32x3",
+        },
+    )
+
+
+_SGEMM = (
+    _naive("sgemm_naive", FLOAT),
+    _simt("sgemm_sliced_k", (32, 32, 32), (1, 1), 6.8, spread=False, buffers=1),
+    _simt("sgemm_t8x8_sliced_k", (128, 128, 8), (8, 8), 36, spread=False, buffers=1),
+    _simt("sgemm_t8x8_bcf", (128, 128, 8), (8, 8), 38, buffers=1),
+    _simt("sgemm_t8x8_bcf_offset", (128, 128, 8), (8, 8), 38, buffers=1, pad=4),
+    _simt("sgemm_t8x8_bcf_dbuf", (128, 128, 8), (8, 8), 41),
+    _simt("sgemm_t8x8_bcf_dbuf_offset", (128, 128, 8), (8, 8), 40, pad=4),
+    _simt("sgemm_t8x8_k16_dbuf", (128, 128, 16), (8, 8), 38),
+    _simt("sgemm_t8x8_k16_dbuf_offset", (128, 128, 16), (8, 8), 39, pad=4),
+    _simt("sgemm_t8x8_k16_dbuf_async", (128, 128, 16), (8, 8), 42, pad=4, asynchronous=True,
+          min_blocks=2),
+    _simt("sgemm_t8x4_k16_dbuf", (64, 64, 16), (8, 4), 39, pad=4),
+    _simt("sgemm_t8x4_k16_dbuf_async", (64, 64, 16), (8, 4), 43, pad=4, asynchronous=True),
+    _simt("sgemm_t8x16_k16_dbuf", (128, 256, 16), (8, 16), 39),
+    _simt("sgemm_t8x16_k16_dbuf_async", (128, 256, 16), (8, 16), 48, pad=4, asynchronous=True),
+    _simt("sgemm_t8x16_k32_dbuf_async", (128, 256, 32), (8, 16), 50, pad=4, asynchronous=True),
+)  # fmt: skip
+
+_T8X8, _K8, _K16, _K32 = (8, 8), (128, 128, 8), (128, 128, 16), (128, 128, 32)
+
+_HGEMM_CUDA_CORES = (
+    _naive("hgemm_naive", HALF),
+    _naive("hgemm_naive_half", FP16, ("fp16",)),
+    _half2("hgemm_sliced_k", (32, 32, 32), (1, 2), 9.6, vector=2, spread=False),
+    _half2("hgemm_t8x8_sliced_k_f16x4", _K8, _T8X8, 40, vector=2, spread=False),
+    _half2("hgemm_t8x8_sliced_k_f16x4_pack", _K8, _T8X8, 46, vector=4, spread=False),
+    _half2("hgemm_t8x8_f16x4_bcf", _K8, _T8X8, 40, vector=2),
+    _half2("hgemm_t8x8_f16x4_pack_bcf", _K8, _T8X8, 45, vector=4),
+    _half2("hgemm_t8x8_f16x4_pack_bcf_offset", _K8, _T8X8, 45, vector=4, pad=4),
+    _half2("hgemm_t4x4_f16x4_pack_bcf", (64, 64, 8), (4, 4), 31, vector=4),
+    _half2("hgemm_t4x4_f16x4_pack_bcf_offset", (64, 64, 8), (4, 4), 31, vector=4, pad=4),
+    _half2("hgemm_t8x8_f16x8_pack_bcf", _K8, _T8X8, 50, vector=8),
+    _half2("hgemm_t8x8_f16x8_pack_bcf_offset", _K8, _T8X8, 50, vector=8, pad=8),
+    _half2("hgemm_t8x8_f16x8_pack_bcf_dbuf", _K8, _T8X8, 51, vector=8, buffers=2),
+    _half2("hgemm_t8x8_k16_f16x8_pack_dbuf", _K16, _T8X8, 52, vector=8, buffers=2),
+    _half2("hgemm_t8x8_k16_f16x8_pack_dbuf_offset", _K16, _T8X8, 52, vector=8, buffers=2, pad=8),
+    _half2("hgemm_t8x8_k16_f16x8_pack_dbuf_async", _K16, _T8X8, 56, vector=8, buffers=2, pad=8,
+           asynchronous=True),
+    _half2("hgemm_t8x8_k32_f16x8_pack_dbuf", _K32, _T8X8, 35, vector=8, buffers=2, pad=8),
+    _half2("hgemm_t8x8_k32_f16x8_pack_dbuf_async", _K32, _T8X8, 56, vector=8, buffers=2, pad=8,
+           asynchronous=True),
+    _half2("hgemm_t16x8_k32_f16x8_pack_dbuf", _K32, (16, 8), 44, vector=8, buffers=2, pad=8),
+    _half2("hgemm_t16x8_k32_f16x8_pack_dbuf_async", _K32, (16, 8), 50, vector=8, buffers=2, pad=8,
+           asynchronous=True),
+)  # fmt: skip
+
+_HGEMM_WMMA = (
+    KernelSpec(
+        name="wmma_m16n16k16_naive",
+        source="wmma_naive_gemm.cu",
+        tile=(16, 16, 16),
+        threads=32,
+        dtypes=FP16,
+        accumulates=("fp32", "fp16"),
+        whole_tiles=True,
+        rate=27,
+    ),
+    _wmma("wmma_mma4x2", (64, 32, 16), (4, 2), 30),
+    _wmma("wmma_mma4x2_warp2x4", _K16, (4, 2), 76),
+    _wmma("wmma_mma4x2_warp2x4_async", _K16, (4, 2), 80, asynchronous=True),
+    _wmma("wmma_mma4x2_warp2x4_async_offset", _K16, (4, 2), 162, asynchronous=True, pad=8),
+    _wmma("wmma_mma4x2_warp2x4x2", _K32, (4, 2), 48),
+    _wmma("wmma_mma4x2_warp2x4x2_async", _K32, (4, 2), 62, asynchronous=True),
+    _wmma("wmma_mma4x2_warp2x4x2_async_offset", _K32, (4, 2), 118, asynchronous=True, pad=8),
+    _wmma("wmma_mma4x2_warp2x4x2_rbuf_async_offset", _K32, (4, 2), 148, stages=2,
+          asynchronous=True, pad=8, buffered=True),
+    _wmma("wmma_mma4x2_warp2x4_dbuf", _K16, (4, 2), 44, stages=2),
+    _wmma("wmma_mma4x2_warp2x4_dbuf_offset", _K16, (4, 2), 64, stages=2, pad=8),
+    _wmma("wmma_mma4x4_warp2x2x2_dbuf", _K32, (4, 4), 47, stages=2),
+    _wmma("wmma_mma4x4_warp2x2x2_dbuf_offset", _K32, (4, 4), 95, stages=2, pad=8),
+    _wmma("wmma_m32n8k16_mma2x4_warp2x4_dbuf", _K16, (2, 4), 50, fragment=(32, 8), stages=2),
+    _wmma("wmma_m32n8k16_mma2x4_warp2x4_dbuf_offset", _K16, (2, 4), 63, fragment=(32, 8), stages=2,
+          pad=8),
+    _wmma("wmma_m8n32k16_mma4x2_warp4x2_dbuf_offset", _K16, (4, 2), 63, fragment=(8, 32), stages=2,
+          pad=8),
+    *(
+        _wmma(f"wmma_mma4x2_warp2x4_stage{s}", _K16, (4, 2), rate, stages=s, asynchronous=True,
+              pad=8)
+        for s, rate in ((2, 205), (3, 254), (4, 254))
+    ),
+    *(
+        _wmma(f"wmma_mma4x2_warp2x4x2_stage{s}_dsmem", _K32, (4, 2), rate, stages=s,
+              asynchronous=True, pad=8)
+        for s, rate in ((2, 175), (3, 229), (4, 229))
+    ),
+    *(
+        _wmma(f"wmma_mma4x2_warp2x4x2_stage{s}_dsmem_swizzle", _K32, (4, 2), rate, stages=s,
+              asynchronous=True, pad=8, swizzle=True)
+        for s, rate in ((2, 176), (3, 237), (4, 236))
+    ),
+    *(
+        _wmma(f"wmma_mma4x4_warp4x4_stage{s}_dsmem", (256, 256, 16), (4, 4), rate, stages=s,
+              asynchronous=True, pad=8, accumulates=("fp16",), b_rows="k")
+        for s, rate in ((2, 292), (3, 278), (4, 289))
+    ),
+    *(
+        _wmma(f"wmma_mma4x4_warp4x4_stage{s}_dsmem_swizzle", (256, 256, 16), (4, 4), rate, stages=s,
+              asynchronous=True, pad=8, accumulates=("fp16",), b_rows="k", swizzle=True)
+        for s, rate in ((2, 302), (3, 303), (4, 303))
+    ),
+    _wmma("wmma_mma2x4_warp4x4x2_rbuf_stage3_dsmem_swizzle", (128, 256, 32), (2, 4), 351, stages=3,
+          asynchronous=True, pad=8, buffered=True, swizzle=True),
+    _wmma("wmma_mma2x4_warp4x4x2_rbuf_stage4_dsmem_swizzle", (128, 256, 32), (2, 4), 338, stages=4,
+          asynchronous=True, pad=8, buffered=True, swizzle=True),
+    _wmma("wmma_mma2x2_warp4x4x4_rbuf_stage3_dsmem_swizzle", (128, 128, 64), (2, 2), 328, stages=3,
+          asynchronous=True, pad=8, buffered=True, swizzle=True, b_rows="n"),
+)  # fmt: skip
+
+_MMA = (
+    _mma("mma_64x64x32_stage3", (64, 64, 32), (2, 2), 3, 243),
+    _mma("mma_128x128x32_stage4", (128, 128, 32), (2, 2), 4, 401),
+    _mma("mma_128x128x64_stage3", (128, 128, 64), (2, 2), 3, 403),
+    _mma("mma_128x256x32_stage4", (128, 256, 32), (2, 4), 4, 390),
+    _mma("mma_128x256x64_stage3", (128, 256, 64), (2, 4), 3, 413),
+    _mma("mma_256x128x64_stage3", (256, 128, 64), (4, 2), 3, 412),
+    _mma("mma_128x256x64_stage4", (128, 256, 64), (2, 4), 4, 405),
+    _mma("mma_tf32_64x64x32_stage3", (64, 64, 32), (2, 2), 3, 125, precision="tf32"),
+    _mma("mma_tf32_128x128x32_stage3", (128, 128, 32), (2, 2), 3, 184, precision="tf32"),
+    _mma("mma_tf32x3_128x64x32_stage3", (128, 64, 32), (4, 2), 3, 50, precision="tf32x3"),
+    _mma("mma_tf32x3_64x128x32_stage3", (64, 128, 32), (2, 4), 3, 52, precision="tf32x3"),
+)
+
+_WGMMA = (
+    KernelSpec(
+        name="wgmma_tf32x3_128x128x32_stage4",
+        source="wgmma_tf32x3_gemm.cu",
+        tile=(128, 128, 32),
+        threads=512,
+        dtypes=FLOAT,
+        precision="tf32x3",
+        shared_bytes=4 * (3 * 128 * 32 * 4 + 16),
+        near_rows=True,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        raster_group=8,
+        rate=75,
+        defines={"STAGES": 4},
+    ),
+)
+
+KERNELS: dict[str, KernelSpec] = {
+    spec.name: spec for spec in (*_SGEMM, *_HGEMM_CUDA_CORES, *_HGEMM_WMMA, *_MMA, *_WGMMA)
+}

@@ -1,0 +1,1 @@
+"""Compiling, loading and launching CUDA kernels; knows no operator."""

@@ -1,0 +1,85 @@
+"""Tensor maps: what TMA needs to know of a tensor, made by the driver and kept by content."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.launch import LaunchError
+
+_ALIGNMENT = 16
+_BYTES = 128
+
+
+class TensorMap(ctypes.Structure):
+    """A kernel's parameter, given as the bytes of a map."""
+
+    _fields_ = [("opaque", ctypes.c_ubyte * _BYTES)]
+
+
+def fits(x: Tensor) -> bool:
+    """Whether TMA can read x, ([heads,] rows, k): contiguous rows, at multiples of 16 bytes."""
+    size = x.element_size()
+    steps = x.stride()[:-1]
+    return x.data_ptr() % _ALIGNMENT == 0 and all(
+        step > 0 and step * size % _ALIGNMENT == 0 for step in steps
+    )
+
+
+def padded(x: Tensor) -> Tensor:
+    """A copy of x that TMA can read."""
+    k = x.shape[-1]
+    each = _ALIGNMENT // x.element_size()
+    whole = x.new_empty(*x.shape[:-1], -(-k // each) * each)
+    whole[..., :k] = x
+    return whole[..., :k]
+
+
+def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
+    """The map of x, for boxes of box_rows x box_columns under the 128-byte swizzle.
+
+    x: float16 or bfloat16, ([heads,] rows, k), which `fits`. Beyond its edges TMA reads zeros.
+    """
+    heads = x.shape[0] if x.dim() == 3 else 1
+    head = x.stride(0) if x.dim() == 3 else x.stride(0) * x.shape[0]
+    return _encoded(
+        x.data_ptr(), x.dtype, (x.shape[-1], x.shape[-2], heads), (x.stride(-2), head),
+        (box_columns, box_rows),
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _encoded(
+    address: int,
+    dtype: torch.dtype,
+    sizes: tuple[int, int, int],
+    strides: tuple[int, int],
+    box: tuple[int, int],
+) -> bytes:
+    from cuda.bindings import driver
+
+    kinds = driver.CUtensorMapDataType
+    kind = {
+        torch.float16: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        torch.bfloat16: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    }[dtype]
+    status, made = driver.cuTensorMapEncodeTiled(
+        kind,
+        3,
+        address,
+        [driver.cuuint64_t(size) for size in sizes],
+        [driver.cuuint64_t(stride * dtype.itemsize) for stride in strides],
+        [driver.cuuint32_t(size) for size in (*box, 1)],
+        [driver.cuuint32_t(1)] * 3,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        # 256 bytes cost up to 4 % where rows start at few bytes (k = 5000), 128 nothing elsewhere.
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if status != 0:
+        raise LaunchError(f"tensor map of {sizes} with strides {strides}: {status!r}")
+    return ctypes.string_at(made.getPtr(), _BYTES)

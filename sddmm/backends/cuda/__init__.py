@@ -1,0 +1,1 @@
+"""The CUDA backend: planning, and the kernels."""

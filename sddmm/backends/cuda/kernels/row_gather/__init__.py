@@ -1,0 +1,1 @@
+"""row_gather: equally many nonzeros per warp."""

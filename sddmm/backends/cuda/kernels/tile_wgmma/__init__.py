@@ -1,0 +1,1 @@
+"""tile_wgmma: dense tiles by wgmma."""

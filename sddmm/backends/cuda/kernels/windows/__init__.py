@@ -1,0 +1,1 @@
+"""windows: rows of B held in shared memory."""

@@ -1,0 +1,123 @@
+"""Families of GPU kernels: what each prepares of a pattern, and how it is launched.
+
+A module of this folder has a `prepare` that makes a Launch of a spec and its work arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel
+from gemm_core.runtime.device import device as device_of
+from gemm_core.runtime.launch import Kernel, Parameters
+from sddmm.backends.cuda.spec import ELEMENTS, KernelSpec
+from sddmm.problem import Problem
+
+INCLUDE = (INCLUDE_FOLDER, Path(__file__).parent / "include")
+
+Bound = Callable[[int, int, float], None]
+"""bound(values, out, alpha): launch on bound operands; addresses, values 0 for none."""
+
+OPEN = ("values", "out", "alpha")
+
+
+class Launch(NamedTuple):
+    """A kernel with its work arrays.
+
+    fits(x): whether it can read the rows of x as they lie. lay_out(x): a copy that it can read.
+    bind(a, b_t): everything that follows from where two such operands lie.
+    """
+
+    bind: Callable[[Tensor, Tensor], Bound]
+    fits: Callable[[Tensor], bool]
+    lay_out: Callable[[Tensor], Tensor] = Tensor.contiguous
+
+
+def bound(
+    kernel: Kernel, blocks: int, parameters: Mapping[str, Any], still_open: tuple[str, ...] = OPEN
+) -> Callable[..., None]:
+    """The launch of a kernel with these parameters, to be called with those still open."""
+    places = _places(kernel.parameters)
+    assert parameters.keys() <= places.keys(), f"{kernel.name} has no {parameters.keys() - places}"
+    arguments = Parameters(
+        kernel.parameters,
+        [parameters.get(name, 0) for name in places],
+        [places[name] for name in still_open],
+    )
+
+    def launch(*values: float) -> None:
+        for slot, value in zip(arguments.slots, values, strict=True):
+            slot.value = value
+        kernel.launch(blocks, arguments)
+
+    return launch
+
+
+@functools.cache
+def _places(parameters: type[ctypes.Structure]) -> dict[str, int]:
+    """The place of each parameter of a struct."""
+    return {name: place for place, (name, *_) in enumerate(parameters._fields_)}
+
+
+def rows_are_contiguous(x: Tensor) -> bool:
+    return x.stride(-1) == 1 or x.shape[-1] <= 1
+
+
+@functools.cache
+def loaded(
+    spec: KernelSpec, macros: tuple[tuple[str, str], ...], parameters: Any, index: int
+) -> Kernel:
+    """A kernel of a spec with these macros, compiled once and loaded once a device."""
+    code = compile_kernel(spec.path, dict(macros), device_of(index).arch, INCLUDE).code
+    return Kernel(
+        spec.name, code, "sddmm_kernel", parameters, spec.threads, spec.shared_bytes, index
+    )
+
+
+def types(problem: Problem) -> dict[str, str]:
+    """The macros of what every kernel reads and writes."""
+    return {"ELEMENT": ELEMENTS[problem.dtype], "OUTPUT": ELEMENTS[problem.out_dtype]}
+
+
+def pitch_of(x: Tensor) -> int:
+    """Elements from row to row."""
+    return x.stride(-2)
+
+
+def head_stride(x: Tensor) -> int:
+    """Elements from head to head."""
+    return x.stride(0) if x.dim() == 3 else 0
+
+
+def placed(a: Tensor, b_t: Tensor) -> dict[str, int]:
+    """The parameters that say where the operands lie, by name."""
+    return {
+        "a": a.data_ptr(),
+        "b": b_t.data_ptr(),
+        "pitch_a": pitch_of(a),
+        "pitch_b": pitch_of(b_t),
+        "head_a": head_stride(a),
+        "head_b": head_stride(b_t),
+    }
+
+
+def alignment(a: Tensor, b: Tensor, extra: int = 0) -> int:
+    """The largest power of two, up to 16, of which every row of a and of b starts at a multiple.
+
+    extra: bytes that must be such a multiple too.
+    """
+    size = a.element_size()
+    strides = pitch_of(a) | pitch_of(b) | head_stride(a) | head_stride(b)
+    bits = a.data_ptr() | b.data_ptr() | strides * size | extra | 16
+    return bits & -bits
+
+
+def address(x: Tensor | None) -> int:
+    """Of the first element; 0 for None."""
+    return 0 if x is None else x.data_ptr()

@@ -1,0 +1,112 @@
+"""How fast a device is: measured once, in some tens of milliseconds, and kept on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from gemm_core.runtime.compile import cache_folder, save
+from gemm_core.runtime.device import Device
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.kernels.row_gather import host as gather
+from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.problem import Problem
+
+_log = logging.getLogger(__name__)
+
+# Of what is measured: raise it when that changes, and measure rates.py's reference anew.
+_VERSION = 1
+
+_SIZE, _NNZ, _K = 8192, 1 << 20, 256  # gathered: 8 MiB of rows, which stay in L2
+_COPIED = 1 << 28  # bytes
+_PRODUCT = 4096
+_REPEATS = 10
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Bytes a second that row_gather reads out of L2 and that a copy reads and writes, and flops of
+    torch.mm in float16."""
+
+    gather_bytes: float
+    copy_bytes: float
+    mm_flops: float
+
+
+def speed(device: Device) -> Speed | None:
+    """As measured now or on an earlier day; None where it cannot be measured now."""
+    path = cache_folder() / f"speed-{_key(device)}.json"
+    try:
+        return Speed(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        pass
+    if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
+        return None
+    try:
+        with torch.cuda.device(device.index):
+            found = _measured(device)
+    except torch.OutOfMemoryError as error:
+        _log.debug("cannot measure %s: %s", device.name, error)
+        return None
+    save(path, json.dumps(dataclasses.asdict(found)).encode())
+    return found
+
+
+def _key(device: Device) -> str:
+    what = (_VERSION, device.name, device.sm_count, device.l2_bytes, torch.version.cuda)
+    return hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()
+
+
+def _measured(device: Device) -> Speed:
+    where = torch.device("cuda", device.index)
+    return Speed(
+        gather_bytes=2 * _K * _NNZ / _seconds(_gathering(device, where)),
+        copy_bytes=_COPIED / _seconds(_copying(where)),
+        mm_flops=2 * _PRODUCT**3 / _seconds(_multiplying(where)),
+    )
+
+
+def _gathering(device: Device, where: torch.device) -> Callable[[], object]:
+    rows = torch.arange(_NNZ, dtype=torch.int32, device=where) // (_NNZ // _SIZE)
+    cols = torch.randint(_SIZE, (_NNZ,), dtype=torch.int32, device=where)
+    a, b_t = (torch.ones(_SIZE, _K, dtype=torch.float16, device=where) for _ in range(2))
+    out = torch.empty(_NNZ, dtype=torch.float16, device=where)
+    problem = Problem(
+        _SIZE, _SIZE, _K, _NNZ, torch.float16, torch.float16, "ieee", torch.int32, None, where
+    )
+    launch = gather.prepare(KERNELS["row_gather"], Nonzeros(rows, cols, None), problem, device)
+    bound = launch.bind(a, b_t)
+    return lambda kept=(rows, cols, a, b_t): bound(0, out.data_ptr(), 1.0)  # type: ignore[misc]
+
+
+def _copying(where: torch.device) -> Callable[[], object]:
+    source, target = torch.zeros(2, _COPIED // 2, dtype=torch.int8, device=where)
+    return lambda: target.copy_(source)
+
+
+def _multiplying(where: torch.device) -> Callable[[], object]:
+    a, b, c = torch.ones(3, _PRODUCT, _PRODUCT, dtype=torch.float16, device=where)
+    return lambda: torch.mm(a, b, out=c)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """The quickest of a few runs, after one that does not count."""
+    work()
+    times: list[float] = []
+    for _ in range(_REPEATS):
+        begin, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3)
+    return min(times)

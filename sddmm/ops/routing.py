@@ -1,0 +1,81 @@
+"""Decides whether a call may read its tensors' memory directly or must go to the torch operator.
+
+The direct way costs some microseconds less. It is open to plain tensors in plain eager execution
+only. Everything that observes or changes what operators do (torch.compile, export, make_fx, jit
+tracing, torch.func, dispatch and function modes, forward-mode AD, autocast, tensor subclasses)
+must see `torch.ops.sddmm.sddmm`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import (  # bound here, as every call asks
+    _are_functorch_transforms_active,
+    _dispatch_tls_is_dispatch_key_included,
+    _get_tracing_state,
+    _is_any_autocast_enabled,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+from sddmm.operands import unchanged
+from sddmm.sparse.pattern import SparsePattern
+
+# Gives what torch.compile has each Python frame compiled by; None or False where it does not.
+dynamo_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
+
+# What S may be in a graph of torch.compile, which takes no sparse tensors.
+TRACEABLE = (SparsePattern, tuple)
+
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+_PLAIN_TYPES = frozenset({Tensor, Parameter})
+
+
+def is_plain(a: Any, b: Any) -> bool:
+    """Whether torch runs eagerly, and these operands, if tensors, are no subclass's."""
+    if is_intercepted() or _is_any_autocast_enabled():
+        return False
+    return not (is_subclass(a) or is_subclass(b))
+
+
+def must_be_seen(S: Any, give_back: Any) -> bool:
+    """Whether a call that is not plain goes to the operator, with S and this end of its result.
+
+    Autocast alone does not reach numpy operands and scipy or cupyx matrices, which hold no
+    bfloat16: they are computed as they are.
+    """
+    if is_intercepted():
+        return True
+    package = type(S).__module__.partition(".")[0]
+    return give_back is unchanged and package not in ("scipy", "cupyx")
+
+
+def is_subclass(x: Any) -> bool:
+    """Whether x is a tensor of a class that may hold no data of its own, as a FakeTensor."""
+    return type(x) not in _PLAIN_TYPES and isinstance(x, Tensor)
+
+
+def is_intercepted() -> bool:
+    """Whether something other than autocast compiles, traces, transforms or observes operators."""
+    return (
+        is_dynamo_compiling()
+        or _len_torch_dispatch_stack() > 0
+        or _are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or _get_tracing_state() is not None
+        or _dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)
+        or (_len_torch_function_stack() > 0 and _has_function_mode())
+    )
+
+
+def _has_function_mode() -> bool:
+    """Whether a mode other than the default device's intercepts torch functions."""
+    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())

@@ -1,0 +1,233 @@
+"""The front door: sddmm, sampled_addmm, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.compiler import is_dynamo_compiling
+
+from sddmm.operands import (
+    as_operands,
+    check_values,
+    differentiates,
+    oriented,
+    problem_of,
+    real_number,
+)
+from sddmm.ops import traced
+from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, must_be_seen
+from sddmm.plan import Plan, Prepared, prepare_once
+from sddmm.problem import Problem, make_problem
+from sddmm.sparse.containers import Sampling, read
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.sparse.torch_tensors import Parts
+
+# Kinds of operands whose plans a pattern remembers without asking again what they are.
+_MOST_CALLS = 64
+
+
+def sddmm(
+    S: Any,
+    a: Any,
+    b: Any,
+    *,
+    alpha: float = 1.0,
+    scale: bool = True,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+) -> Any:
+    """Sampled dense-dense matrix product: alpha * (a @ b) at S's nonzeros, times S's values.
+
+    S: an m x n torch sparse COO or CSR tensor; a scipy.sparse (or cupyx) coo, csr or csc matrix or
+        array; a `SparsePattern`; or the COO tuple (row_indices, col_indices, shape). Indices int32
+        or int64, in any order; duplicates are sampled each.
+    a: (m, k), b: (k, n); or (h, m, k) and (h, k, n) for h heads over one pattern. Any strides.
+        float16, bfloat16, float32 or float64, the same for both and for S's values; torch tensors
+        on S's device, or numpy arrays. b is read as (n, k) rows: the transpose `bt.mT` of a
+        contiguous (n, k) tensor is taken without a copy.
+    scale: multiply by S's values, where S has any.
+    out_dtype: of the result; the operands' if None. Half types accumulate in float32.
+    precision: "ieee", or for float32 the least exact arithmetic to accept: "tf32x3" or "tf32".
+
+    Returns S's kind with S's pattern, order and duplicates; the values, (nnz,), for a pattern or
+    a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
+    a and b are. Differentiable in a, b and S's values; once only through a torch sparse result,
+    whose second derivatives torch loses. The same call gives the same bits; its gradients on a GPU
+    do not: torch's CSR product adds with atomics.
+
+    What is prepared for torch indices is kept while they live (`cache_info`, `set_cache_limit`,
+    `clear_cache`) and used for as long as they hold the same indices. Of a tuple's tensors torch
+    counts the changes; the indices of a torch sparse tensor are compared at every call, which waits
+    for the GPU and cannot be captured in a CUDA graph. A `SparsePattern` or a `plan` spares both.
+    With numpy or scipy indices each call prepares anew. (SparsePattern tells which changes torch
+    cannot count.)
+
+    alpha is a real number, or a 0-dim tensor without gradient, which is read (and waits for the
+    GPU). Autocast casts the operands as torch.mm's, but neither numpy's nor those of a scipy or
+    cupyx S. torch.compile takes the call into its graph with a pattern or a tuple as S. It takes no
+    sparse tensor into a graph: such a call breaks the graph, and raises with fullgraph=True.
+    torch.export likewise; make_fx, jit.trace and vmap see the operator, but torch makes no CSR
+    tensor of its result there. Forward mode (forward_ad, torch.func.jvp) and torch.func.grad raise
+    NotImplementedError.
+
+    Raises TypeError or ValueError, naming the argument, for operands that do not fit S or each
+    other, indices out of range, and kinds, dtypes or devices that are not supported.
+    """
+    if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
+        return _untraced_sddmm(
+            S, a, b, alpha=alpha, scale=scale, out_dtype=out_dtype, precision=precision
+        )
+    a, b, give_back = as_operands(a, b)
+    alpha = real_number(alpha, "alpha")
+    if not is_plain(a, b) and must_be_seen(S, give_back):
+        parts = traced.parts_of(S)
+        result = traced.sampled(parts, a, b, alpha, scale, out_dtype, precision)
+        return _give(parts, result, give_back)
+    sampling = read(S)
+    values = sampling.values if scale else None
+    pattern, made, a, b = _fitted(sampling, a, b, values, out_dtype, precision)
+    result = _sampled(pattern, made, a, b, values, alpha)
+    return _give(sampling, result, give_back)
+
+
+def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+    """beta * S + alpha * (a @ b) at S's nonzeros: torch.sparse.sampled_addmm for any S with values.
+
+    Arguments, kinds and errors as in `sddmm`; S's values are added here, not multiplied. With
+    beta = 0 they are not read, so NaN in them does not spread. Of half types the sum alone is
+    rounded. Where torch's function differs: it takes CSR tensors only, batches of them too, but not
+    COO; with operands of several heads it returns a batch of CSR tensors, and this function the
+    values, (h, nnz); its arguments are named input, mat1, mat2 and out, and here there is no out.
+    """
+    if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
+        return _untraced_sampled_addmm(S, a, b, beta=beta, alpha=alpha)
+    a, b, give_back = as_operands(a, b)
+    beta, alpha = real_number(beta, "beta"), real_number(alpha, "alpha")
+    if not is_plain(a, b) and must_be_seen(S, give_back):
+        parts = traced.parts_of(S)
+        return _give(parts, traced.sampled_addmm(parts, a, b, beta, alpha), give_back)
+    sampling = read(S)
+    values = traced.require_values(sampling.values)
+    read_values = values if beta != 0 else None
+    wide = traced.sum_dtype(a.dtype, beta)
+    pattern, made, a, b = _fitted(sampling, a, b, read_values, wide, "ieee")
+    result = _sampled(pattern, made, a, b, None, alpha)
+    return _give(sampling, traced.add_scaled(result, beta, values).to(a.dtype), give_back)
+
+
+# torch.compile takes no sparse tensor into a graph and runs such calls between two graphs. It must
+# not look into them: its tracer fails on views of sparse tensors.
+_untraced_sddmm = _disable_dynamo(sddmm)
+_untraced_sampled_addmm = _disable_dynamo(sampled_addmm)
+
+
+def plan(
+    S: Any,
+    *,
+    k: int,
+    dtype: torch.dtype,
+    heads: int | None = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    alpha: float = 1.0,
+    scale: bool = True,
+    backend: str | None = None,
+    kernel: str | None = None,
+) -> Plan:
+    """Do S's part of the work once: `plan(S, k=k, dtype=a.dtype).run(a, b)` gives sddmm's values.
+
+    S, out_dtype, precision, alpha, scale: as in `sddmm`; S's values are referenced, not copied, and
+    so are the index tensors of a tuple; a torch sparse tensor's are copied, as not all changes of
+    them are counted. A SparsePattern keeps what is prepared for it.
+    k, dtype, heads: of the operands to come. backend: "cuda", "cpu", "torch_csr" or "reference" to
+    demand one, whose refusal is then a ValueError; by default the first that does not refuse.
+    kernel: demand one GPU kernel by its name, or "hybrid"; by default the one that a cost model
+        takes for the quickest. `explain()` lists them all.
+
+    `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` tells what
+    was chosen and why.
+    """
+    alpha = real_number(alpha, "alpha")
+    if is_dynamo_compiling():
+        raise RuntimeError(
+            "torch.compile cannot trace sddmm.plan, which reads S; make the plan outside and call "
+            "its run inside, or call sddmm"
+        )
+    sampling = read(S, known=False)
+    pattern = sampling.kept()
+    problem = make_problem(
+        pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
+    )
+    values = sampling.values if scale else None
+    if values is not None:
+        check_values(values, problem)
+        values = traced.without_base(values)
+    made = prepare_once(pattern, problem, backend, kernel)
+    owner = S if isinstance(S, Tensor) else None
+    return Plan(pattern, made, alpha, values, sampling.transposed, sampling.source, owner)
+
+
+def _sampled(
+    pattern: SparsePattern,
+    made: Prepared,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    alpha: float,
+) -> Tensor:
+    if differentiates(a, b, values):
+        return Plan(pattern, made, alpha, values).sample(a, b)
+    return made.compute(a, b, values, alpha)
+
+
+def _fitted(
+    sampling: Sampling,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    out_dtype: torch.dtype | None,
+    precision: str,
+) -> tuple[SparsePattern, Prepared, Tensor, Tensor]:
+    """What is prepared for these operands, and they as it takes them; all is checked here.
+
+    What was checked once is not again: the pattern remembers operands like these.
+    """
+    pattern = sampling.pattern
+    a, b = oriented(a, b, pattern, sampling.transposed)
+    like = (a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout)
+    call = (like, out_dtype, precision, sampling.foreign)
+    known: dict[Any, Prepared] = pattern.derive("calls", dict)
+    made = known.get(call)
+    if made is None:
+        problem = problem_of(pattern, a, b, out_dtype, precision)
+        made = prepare_once(pattern, problem, reuse=not sampling.foreign)
+        if len(known) >= _MOST_CALLS:
+            known.clear()
+        known[call] = made
+    if values is not None:
+        check_values(values, made.problem)
+    if sampling.foreign:
+        _check_foreign(made.problem, a, b)
+    return pattern, made, a, b
+
+
+def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
+    if problem.out_dtype.itemsize == 2 and problem.heads is None:
+        raise TypeError(
+            f"S is a scipy or cupyx matrix, which cannot hold {problem.out_dtype}; "
+            f"pass out_dtype=torch.float32"
+        )
+    if differentiates(a, b):
+        raise ValueError(
+            "S is a scipy or cupyx matrix, which cannot carry gradients, and an operand requires "
+            "grad; give S as a torch sparse tensor or a SparsePattern, or call under torch.no_grad"
+        )
+
+
+def _give(sampling: Sampling | Parts, values: Tensor, give_back: Callable[[Tensor], Any]) -> Any:
+    """S's kind; with heads the bare values, as one matrix cannot hold them."""
+    return sampling.wrap(give_back(values)) if values.dim() == 1 else give_back(values)

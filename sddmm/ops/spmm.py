@@ -1,0 +1,78 @@
+"""SpMM, the companion of SDDMM that its gradients are made of: torch's sparse CSR product."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sddmm.sparse.pattern import Grouping, SparsePattern
+
+
+def spmm(pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool) -> Tensor:
+    """The product of the sparse matrix of these values (or of its transpose) and `dense`.
+
+    values: ([heads,] nnz); dense: ([heads,] n, d), or ([heads,] m, d) to a transpose. The result
+    has dense's dtype. Products and sums are of the wider dtype of the two, float32 at least, and
+    the result is rounded once.
+    """
+    rows, columns = reversed(pattern.shape) if transpose else pattern.shape
+    if dense.shape[-2] != columns or values.shape[-1] != pattern.nnz:
+        raise ValueError(
+            f"spmm of a {rows}x{columns} matrix with {pattern.nnz} nonzeros cannot take "
+            f"values {tuple(values.shape)} and dense {tuple(dense.shape)}"
+        )
+    out = dense.new_zeros((*dense.shape[:-2], rows, dense.shape[-1]))
+    if out.numel() == 0 or pattern.nnz == 0:
+        return out
+    dtype = _compute_dtype(values, dense)
+    grouping = pattern.by_column if transpose else pattern.by_row
+    weights = (values if grouping.order is None else values[..., grouping.order]).to(dtype)
+    flat_out, flat_dense = out.view(-1, *out.shape[-2:]), dense.reshape(-1, *dense.shape[-2:])
+    flat_weights = weights.reshape(-1, pattern.nnz)
+    size = padded_size((rows, columns), pattern.nnz)
+    for target, head_weights, head in zip(flat_out, flat_weights, flat_dense, strict=True):
+        head = head.to(dtype)
+        if size[1] > columns:  # pad copies, even where it adds nothing
+            head = torch.nn.functional.pad(head, (0, 0, 0, size[1] - columns))
+        target.copy_((_csr(grouping, head_weights, size) @ head)[:rows])
+    return out
+
+
+def padded_size(size: tuple[int, int], nnz: int) -> tuple[int, int]:
+    """The size, or a larger one of at least `nnz` positions: cuSPARSE takes no more nonzeros.
+
+    Duplicates may be more than positions. To merge them is wrong where the dense operand holds an
+    infinity: two weights of opposite signs make NaN of it, their sum does not.
+    """
+    if nnz <= size[0] * size[1]:
+        return size
+    side = math.isqrt(nnz - 1) + 1
+    return max(size[0], side), max(size[1], side)
+
+
+def _compute_dtype(values: Tensor, dense: Tensor) -> torch.dtype:
+    # torch's CPU SpMM has no half types, and cuSPARSE adds partial sums of halves as halves.
+    return torch.promote_types(torch.promote_types(values.dtype, dense.dtype), torch.float32)
+
+
+def _csr(grouping: Grouping, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """The sparse matrix, with empty rows at its end where `size` has more than the grouping."""
+    compressed = grouping.compressed
+    empty_rows = size[0] + 1 - compressed.shape[0]
+    if empty_rows:
+        compressed = torch.cat([compressed, compressed[-1:].expand(empty_rows)])
+    return torch.sparse_csr_tensor(
+        compressed, grouping.minor.to(compressed.dtype), values, size,
+        device=values.device, check_invariants=False,
+    )  # fmt: skip
+
+
+def spmm_fake(
+    rows: Tensor, cols: Tensor, values: Tensor, dense: Tensor, *, m: int, n: int, **options: Any
+) -> Tensor:
+    """What `torch.ops.sddmm.spmm` returns, without data."""
+    size = n if options.get("transpose", False) else m
+    return dense.new_empty((*dense.shape[:-2], size, dense.shape[-1]))

@@ -1,0 +1,183 @@
+"""The calls that go to the torch operator (`routing.py`): nothing is remembered of S.
+
+The operator gets S's index tensors as they are. Only what a tensor says of itself (shape, dtype,
+device, layout) is looked at, so that tracers follow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+
+from sddmm.operands import check_fit, check_operands, differentiates, oriented, unchanged
+from sddmm.ops.autocast import autocast_dtype
+from sddmm.sparse.indices import index_tensor, require_alike
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.sparse.torch_tensors import Parts, check_gradient_order, parts_of_tensor
+
+if TYPE_CHECKING:
+    from sddmm.plan import Plan
+
+
+def parts_of(S: Any) -> Parts:
+    """The parts of a torch CSR or COO tensor, a SparsePattern or a tuple of COO indices."""
+    if isinstance(S, SparsePattern):
+        return Parts(S.major_indices, S.col_indices, S.is_csr, S.shape, None, unchanged)
+    if isinstance(S, tuple) and len(S) == 3:
+        rows, cols, shape = S
+        _check_indices(rows, cols)
+        m, n = shape
+        return Parts(rows, cols, False, (m, n), None, unchanged)
+    if isinstance(S, Tensor):
+        parts = parts_of_tensor(S)
+        if S.grad_fn is not None and parts.compressed:
+            pattern = SparsePattern.from_csr(parts.rows, parts.cols, parts.shape, copy=False)
+            check_gradient_order(S, pattern)
+        return parts
+    raise TypeError(
+        f"where torch compiles, traces, transforms or observes operators, S must be a torch sparse "
+        f"COO or CSR tensor, a SparsePattern, or the tuple (row_indices, col_indices, shape); "
+        f"got {type(S)}"
+    )
+
+
+def sampled(
+    parts: Parts,
+    a: Tensor,
+    b: Tensor,
+    alpha: float,
+    scale: bool = True,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+) -> Tensor:
+    """The values that `sddmm.sddmm` returns."""
+    check_operands(a, b, alike=False)
+    check_fit(a, b, parts.shape, parts.rows.device)
+    result: Tensor = torch.ops.sddmm.sddmm(
+        parts.rows,
+        parts.cols,
+        a,
+        b,
+        parts.values if scale else None,
+        compressed=parts.compressed,
+        alpha=alpha,
+        out_dtype=out_dtype,
+        precision=precision,
+    )
+    return result
+
+
+def sampled_addmm(parts: Parts, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    """The values that `sddmm.sampled_addmm` returns."""
+    values = require_values(parts.values)
+    dtype = autocast_dtype(a.dtype, a.device)
+    if beta != 0 and autocast_dtype(values.dtype, values.device) != dtype:
+        raise TypeError(f"S has values of {values.dtype} and a @ b is {dtype}; convert one")
+    result = sampled(parts, a, b, alpha, scale=False, out_dtype=sum_dtype(dtype, beta))
+    return add_scaled(result, beta, values.to(dtype)).to(dtype)
+
+
+def run(plan: Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+    """What `Plan.run` returns."""
+    problem, prepared = plan.problem, plan.prepared
+    pattern = plan.pattern if plan._source is None else plan._source
+    a, b = oriented(a, b, pattern, plan.transposed)
+    check_operands(a, b, alike=False)
+    _check_planned(plan, a, b)
+    if out is not None:
+        plan.check_out(out)
+    if not is_dynamo_compiling():  # which takes no sparse tensor
+        plan.check_owner()
+    values: Tensor = torch.ops.sddmm.sddmm(
+        pattern.major_indices,
+        pattern.col_indices,
+        a,
+        b,
+        plan.values,
+        compressed=pattern.is_csr,
+        alpha=plan.alpha,
+        # Half operands, under autocast, have half results as in `sddmm`.
+        out_dtype=None if problem.out_dtype == problem.dtype else problem.out_dtype,
+        precision=problem.precision,
+        backend=prepared.forced,
+        kernel_name=prepared.kernel,
+    )
+    if out is None:
+        return values
+    if differentiates(a, b, plan.values):
+        raise ValueError("out= cannot be differentiated; call run without out")
+    return out.copy_(values)
+
+
+def require_values(values: Tensor | None) -> Tensor:
+    if values is None:
+        raise ValueError(
+            "S must have values for sampled_addmm, got a bare pattern; use sddmm, or give values"
+        )
+    return values
+
+
+def sum_dtype(dtype: torch.dtype, beta: float) -> torch.dtype | None:
+    """Of the products that beta * S is added to: a half type may not hold them, but the sum."""
+    return torch.float32 if beta != 0 and dtype.itemsize == 2 else None
+
+
+def add_scaled(result: Tensor, beta: float, values: Tensor) -> Tensor:
+    """result + beta * values; with beta = 0 values are not read, and have zeros as gradient."""
+    if beta != 0:
+        return result + beta * values.to(result.dtype)
+    if not differentiates(values):
+        return result
+    nothing = torch.ones(values.shape, dtype=torch.bool, device=values.device)
+    return result + values.masked_fill(nothing, 0.0)
+
+
+def without_base(values: Tensor) -> Tensor:
+    """The same memory and gradient, but not as a view of a sparse tensor, which Dynamo cannot
+    take as input of a graph."""
+    if values._base is None or values._base.layout == torch.strided:
+        return values
+    same: Tensor = _Same.apply(values)  # type: ignore[no-untyped-call]
+    return same
+
+
+class _Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def _check_indices(rows: Any, cols: Any) -> None:
+    for name, indices in (("row_indices", rows), ("col_indices", cols)):
+        if not isinstance(indices, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, got {type(indices)}")
+        index_tensor(indices, name)
+    require_alike(rows, "row_indices", cols)
+    if rows.shape[0] != cols.shape[0]:
+        raise ValueError(
+            f"row_indices and col_indices must have one entry per nonzero each, "
+            f"got {rows.shape[0]} and {cols.shape[0]}"
+        )
+
+
+def _check_planned(plan: Plan, a: Tensor, b: Tensor) -> None:
+    """The operands must be those that the plan was made for, once autocast has cast them."""
+    problem = plan.problem
+    check_fit(a, b, plan.pattern.shape, plan.pattern.device)
+    planned = autocast_dtype(problem.dtype, problem.device)
+    dtype = autocast_dtype(a.dtype, problem.device)
+    if dtype != planned:
+        raise ValueError(f"the plan was made for dtype={planned}, a and b have dtype={dtype}")
+    heads = a.shape[0] if a.dim() == 3 else None
+    if a.shape[-1] != problem.k or heads != problem.heads:
+        raise ValueError(
+            f"the plan was made for k={problem.k}, heads={problem.heads}; "
+            f"a and b have k={a.shape[-1]}, heads={heads}"
+        )

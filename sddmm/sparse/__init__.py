@@ -1,0 +1,1 @@
+"""What S is: patterns, their indices, and the containers they come in."""

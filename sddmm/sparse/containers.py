@@ -1,0 +1,120 @@
+"""The containers that S may be, and how a result becomes the same kind again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sddmm.cache import PATTERNS
+from sddmm.operands import from_numpy, to_numpy, unchanged
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.sparse.torch_tensors import KINDS, check_gradient_order, parts_of_tensor
+
+
+class Sampling(NamedTuple):
+    """What S says: its pattern, its values (or None), and how to wrap new values like S.
+
+    `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
+    `foreign`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
+    memory, which the pattern is over, may change unseen.
+    `source`: the pattern over a sparse tensor's own indices, whose counted changes tell when to
+    look at them again; None where `pattern` itself tells.
+    """
+
+    pattern: SparsePattern
+    values: Tensor | None
+    wrap: Callable[[Any], Any]
+    transposed: bool = False
+    foreign: bool = False
+    source: SparsePattern | None = None
+
+    def kept(self) -> SparsePattern:
+        """The pattern for what outlives the call: of its own memory, if changes go unseen."""
+        return self.pattern.clone() if self.foreign else self.pattern
+
+
+def read(S: Any, known: bool = True) -> Sampling:
+    """The sampling that S, of any supported kind, stands for.
+
+    known: whether a SparsePattern or a tuple may stand for a remembered pattern of the very same
+    indices, whose plans were made before.
+    """
+    if isinstance(S, SparsePattern):
+        if not known:
+            return Sampling(S, None, unchanged)
+        # Asked once, as asking takes microseconds. S must not hold itself: it would not be freed.
+        other = S.derive("same", lambda: _other_than(S, PATTERNS.of_pattern(S)))
+        return Sampling(S if other is None else other, None, unchanged)
+    if isinstance(S, Tensor):
+        return _from_torch(S)
+    if isinstance(S, tuple) and len(S) == 3:
+        if known and isinstance(S[0], Tensor) and isinstance(S[1], Tensor):
+            pattern = PATTERNS.of_tensors(SparsePattern.from_coo(*S, copy=False))
+            return Sampling(pattern, None, unchanged)
+        return Sampling(SparsePattern.from_coo(*S), None, unchanged)
+    package = type(S).__module__.partition(".")[0]
+    if package in ("scipy", "cupyx") and getattr(S, "format", None) in ("coo", "csr", "csc"):
+        return _from_scipy_like(S)
+    raise TypeError(f"S must be {KINDS}; got {_described(S, package)}")
+
+
+def _described(S: Any, package: str) -> str:
+    """What S is, and how to make something of it that is taken."""
+    if hasattr(S, "format"):
+        return f"a {package} matrix of format {S.format}; convert it with S.tocsr()"
+    if isinstance(S, (tuple, list)):
+        return f"a {type(S).__name__} of {len(S)}; a COO tuple has two index tensors and a shape"
+    return repr(type(S))
+
+
+def _other_than(S: SparsePattern, pattern: SparsePattern) -> SparsePattern | None:
+    return None if pattern is S else pattern
+
+
+def _from_torch(S: Tensor) -> Sampling:
+    parts = parts_of_tensor(S)
+    make = SparsePattern.from_csr if parts.compressed else SparsePattern.from_coo
+    pattern = make(parts.rows, parts.cols, parts.shape, copy=False)
+    kept = PATTERNS.of_sparse(pattern, S)
+    check_gradient_order(S, kept)
+    return Sampling(kept, parts.values, parts.wrap, source=pattern)
+
+
+def _from_scipy_like(S: Any) -> Sampling:
+    """scipy.sparse and cupyx.scipy.sparse share their names; dlpack shares the memory."""
+    if len(S.shape) != 2:
+        raise ValueError(f"S must be a 2-D sparse matrix or array, got shape {S.shape}")
+    on_gpu = type(S).__module__.startswith("cupyx")
+
+    def tensor(array: Any, name: str) -> Tensor:
+        return torch.utils.dlpack.from_dlpack(array) if on_gpu else from_numpy(array, name)
+
+    def wrap(new: Any) -> Any:
+        if isinstance(new, Tensor):
+            new = _to_cupy(new) if on_gpu else to_numpy(new)
+        # Copies, as in scipy's own arithmetic: their matrices are changed in place at times.
+        if S.format == "coo":
+            result = type(S)((new, (S.row.copy(), S.col.copy())), shape=S.shape)
+            result.has_canonical_format = S.has_canonical_format
+            return result
+        return type(S)((new, S.indices.copy(), S.indptr.copy()), shape=S.shape)
+
+    values = tensor(S.data, "S")
+    if S.format == "coo":
+        rows, cols = (tensor(x, "S's indices") for x in (S.row, S.col))
+        pattern = SparsePattern.from_coo(rows, cols, S.shape, copy=False)
+    else:
+        shape = S.shape[::-1] if S.format == "csc" else S.shape
+        crow, cols = (tensor(x, "S's indices") for x in (S.indptr, S.indices))
+        pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
+    transposed = S.format == "csc"
+    return Sampling(pattern, values, wrap, transposed, foreign=True)
+
+
+def _to_cupy(values: Tensor) -> Any:
+    import cupy
+
+    return cupy.from_dlpack(values.detach())

@@ -1,0 +1,93 @@
+"""Torch sparse tensors taken apart into what the operators take, and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sddmm.sparse.csr_values import csr_tensor
+from sddmm.sparse.pattern import SparsePattern
+
+KINDS = (
+    "a torch sparse COO or CSR tensor, a scipy.sparse or cupyx coo, csr or csc matrix or array, "
+    "a SparsePattern, or the tuple (row_indices, col_indices, shape)"
+)
+
+
+class Parts(NamedTuple):
+    """S as the operator takes it: its indices (CSR if `compressed`), shape and values, and how to
+    wrap new values like S."""
+
+    rows: Tensor
+    cols: Tensor
+    compressed: bool
+    shape: tuple[int, int]
+    values: Tensor | None
+    wrap: Callable[[Tensor], Any]
+
+
+def parts_of_tensor(S: Tensor) -> Parts:
+    """The parts of a torch CSR or COO tensor. Its data is not read."""
+    if S.layout not in (torch.sparse_coo, torch.sparse_csr):
+        raise TypeError(f"S must be {KINDS}; got {_other_layout(S)}")
+    if S.dim() != 2 or S.dense_dim():
+        raise ValueError(
+            f"S must be a 2-D sparse tensor without dense dimensions, got shape {tuple(S.shape)}; "
+            f"call once for each matrix of a batch, or give operands with heads over one matrix"
+        )
+    shape = (S.shape[0], S.shape[1])
+    return _of_csr(S, shape) if S.layout == torch.sparse_csr else _of_coo(S, shape)
+
+
+def check_gradient_order(S: Tensor, pattern: SparsePattern) -> None:
+    """Refuse a CSR tensor whose values would get each other's gradients; `pattern` is S's."""
+    if S.layout == torch.sparse_csr and S.grad_fn is not None and not pattern.is_canonical:
+        raise ValueError(
+            "S is a CSR tensor made of values that require grad, with unsorted columns or "
+            "duplicates, whose gradient torch returns in another order; sort its columns, or "
+            "multiply the values in yourself (scale=False)"
+        )
+
+
+def _of_csr(S: Tensor, shape: tuple[int, int]) -> Parts:
+    crow, cols = S.crow_indices(), S.col_indices()
+
+    def wrap(new: Tensor) -> Tensor:
+        return csr_tensor(new, crow, cols, shape)
+
+    return Parts(crow, cols, True, shape, S.values(), wrap)
+
+
+def _of_coo(S: Tensor, shape: tuple[int, int]) -> Parts:
+    coalesced = S.is_coalesced()
+    if S.requires_grad and not coalesced:
+        raise ValueError(
+            "S is an uncoalesced COO tensor that requires grad, which torch cannot "
+            "differentiate; coalesce it, or multiply the values in yourself (scale=False)"
+        )
+    # Coalescing would sort and merge: S's own order and duplicates stay.
+    indices = S._indices()
+
+    def wrap(new: Tensor) -> Tensor:
+        return torch.sparse_coo_tensor(
+            indices, new, shape,
+            device=new.device, is_coalesced=coalesced, check_invariants=False,
+        )  # fmt: skip
+
+    values = S.values() if coalesced else S._values()
+    return Parts(indices[0], indices[1], False, shape, values, wrap)
+
+
+def _other_layout(S: Tensor) -> str:
+    """What a torch tensor of a layout that is not taken is, and what to give instead."""
+    if S.layout != torch.strided:
+        return f"a torch tensor of layout {S.layout}; convert it with S.to_sparse_csr()"
+    if S.dim() == 2 and S.shape[0] == 2 and not S.is_floating_point():
+        return (
+            "a dense 2 x E tensor of integers; if it is an edge_index, give the tuple "
+            "(edge_index[0], edge_index[1], (m, n)), whose first entry are the rows"
+        )
+    return "a dense torch tensor; convert a mask with S.to_sparse_csr()"
