@@ -19,12 +19,8 @@ from torch import Tensor
 
 from gemm_core.runtime.launch import Parameters
 from gemm_core.runtime.tensor_map import fits
-from sddmm.backends.cuda import analysis, comparison, loader
 from sddmm.backends.cuda import device_model as rates
-from sddmm.backends.cuda.kernels import tile
-from sddmm.backends.cuda.kernels.row_gather import host as gather
-from sddmm.backends.cuda.kernels.tile_wgmma import host as tile_tma
-from sddmm.backends.cuda.kernels.windows import host as windows
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec
 
 COMPILER = shutil.which("g++")
@@ -66,12 +62,13 @@ def _library(folder: Path, spec: KernelSpec, macros: Any) -> Any:
 def use(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Every family launches on the CPU."""
 
-    def loaded(spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Callable[..., None]:
+    def load_kernel(
+        spec: KernelSpec, macros: Any, parameters: Any, index: int
+    ) -> Callable[..., None]:
         return CpuKernel(folder, spec, macros, parameters)
 
-    for module in (analysis, comparison, gather, tile, tile_tma, windows):
-        monkeypatch.setattr(module, "loaded", loaded)
-    monkeypatch.setattr(tile_tma, "tensor_map", tensor_map)
+    monkeypatch.setattr(loader, "load_kernel", load_kernel)
+    monkeypatch.setattr(loader, "tensor_map", tensor_map)
     monkeypatch.setattr(rates, "speed", lambda device: None)  # an H200's, as it is known
 
 

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import INT, LONG, POINTER, UINT, wait
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import TileProfile
 from sddmm.backends.cuda.layouts import TileStarts, int32
-from sddmm.backends.cuda.loader import address, loaded
+from sddmm.backends.cuda.loader import address
 from sddmm.backends.cuda.spec import KernelSpec, macros
 from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
@@ -219,7 +220,7 @@ def _tools(
     place: torch.device, index: int, narrow: bool, csr: bool
 ) -> tuple[Callable[..., None], _Mailbox]:
     """The kernel for such indices, and where it leaves what it finds; looked up together."""
-    kernel = loaded(ANALYSE, macros_of(narrow, csr), AnalyseArguments, index)
+    kernel = loader.load_kernel(ANALYSE, macros_of(narrow, csr), AnalyseArguments, index)
     return kernel, _Mailbox(place)
 
 

@@ -13,7 +13,7 @@ import torch
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import LONG, POINTER, wait
-from sddmm.backends.cuda.loader import loaded
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, macros
 from sddmm.sparse.pattern import SparsePattern
 
@@ -102,7 +102,7 @@ class _Answer(threading.local):
 def _tools(
     place: torch.device, index: int, dtype: torch.dtype
 ) -> tuple[Callable[..., None], _Answer]:
-    kernel: Any = loaded(SAME_INDICES, macros_of(dtype), SameIndicesArguments, index)
+    kernel: Any = loader.load_kernel(SAME_INDICES, macros_of(dtype), SameIndicesArguments, index)
     return kernel, _Answer(place)
 
 

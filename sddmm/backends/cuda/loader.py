@@ -16,8 +16,11 @@ from torch import Tensor
 from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel
 from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import Kernel, Parameters
+from gemm_core.runtime.tensor_map import tensor_map
 from sddmm.backends.cuda.spec import ELEMENTS, KernelSpec
 from sddmm.problem import Problem
+
+__all__ = ["load_kernel", "tensor_map"]  # the seam; all else is imported by name
 
 INCLUDE = (INCLUDE_FOLDER, Path(__file__).parent / "include")
 
@@ -70,13 +73,17 @@ def rows_are_contiguous(x: Tensor) -> bool:
 
 
 @functools.cache
-def loaded(
-    spec: KernelSpec, macros: tuple[tuple[str, str], ...], parameters: Any, index: int
+def load_kernel(
+    spec: KernelSpec, macros: tuple[tuple[str, str], ...], parameters: Any, device_index: int
 ) -> Kernel:
-    """A kernel of a spec with these macros, compiled once and loaded once a device."""
-    code = compile_kernel(spec.path, dict(macros), device_of(index).arch, INCLUDE).code
+    """Compile a kernel with these macros and load it; once per device.
+
+    This is the only place where a source becomes a kernel. All callers look it up in this module,
+    as they do `tensor_map`, so a test that replaces both runs every kernel elsewhere.
+    """
+    code = compile_kernel(spec.path, dict(macros), device_of(device_index).arch, INCLUDE).code
     return Kernel(
-        spec.name, code, "sddmm_kernel", parameters, spec.threads, spec.shared_bytes, index
+        spec.name, code, "sddmm_kernel", parameters, spec.threads, spec.shared_bytes, device_index
     )
 
 

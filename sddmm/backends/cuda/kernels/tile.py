@@ -10,6 +10,7 @@ from torch import Tensor
 from gemm_core.ladder.spec import NEAR_BYTES
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import SortedRows, TileList, TileStarts, TileWork
 from sddmm.backends.cuda.loader import (
     Bound,
@@ -17,7 +18,6 @@ from sddmm.backends.cuda.loader import (
     address,
     alignment,
     bound,
-    loaded,
     pitch_of,
     placed,
     rows_are_contiguous,
@@ -64,7 +64,7 @@ def listed_starts(rows: SortedRows, tiles: TileList, m: int, device: Device) -> 
     """Of the tiles of a list alone."""
     count, (block_m, block_n) = tiles.length, tiles.block
     starts = torch.empty(count, block_m, 2, dtype=torch.int32, device=rows.cols.device)
-    loaded(BOUNDS, (), BoundsArguments, device.index)(
+    loader.load_kernel(BOUNDS, (), BoundsArguments, device.index)(
         -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),
         tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n,
     )  # fmt: skip
@@ -101,7 +101,7 @@ def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) 
         kernel = kernels.get(aligned)
         if kernel is None:
             made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
-            kernel = kernels[aligned] = loaded(spec, made, Arguments, device.index)
+            kernel = kernels[aligned] = loader.load_kernel(spec, made, Arguments, device.index)
         return bound(kernel, blocks, {
             **placed(a, b_t), **work_of(work), "head_out": problem.nnz, "m": problem.m,
             "n": problem.n, "k": problem.k,

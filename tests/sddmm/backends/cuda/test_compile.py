@@ -47,7 +47,7 @@ class Compiler:
         self.device = device
         self.cubins: dict[str, list[Cubin]] = {}
 
-    def loaded(self, spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Any:
+    def load_kernel(self, spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Any:
         cubin = compile_kernel(spec.path, dict(macros), self.device.arch, loader.INCLUDE)
         self.cubins.setdefault(spec.name, []).append(cubin)
         return mock.Mock(parameters=parameters)
@@ -57,9 +57,8 @@ class Compiler:
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Compiler]:
     def use(device: Device) -> Compiler:
         made = Compiler(device)
-        for module in (gather, tile, tile_tma, windows):
-            monkeypatch.setattr(module, "loaded", made.loaded)
-        monkeypatch.setattr(tile_tma, "tensor_map", lambda *_: bytes(128))
+        monkeypatch.setattr(loader, "load_kernel", made.load_kernel)
+        monkeypatch.setattr(loader, "tensor_map", lambda *_: bytes(128))
         return made
 
     return use

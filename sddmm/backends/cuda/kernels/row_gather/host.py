@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import gather_slice
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.loader import (
@@ -23,7 +24,6 @@ from sddmm.backends.cuda.loader import (
     address,
     alignment,
     bound,
-    loaded,
     placed,
     rows_are_contiguous,
     types,
@@ -103,7 +103,7 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
         threads = {"THREADS": spec.threads, "MIN_BLOCKS": blocks_per_sm}
         made = macros({**types(part), **shape, **threads})
-        kernel = loaded(spec, made, Arguments, device.index)
+        kernel = loader.load_kernel(spec, made, Arguments, device.index)
         chunk = chunk_of(part, count, device, 8 * int(shape["BATCHES"]))
         chunks = -(-count // chunk)
         return kernel, -(-chunks * heads // (spec.threads // 32)), chunk, chunks

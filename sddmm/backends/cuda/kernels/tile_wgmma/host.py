@@ -9,10 +9,11 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
-from gemm_core.runtime.tensor_map import TensorMap, fits, padded, tensor_map
+from gemm_core.runtime.tensor_map import TensorMap, fits, padded
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.tile import STARTS, work_of
 from sddmm.backends.cuda.layouts import TileWork
-from sddmm.backends.cuda.loader import Bound, Launch, bound, loaded, rows_are_contiguous, types
+from sddmm.backends.cuda.loader import Bound, Launch, bound, rows_are_contiguous, types
 from sddmm.backends.cuda.spec import KernelSpec, macros
 from sddmm.problem import Problem
 
@@ -56,15 +57,15 @@ def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) 
     def specialised(weighted: bool) -> Kernel:
         if weighted not in kernels:
             made = macros({**fixed, "WEIGHTED": weighted})
-            kernels[weighted] = loaded(spec, made, Arguments, device.index)
+            kernels[weighted] = loader.load_kernel(spec, made, Arguments, device.index)
         return kernels[weighted]
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
         # The blocks of a cluster may bring what they share, the longer side, by halves.
         shares_a = block_m > block_n
         maps = {
-            "a": tensor_map(a, block_m // _CLUSTER if shares_a else block_m, block_k),
-            "b": tensor_map(b_t, block_n if shares_a else block_n // _CLUSTER, block_k),
+            "a": loader.tensor_map(a, block_m // _CLUSTER if shares_a else block_m, block_k),
+            "b": loader.tensor_map(b_t, block_n if shares_a else block_n // _CLUSTER, block_k),
         }
 
         def made(weighted: bool) -> Bound:

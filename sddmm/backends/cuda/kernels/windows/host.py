@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.row_gather.host import pass_bytes, shape_of
 from sddmm.backends.cuda.layouts import WindowList
 from sddmm.backends.cuda.loader import (
@@ -15,7 +16,6 @@ from sddmm.backends.cuda.loader import (
     Launch,
     alignment,
     bound,
-    loaded,
     placed,
     rows_are_contiguous,
     types,
@@ -55,7 +55,7 @@ def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device
         kernel = kernels.get(step)
         if kernel is None:
             made = macros({**types(problem), **shape_of(problem, step), "THREADS": spec.threads})
-            kernel = kernels[step] = loaded(spec, made, Arguments, device.index)
+            kernel = kernels[step] = loader.load_kernel(spec, made, Arguments, device.index)
         return bound(kernel, chunks * heads, {
             **placed(a, b_t), "rows": work.rows.data_ptr(), "slots": work.slots.data_ptr(),
             "order": work.order.data_ptr(), "starts": work.starts.data_ptr(),
