@@ -50,6 +50,20 @@ def _layout(types: tuple[Any, ...] | type[ctypes.Structure]) -> _Layout:
     return _Layout(block, struct.Struct("@" + "".join(codes)), fields, parameters)
 
 
+def parameter_macros(types: tuple[Any, ...] | type[ctypes.Structure]) -> dict[str, str]:
+    """Macros by which gemm_core/parameters.cuh compares the kernel's parameters with these.
+
+    A field of a nested struct of the kernel carries a dotted name here, as in C++: "tiles.count".
+    """
+    if not isinstance(types, type):
+        return {"PARAMETER_SIZES": ", ".join(str(ctypes.sizeof(kind)) for kind in types)}
+    offsets = {name: getattr(types, name).offset for name, *_ in types._fields_}
+    return {
+        "PARAMETER_BYTES": str(ctypes.sizeof(types)),
+        "PARAMETER_FIELDS": " ".join(f"GEMM_CORE_FIELD({n}, {at})" for n, at in offsets.items()),
+    }
+
+
 class Parameters(threading.local):
     """A thread's own copy of the parameters of a launch, made once.
 

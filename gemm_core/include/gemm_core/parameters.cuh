@@ -1,0 +1,43 @@
+// Compile-time checks that the host packs a kernel's parameters as the kernel reads them. The host
+// describes its layout by macros (gemm_core/runtime/launch.py: parameter_macros).
+#pragma once
+
+// For a kernel that takes one struct; stands after the struct. PARAMETER_BYTES: the size of the host's
+// struct. PARAMETER_FIELDS: GEMM_CORE_FIELD(name, offset) for each of its fields. The host writes
+// `inner.x` for field x of the nested struct `inner`.
+#define GEMM_CORE_CHECK_STRUCT(Struct)                                            \
+  static_assert(sizeof(Struct) == PARAMETER_BYTES,                                \
+                "the kernel and the host disagree on the size of the parameters"); \
+  namespace parameters_of_the_host {                                              \
+  using Parameters = Struct;                                                      \
+  PARAMETER_FIELDS                                                                \
+  }
+#define GEMM_CORE_FIELD(name, offset)                          \
+  static_assert(__builtin_offsetof(Parameters, name) == offset, \
+                "the kernel and the host disagree on the offset of parameter " #name);
+
+// For a kernel that takes a list of parameters; stands after the kernel. PARAMETER_SIZES: the host's
+// sizes, in order.
+#define GEMM_CORE_CHECK_LIST(kernel)                                                          \
+  static_assert(gemm_core::count_equal_parameters<PARAMETER_SIZES>(kernel) ==                  \
+                    gemm_core::count_parameters(kernel),                                       \
+                "the kernel and the host disagree on a parameter of " #kernel ", counted from 0");
+
+namespace gemm_core {
+
+template <class... Types>
+constexpr int count_parameters(void (*)(Types...)) {
+  return sizeof...(Types);
+}
+
+// The number of parameters before the first whose size differs from the host's.
+template <int... HOST_BYTES, class... Types>
+constexpr int count_equal_parameters(void (*)(Types...)) {
+  if (sizeof...(HOST_BYTES) != sizeof...(Types)) return -1;
+  constexpr int host_bytes[] = {HOST_BYTES...}, kernel_bytes[] = {static_cast<int>(sizeof(Types))...};
+  int equal = 0;
+  while (equal < static_cast<int>(sizeof...(Types)) && host_bytes[equal] == kernel_bytes[equal]) ++equal;
+  return equal;
+}
+
+}  // namespace gemm_core
