@@ -47,7 +47,7 @@ def test_every_module_kernel_and_type_marker_is_in_it(wheel: zipfile.ZipFile) ->
     expected = set(KERNELS)
     for package in ("sddmm", "gemm_core"):
         for path in (ROOT / package).rglob("*"):
-            if path.suffix in (".py", ".cu", ".cuh") or path.name == "py.typed":
+            if path.suffix in (".py", ".cu", ".cuh", ".h", ".cpp") or path.name == "py.typed":
                 expected.add(str(path.relative_to(ROOT)))
     assert {"sddmm/py.typed", "gemm_core/py.typed"} <= expected
     assert expected <= names

@@ -1,4 +1,4 @@
-"""The real kernel sources, compiled for the CPU with a shim for CUDA, under sanitizers.
+"""The real kernel sources, compiled for the CPU with gemm_core.emulation, under sanitizers.
 
 Integers small enough to be exact, so that every index, guard, tail and fragment must be right.
 """
@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from gemm_core.emulation.kernel import HEADERS
 from gemm_core.fragments import LAYOUTS, ldmatrix_address
 from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import GemmProblem, KernelSpec
 from gemm_core.runtime.compile import INCLUDE_FOLDER, KERNEL_FOLDER
 from tests.conftest import H200, shared_folder
 
-SHIM = Path(__file__).parent / "shim"
+PROGRAMS = Path(__file__).parent / "programs"
 COMPILER = shutil.which("g++")
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
@@ -69,8 +70,8 @@ def program(folder: Path, spec: KernelSpec, problem: GemmProblem) -> Path:
         unfinished = path.with_suffix(f".{os.getpid()}")  # another process may compile it too
         command = [
             str(COMPILER), "-std=c++17", "-O1", "-w", "-fsanitize=address,undefined",
-            "-fno-sanitize-recover=all", f'-DGEMM_SOURCE="{source}"', *macros, f"-I{SHIM}",
-            f"-I{INCLUDE_FOLDER}", str(SHIM / "main.cpp"), "-o", str(unfinished),
+            "-fno-sanitize-recover=all", f'-DGEMM_SOURCE="{source}"', *macros, f"-I{HEADERS}",
+            f"-I{INCLUDE_FOLDER}", str(PROGRAMS / "gemm.cpp"), "-o", str(unfinished),
         ]  # fmt: skip
         subprocess.run(command, check=True)
         unfinished.replace(path)
@@ -219,8 +220,9 @@ def test_nan_and_infinity_reach_their_row_and_column_only(
 
 
 def test_the_twin_of_the_fragment_layouts_agrees_with_python(tmp_path: Path) -> None:
-    command = [str(COMPILER), "-std=c++17", "-w", f"-I{SHIM}", f"-I{INCLUDE_FOLDER}"]
-    subprocess.run([*command, str(SHIM / "fragments.cpp"), "-o", tmp_path / "print"], check=True)
+    command = [str(COMPILER), "-std=c++17", "-w", f"-I{HEADERS}", f"-I{INCLUDE_FOLDER}"]
+    source = str(PROGRAMS / "fragments.cpp")
+    subprocess.run([*command, source, "-o", tmp_path / "print"], check=True)
     printed = subprocess.run([tmp_path / "print"], capture_output=True, text=True, check=True)
     lines = [line.split() for line in printed.stdout.splitlines()]
     assert len(lines) == 32 * (4 + 8 + 4 + 4 + 2 + 3 * 8 + 2) + 128 * 64

@@ -1,87 +1,34 @@
-"""The GPU kernels' real sources, compiled for the CPU with the shim of tests/gemm_core/shim."""
+"""The GPU kernels' real sources, compiled for the CPU with gemm_core.emulation."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import mmap
-import os
-import shutil
-import struct
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.launch import Parameters
-from gemm_core.runtime.tensor_map import fits
+from gemm_core.emulation.kernel import EmulatedKernel, compile_library, tensor_map
 from sddmm.backends.cuda import device_model as rates
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec
 
-COMPILER = shutil.which("g++")
-SHIMS = (Path(__file__).parent / "shim", Path(__file__).parent.parent / "gemm_core" / "shim")
 
-
-class CpuKernel:
-    """As gemm_core.launch.Kernel, on the CPU and at once."""
-
-    def __init__(self, folder: Path, spec: KernelSpec, macros: Any, parameters: Any) -> None:
-        self.spec, self.parameters, self.name = spec, parameters, spec.name
-        self.run = _library(folder, spec, macros).run
-
-    def __call__(self, blocks: int, *values: Any) -> None:
-        self.launch(blocks, Parameters(self.parameters, values))
-
-    def launch(self, blocks: int, arguments: Parameters) -> None:
-        self.run(blocks, self.spec.threads, ctypes.c_void_p(arguments.pointers[0]))
-
-
-def _library(folder: Path, spec: KernelSpec, macros: Any) -> Any:
-    name = hashlib.sha1(repr((spec.name, macros)).encode()).hexdigest()[:16]
-    path = folder / f"{spec.name}-{name}.so"
-    if not path.exists():
-        unfinished = path.with_suffix(f".{os.getpid()}")  # another process may compile it too
-        command = [
-            str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC",
-            "-fsanitize=undefined", "-fno-sanitize-recover=all",
-            f'-DSDDMM_SOURCE="{spec.path}"',
-            *(f"-D{key}={value}" for key, value in macros),
-            *(f"-I{shim}" for shim in SHIMS), *(f"-I{include}" for include in loader.INCLUDE),
-            str(SHIMS[0] / "library.cpp"), "-o", str(unfinished),
-        ]  # fmt: skip
-        subprocess.run(command, check=True)
-        unfinished.replace(path)
-    return ctypes.CDLL(str(path))
-
-
-def use(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every family launches on the CPU."""
 
     def load_kernel(
         spec: KernelSpec, macros: Any, parameters: Any, index: int
     ) -> Callable[..., None]:
-        return CpuKernel(folder, spec, macros, parameters)
+        library = compile_library(spec.path, "sddmm_kernel", dict(macros), loader.INCLUDE)
+        return EmulatedKernel(spec.name, library, parameters, spec.threads)
 
     monkeypatch.setattr(loader, "load_kernel", load_kernel)
     monkeypatch.setattr(loader, "tensor_map", tensor_map)
     monkeypatch.setattr(rates, "speed", lambda device: None)  # an H200's, as it is known
-
-
-def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
-    """What the shim's TMA takes for a tensor map."""
-    assert fits(x)
-    heads = x.shape[0] if x.dim() == 3 else 1
-    head = x.stride(0) if x.dim() == 3 else 0
-    size = x.element_size()
-    return struct.pack(
-        "Pqqqqqiii68x", x.data_ptr(), x.shape[-1], x.shape[-2], heads, x.stride(-2) * size,
-        head * size, box_columns, box_rows, size,
-    )  # fmt: skip
 
 
 def at_a_cliff(x: Tensor) -> Tensor:

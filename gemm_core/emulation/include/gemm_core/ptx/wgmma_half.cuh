@@ -23,7 +23,7 @@ inline void wgmma_k16(float (&d)[COUNT], unsigned long long a, unsigned long lon
       sum += swizzled_half<T>(a, row, k) * swizzled_half<T>(b, column, k);
     d[i] = sum;
   }
-  shim::with_warp(0, [](const int*, int) {});
+  emulation::with_warp(0, [](const int*, int) {});
 }
 
 }  // namespace gemm_core::ptx

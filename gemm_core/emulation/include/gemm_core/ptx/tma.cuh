@@ -1,4 +1,4 @@
-// Host twin of gemm_core/ptx/tma.cuh: the map is what tests/sddmm/cpu_kernels.py makes of a tensor.
+// Host twin of gemm_core/ptx/tma.cuh: gemm_core/emulation/kernel.py packs the map.
 #pragma once
 
 #include "gemm_core/ptx/mbarrier.cuh"
@@ -38,7 +38,7 @@ inline void tma_load(unsigned target, const TensorMap& map, int x, int y, int z,
 inline void tma_load_shared(unsigned target, const TensorMap& map, int x, int y, int z,
                             unsigned barrier) {
   for (int block = 0; block < 2; ++block)
-    tma_load_to(shim::shared_of(block), target, map, x, y, z, barrier);
+    tma_load_to(emulation::shared_of(block), target, map, x, y, z, barrier);
 }
 
 }  // namespace gemm_core::ptx

@@ -18,7 +18,7 @@ int main(int, char** argv) {
   const auto* a = reinterpret_cast<const GEMM_ELEMENT*>(read_bytes(size_a));
   const auto* b = reinterpret_cast<const GEMM_ELEMENT*>(read_bytes(size_b));
   auto* c = reinterpret_cast<GEMM_OUTPUT*>(read_bytes(size_c));
-  shim::run(int(blocks), int(threads), [&] {
+  emulation::run(int(blocks), int(threads), [&] {
     gemm(a, b, c, int(v[2]), int(v[3]), int(v[4]), v[5], v[6], v[7]);
   });
   std::fwrite(c, 1, size_c, stdout);

@@ -23,7 +23,7 @@ struct Wmma {
       std::memcpy(&bits, row_at(index / across) + 2 * (index % across), 2);
       x[e / 2] |= u32(bits) << 16 * (e % 2);
     }
-    shim::with_warp(0, [](const int*, int) {});
+    emulation::with_warp(0, [](const int*, int) {});
   }
   static void load(u32 (&x)[8], u32 from, int pitch, int rows, int across) {
     if (from % 16 || pitch % 8 || from + 2 * ((rows - 1) * pitch + across) > sizeof(shared))
@@ -52,7 +52,7 @@ struct Wmma {
     Operands mine;
     std::memcpy(mine.a, a, sizeof a);
     std::memcpy(mine.b, b, sizeof b);
-    shim::with_warp(mine, [&](const Operands* all, int lane) {
+    emulation::with_warp(mine, [&](const Operands* all, int lane) {
       for (int i = 0; i < 8; ++i) {
         const int g = lane / 4, t = lane % 4 * 2 + i % 2;
         const int row = M == 16 ? g + i / 2 % 2 * 8 : M == 32 ? g + i / 2 * 8 : t;

@@ -65,7 +65,7 @@ inline double __hiloint2double(int high, int low) {
 inline Index threadIdx, blockIdx, gridDim;
 alignas(1024) inline unsigned char shared[232448];
 
-namespace shim {
+namespace emulation {
 
 constexpr int warp_size = 32;
 constexpr std::size_t stack_bytes = 1 << 17;
@@ -84,16 +84,16 @@ inline std::function<void()> body;
 // How many blocks make a cluster: set before `run`.
 inline int cluster_blocks = 1;
 // Shared memory of the cluster's blocks; that of the one whose fibers run lies in `shared`.
-inline std::vector<std::vector<unsigned char>> put_away;
+inline std::vector<std::vector<unsigned char>> saved_shared;
 inline int rank() { return int(blockIdx.x) % cluster_blocks; }
 inline unsigned char* shared_of(int block) {
-  return block == rank() ? shared : put_away[block].data();
+  return block == rank() ? shared : saved_shared[block].data();
 }
-inline void go_to_block(unsigned block) {
+inline void switch_to_block(unsigned block) {
   if (blockIdx.x == block) return;
-  std::memcpy(put_away[rank()].data(), shared, sizeof(shared));
+  std::memcpy(saved_shared[rank()].data(), shared, sizeof(shared));
   blockIdx = {block, 0, 0};
-  std::memcpy(shared, put_away[rank()].data(), sizeof(shared));
+  std::memcpy(shared, saved_shared[rank()].data(), sizeof(shared));
 }
 
 inline void yield() {
@@ -153,7 +153,7 @@ inline void run(int blocks, int threads, std::function<void()> kernel) {
   for (int first = 0; first < blocks; first += cluster_blocks) {
     // Poison: what a kernel did not write must not look like a number.
     std::memset(shared, 0xff, sizeof(shared));
-    put_away.assign(cluster_blocks, std::vector<unsigned char>(sizeof(shared), 0xff));
+    saved_shared.assign(cluster_blocks, std::vector<unsigned char>(sizeof(shared), 0xff));
     blockIdx = {unsigned(first), 0, 0};
     cluster_barrier = {};
     block_barriers.assign(cluster_blocks, {});
@@ -170,7 +170,7 @@ inline void run(int blocks, int threads, std::function<void()> kernel) {
     while (running > 0) {
       for (current = 0; current < int(fibers.size()); ++current) {
         if (fibers[current].done) continue;
-        go_to_block(unsigned(first + current / threads));
+        switch_to_block(unsigned(first + current / threads));
         threadIdx = {unsigned(current % threads), 0, 0};
         swapcontext(&scheduler, &fibers[current].context);
       }
@@ -178,27 +178,27 @@ inline void run(int blocks, int threads, std::function<void()> kernel) {
   }
 }
 
-}  // namespace shim
+}  // namespace emulation
 
 inline void __syncthreads() {
-  shim::block_barriers[shim::rank()].wait(int(shim::fibers.size()) / shim::cluster_blocks);
+  emulation::block_barriers[emulation::rank()].wait(int(emulation::fibers.size()) / emulation::cluster_blocks);
 }
-inline void __syncwarp() { shim::with_warp(0, [](const int*, int) {}); }
+inline void __syncwarp() { emulation::with_warp(0, [](const int*, int) {}); }
 
 // Every lane of the warp takes part in these.
 template <class T>
 inline T __shfl_sync(unsigned, T value, int lane) {
   T got;
-  shim::with_warp(value, [&](const T* all, int) { got = all[lane % shim::warp_size]; });
+  emulation::with_warp(value, [&](const T* all, int) { got = all[lane % emulation::warp_size]; });
   return got;
 }
 template <class T>
 inline T __shfl_xor_sync(unsigned, T value, int mask) {
-  return __shfl_sync(0u, value, int(threadIdx.x % shim::warp_size) ^ mask);
+  return __shfl_sync(0u, value, int(threadIdx.x % emulation::warp_size) ^ mask);
 }
 template <class T>
 inline T __shfl_up_sync(unsigned, T value, int apart) {
-  const int lane = int(threadIdx.x % shim::warp_size);
+  const int lane = int(threadIdx.x % emulation::warp_size);
   return __shfl_sync(0u, value, lane < apart ? lane : lane - apart);
 }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
@@ -227,15 +227,15 @@ inline void __threadfence() {}
 inline void __threadfence_system() {}
 inline unsigned __ballot_sync(unsigned, bool value) {
   unsigned bits = 0;
-  shim::with_warp(value, [&](const bool* all, int) {
-    for (int i = 0; i < shim::warp_size; ++i) bits |= unsigned(all[i]) << i;
+  emulation::with_warp(value, [&](const bool* all, int) {
+    for (int i = 0; i < emulation::warp_size; ++i) bits |= unsigned(all[i]) << i;
   });
   return bits;
 }
 inline bool __all_sync(unsigned, bool value) {
   bool all_true = true;
-  shim::with_warp(value, [&](const bool* all, int) {
-    for (int i = 0; i < shim::warp_size; ++i) all_true = all_true && all[i];
+  emulation::with_warp(value, [&](const bool* all, int) {
+    for (int i = 0; i < emulation::warp_size; ++i) all_true = all_true && all[i];
   });
   return all_true;
 }

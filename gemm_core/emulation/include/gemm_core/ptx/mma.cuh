@@ -16,7 +16,7 @@ inline float half_of(u32 word, int h) {
 
 template <class T>
 inline void multiply_k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  shim::with_warp(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](const Operands* all, int lane) {
+  emulation::with_warp(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](const Operands* all, int lane) {
     for (int i = 0; i < 4; ++i) {
       const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
       for (int k = 0; k < 16; ++k) {
@@ -34,7 +34,7 @@ inline void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, bf16)
   multiply_k16<bf16>(d, a, b0, b1);
 }
 inline void mma_m16n8k8_tf32(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  shim::with_warp(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](const Operands* all, int lane) {
+  emulation::with_warp(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}}, [&](const Operands* all, int lane) {
     for (int i = 0; i < 4; ++i) {
       const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
       for (int k = 0; k < 8; ++k) {

@@ -26,7 +26,7 @@ struct WgmmaA {
 };
 inline void wgmma_m64n128k8_tf32(float (&d)[64], const u32 (&a)[4], unsigned long long b,
                                  bool accumulate) {
-  shim::with_warp(WgmmaA{{a[0], a[1], a[2], a[3]}}, [&](const WgmmaA* all, int lane) {
+  emulation::with_warp(WgmmaA{{a[0], a[1], a[2], a[3]}}, [&](const WgmmaA* all, int lane) {
     for (int i = 0; i < 64; ++i) {
       const int half = i / 2 % 2, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       float sum = accumulate ? d[i] : 0.f;

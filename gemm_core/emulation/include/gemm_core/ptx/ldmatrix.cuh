@@ -6,7 +6,7 @@ namespace gemm_core::ptx {
 template <bool TRANS>
 inline void load_matrices(unsigned (&r)[4], unsigned row) {
   if (row % 16 || row + 16 > sizeof(shared)) std::abort();
-  shim::with_warp(row, [&](const unsigned* rows, int lane) {
+  emulation::with_warp(row, [&](const unsigned* rows, int lane) {
     for (int j = 0; j < 4; ++j) {
       unsigned short halves[2];
       for (int h = 0; h < 2; ++h) {

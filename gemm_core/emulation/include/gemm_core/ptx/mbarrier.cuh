@@ -30,7 +30,7 @@ inline void mbarrier_arrive_expecting(unsigned barrier, unsigned bytes) {
 }
 inline void mbarrier_arrive_after_copies(unsigned barrier) { mbarrier_arrive(barrier); }
 inline void mbarrier_wait(unsigned barrier, unsigned parity) {
-  while (mbarrier_at(barrier).phase % 2 == parity) shim::yield();
+  while (mbarrier_at(barrier).phase % 2 == parity) emulation::yield();
 }
 
 }  // namespace gemm_core::ptx

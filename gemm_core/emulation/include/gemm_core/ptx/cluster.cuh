@@ -1,0 +1,20 @@
+// Host twin of gemm_core/ptx/cluster.cuh.
+#pragma once
+
+#include "gemm_core/ptx/mbarrier.cuh"
+
+// The kernel's blocks run in pairs (whoever runs it sets emulation::cluster_blocks).
+#define EMULATED_CLUSTER_BLOCKS 2
+
+namespace gemm_core::ptx {
+
+inline unsigned cluster_rank() { return emulation::rank(); }
+inline void cluster_sync() { emulation::cluster_barrier.wait(int(emulation::fibers.size())); }
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive_at(unsigned barrier, unsigned rank) {
+  Mbarrier& b = mbarrier_at(barrier, emulation::shared_of(rank));
+  --b.expected;
+  mbarrier_complete(b);
+}
+
+}  // namespace gemm_core::ptx
