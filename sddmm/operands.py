@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from sddmm.problem import DTYPES, Problem, dtype_names, make_problem
+from sddmm.dtypes import DTYPES, dtype_names
+from sddmm.problem import Problem, make_problem
 from sddmm.sparse.pattern import SparsePattern
 
 

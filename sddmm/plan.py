@@ -18,6 +18,7 @@ from torch.compiler import is_dynamo_compiling
 from sddmm import backends
 from sddmm.backends.cuda.comparison import same_indices
 from sddmm.cache import PATTERNS
+from sddmm.dtypes import dtype_name
 from sddmm.errors import out_of_memory, overlap
 from sddmm.operands import as_operands, differentiates, oriented, problem_of
 from sddmm.ops import traced
@@ -211,8 +212,8 @@ class Plan:
         heads = "" if p.heads is None else f"{p.heads} heads of "
         lines = [
             f"SDDMM of {heads}({p.m}x{p.k}) @ ({p.k}x{p.n}) at {p.nnz} nonzeros "
-            f"({'CSR' if self.pattern.is_csr else 'COO'}, {_name(p.index_dtype)} indices)",
-            f"  operands {_name(p.dtype)}, values {_name(p.out_dtype)}, "
+            f"({'CSR' if self.pattern.is_csr else 'COO'}, {dtype_name(p.index_dtype)} indices)",
+            f"  operands {dtype_name(p.dtype)}, values {dtype_name(p.out_dtype)}, "
             f"precision {p.precision}, on {p.device}",
             f"  backend  {self.backend}: {p.flops / 1e9:.3g} useful GFLOP a run, "
             f"prepared in {self.prepare_ms:.3g} ms",
@@ -252,8 +253,8 @@ class Plan:
         )
         if not fits:
             raise ValueError(
-                f"{self._wanted_out()}, got {_name(out.dtype)} {tuple(out.shape)} with strides "
-                f"{out.stride()} on {out.device}"
+                f"{self._wanted_out()}, got {dtype_name(out.dtype)} {tuple(out.shape)} with "
+                f"strides {out.stride()} on {out.device}"
             )
         if out.requires_grad:
             raise ValueError(f"{self._wanted_out()} that does not require grad; got one that does")
@@ -261,7 +262,7 @@ class Plan:
     def _wanted_out(self) -> str:
         problem = self.problem
         return (
-            f"out must be a contiguous {_name(problem.out_dtype)} tensor of shape "
+            f"out must be a contiguous {dtype_name(problem.out_dtype)} tensor of shape "
             f"{problem.values_shape} on {problem.device}"
         )
 
@@ -302,8 +303,8 @@ def _check_size(pattern: SparsePattern, problem: Problem) -> None:
     now = pattern.nnz, pattern.index_dtype, pattern.device
     if planned != now:
         raise ValueError(
-            f"S had {problem.nnz} nonzeros ({_name(problem.index_dtype)}, {problem.device}) when "
-            f"it was planned and has {pattern.nnz} ({_name(pattern.index_dtype)}, "
+            f"S had {problem.nnz} nonzeros ({dtype_name(problem.index_dtype)}, {problem.device}) "
+            f"when it was planned and has {pattern.nnz} ({dtype_name(pattern.index_dtype)}, "
             f"{pattern.device}) now; make a new plan of it"
         )
 
@@ -352,7 +353,3 @@ def _make(
         execute = backend.prepare(pattern, problem)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     return Prepared(problem, backend.name, name, kernel, refusals, prepare_ms, execute, versions)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from sddmm.sparse.pattern import SparsePattern
+from sddmm.dtypes import DTYPES, PRECISIONS, dtype_names
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-PRECISIONS = ("ieee", "tf32x3", "tf32")
+if TYPE_CHECKING:
+    from sddmm.sparse.pattern import SparsePattern
 
 
 class Problem(NamedTuple):
@@ -81,7 +81,3 @@ def _size(value: Any, name: str) -> int:
     if int(value) >= 2**63:
         raise ValueError(f"{name} must be below 2**63, as sizes of tensors are, got {value}")
     return int(value)
-
-
-def dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:
-    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

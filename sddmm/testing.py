@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sddmm.dtypes import DTYPES, PRECISIONS
 from sddmm.operands import as_operands, oriented
 from sddmm.ops.sddmm import plan
 from sddmm.sparse.containers import read
 from sddmm.sparse.pattern import SparsePattern
-
-# Relative error that rounding both operands of a product adds; 3xTF32 keeps about 21 bits.
-_OPERAND_ROUNDING = {"ieee": 0.0, "tf32x3": 2.0**-20, "tf32": 2.0**-10}
 
 
 def tolerance(dtype: torch.dtype, k: int, *, precision: str = "ieee") -> float:
@@ -27,9 +25,9 @@ def tolerance(dtype: torch.dtype, k: int, *, precision: str = "ieee") -> float:
     Numerical Algorithms, section 3.1), u the unit roundoff of the accumulator: float64 for
     float64, else float32; n = k + 2 leaves room for alpha and S's value.
     """
-    u = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
+    u = DTYPES[DTYPES[dtype].accumulator].unit_roundoff
     n = k + 2
-    return n * u / (1 - n * u) + _OPERAND_ROUNDING[precision]
+    return n * u / (1 - n * u) + PRECISIONS[precision]
 
 
 def reference(S: Any, a: Any, b: Any, *, alpha: float = 1.0, scale: bool = True) -> Tensor:
@@ -75,7 +73,7 @@ def _without_subnormal_halves(x: Tensor) -> Tensor:
     A tensor core aligns the products that it adds by the exponents of their factors, which it does
     not normalize: seen on an H200, where float16 products keep 25 bits below those exponents.
     """
-    if x.dtype.itemsize > 2:
+    if not DTYPES[x.dtype].is_half:
         return x
     size = x.abs()
     return torch.where(size == 0, size, size.clamp(min=torch.finfo(x.dtype).smallest_normal))
@@ -101,7 +99,7 @@ def error_bound(
     weights = read(S).values
     if scale and weights is not None:
         size = size * weights.double().abs()
-    rounding = torch.finfo(out_dtype).eps / 2
+    rounding = DTYPES[out_dtype].unit_roundoff
     subnormal = torch.finfo(out_dtype).smallest_normal * rounding * 2
     gamma = tolerance(a.dtype, a.shape[-1], precision=precision)
     slack: Tensor = gamma * size

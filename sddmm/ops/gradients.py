@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from sddmm.dtypes import common_accumulator
 from sddmm.operands import differentiates, has_tangent
 from sddmm.ops.autocast import without_autocast
 
@@ -85,7 +86,7 @@ def sddmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, cols, a, b, values = ctx.saved_tensors
     options = ctx.options
     place = {"m": a.shape[-2], "n": b.shape[-1], "compressed": options["compressed"]}
-    wide = torch.promote_types(torch.promote_types(a.dtype, torch.float32), grad.dtype)
+    wide = common_accumulator(a.dtype, grad.dtype)
     grad_a = grad_b = grad_values = None
     if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
         weights = grad

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
+from sddmm.dtypes import DTYPES
 from sddmm.operands import (
     as_operands,
     check_values,
@@ -216,7 +217,7 @@ def _fitted(
 
 
 def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
-    if problem.out_dtype.itemsize == 2 and problem.heads is None:
+    if DTYPES[problem.out_dtype].is_half and problem.heads is None:
         raise TypeError(
             f"S is a scipy or cupyx matrix, which cannot hold {problem.out_dtype}; "
             f"pass out_dtype=torch.float32"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sddmm.dtypes import common_accumulator
 from sddmm.sparse.pattern import Grouping, SparsePattern
 
 
@@ -27,7 +28,8 @@ def spmm(pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool)
     out = dense.new_zeros((*dense.shape[:-2], rows, dense.shape[-1]))
     if out.numel() == 0 or pattern.nnz == 0:
         return out
-    dtype = _compute_dtype(values, dense)
+    # torch's CPU SpMM has no half types, and cuSPARSE adds partial sums of halves as halves.
+    dtype = common_accumulator(values.dtype, dense.dtype)
     grouping = pattern.by_column if transpose else pattern.by_row
     weights = (values if grouping.order is None else values[..., grouping.order]).to(dtype)
     flat_out, flat_dense = out.view(-1, *out.shape[-2:]), dense.reshape(-1, *dense.shape[-2:])
@@ -51,11 +53,6 @@ def padded_size(size: tuple[int, int], nnz: int) -> tuple[int, int]:
         return size
     side = math.isqrt(nnz - 1) + 1
     return max(size[0], side), max(size[1], side)
-
-
-def _compute_dtype(values: Tensor, dense: Tensor) -> torch.dtype:
-    # torch's CPU SpMM has no half types, and cuSPARSE adds partial sums of halves as halves.
-    return torch.promote_types(torch.promote_types(values.dtype, dense.dtype), torch.float32)
 
 
 def _csr(grouping: Grouping, values: Tensor, size: tuple[int, int]) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from sddmm.dtypes import DTYPES
 from sddmm.operands import check_fit, check_operands, differentiates, oriented, unchanged
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.sparse.indices import index_tensor, require_alike
@@ -122,7 +123,7 @@ def require_values(values: Tensor | None) -> Tensor:
 
 def sum_dtype(dtype: torch.dtype, beta: float) -> torch.dtype | None:
     """Of the products that beta * S is added to: a half type may not hold them, but the sum."""
-    return torch.float32 if beta != 0 and dtype.itemsize == 2 else None
+    return torch.float32 if beta != 0 and DTYPES[dtype].is_half else None
 
 
 def add_scaled(result: Tensor, beta: float, values: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-INDEX_DTYPES = (torch.int32, torch.int64)
+from sddmm.dtypes import INDEX_DTYPES
 
 # Torch counts sizes in 64 bits.
 _MOST_ROWS = 2**63

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.cpu.openmp import for_chunks
+from sddmm.dtypes import DTYPES
 from sddmm.operands import by_head, plain
 from sddmm.problem import Problem
 from sddmm.sparse.indices import as_array
@@ -44,7 +45,7 @@ class CpuBackend:
         grouping = pattern.by_row
         cols = as_array(grouping.minor.contiguous())
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
-        dtype = torch.float64 if problem.dtype == torch.float64 else torch.float32
+        dtype = DTYPES[problem.dtype].accumulator
         width = tile_width(problem, dtype.itemsize)
         chunk = _TILED_CHUNK
         if width == 0:

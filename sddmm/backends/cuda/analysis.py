@@ -20,6 +20,7 @@ from sddmm.backends.cuda.cost_model import TileProfile
 from sddmm.backends.cuda.layouts import TileStarts, int32
 from sddmm.backends.cuda.loader import address
 from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.dtypes import INDEX_DTYPES
 from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
 
@@ -178,7 +179,7 @@ def counts_starts(shape: tuple[int, int], block: tuple[int, int]) -> bool:
 
 
 def macros_of(narrow: bool, csr: bool) -> tuple[tuple[str, str], ...]:
-    index = "int" if narrow else "gemm_core::i64"
+    index = INDEX_DTYPES[torch.int32 if narrow else torch.int64]
     return macros({"INDEX": index, "CSR": csr, "SHARED_BYTES": ANALYSE.shared_bytes})
 
 

@@ -15,6 +15,7 @@ from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import LONG, POINTER, wait
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.dtypes import INDEX_DTYPES
 from sddmm.sparse.pattern import SparsePattern
 
 SAME_INDICES = KernelSpec("same_indices", "comparison", "same_indices", (), threads=256)
@@ -107,4 +108,4 @@ def _tools(
 
 
 def macros_of(dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
-    return macros({"INDEX": "int" if dtype == torch.int32 else "gemm_core::i64"})
+    return macros({"INDEX": INDEX_DTYPES[dtype]})

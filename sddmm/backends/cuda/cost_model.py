@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.dtypes import DTYPES
 from sddmm.problem import Problem
 
 GATHER, WINDOWS, HYBRID = "row_gather", "windows", "hybrid"
@@ -103,7 +104,7 @@ def windows_us(problem: Problem, width: int, rates: Rates, device: Device) -> fl
     pairs = min(problem.nnz, problem.m * windows)  # of a row and a window, where S is uniform
     from_l2 = heads * (pairs + problem.n + device.sm_count * width) * row_bytes
     both_rows = heads * 2 * problem.nnz * row_bytes  # through registers
-    rate = rates.shared_bytes * (0.7 if problem.dtype.itemsize == 2 else 1.0)
+    rate = rates.shared_bytes * (0.7 if DTYPES[problem.dtype].is_half else 1.0)
     memory = gather_us(problem, pairs, rates, device)
     return max(
         memory, rates.launch_us + 1e6 * max(both_rows / rate, from_l2 / rates.l2_bytes / 0.7)

@@ -17,7 +17,8 @@ from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel
 from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import Kernel, Parameters
 from gemm_core.runtime.tensor_map import tensor_map
-from sddmm.backends.cuda.spec import ELEMENTS, KernelSpec
+from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.dtypes import DTYPES
 from sddmm.problem import Problem
 
 __all__ = ["load_kernel", "tensor_map"]  # the seam; all else is imported by name
@@ -89,7 +90,10 @@ def load_kernel(
 
 def types(problem: Problem) -> dict[str, str]:
     """The macros of what every kernel reads and writes."""
-    return {"ELEMENT": ELEMENTS[problem.dtype], "OUTPUT": ELEMENTS[problem.out_dtype]}
+    return {
+        "ELEMENT": DTYPES[problem.dtype].cpp_name,
+        "OUTPUT": DTYPES[problem.out_dtype].cpp_name,
+    }
 
 
 def pitch_of(x: Tensor) -> int:

@@ -10,15 +10,8 @@ import torch
 
 from gemm_core.ladder.spec import as_cpp, dotted
 from gemm_core.runtime.device import Device
-from sddmm.problem import PRECISIONS, Problem, dtype_names
-
-# What a kernel calls a torch dtype.
-ELEMENTS = {
-    torch.float16: "gemm_core::f16",
-    torch.bfloat16: "gemm_core::bf16",
-    torch.float32: "float",
-    torch.float64: "double",
-}
+from sddmm.dtypes import dtype_name, dtype_names, is_less_exact
+from sddmm.problem import Problem
 
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 
@@ -70,8 +63,8 @@ class KernelSpec:
         if self.shared_bytes > device.shared_bytes:
             return f"needs {self.shared_bytes} bytes of shared memory, has {device.shared_bytes}"
         if problem.dtype not in self.dtypes:
-            return f"computes {dtype_names(self.dtypes)}, not {dtype_names((problem.dtype,))}"
-        if PRECISIONS.index(self.precision) > PRECISIONS.index(problem.precision):
+            return f"computes {dtype_names(self.dtypes)}, not {dtype_name(problem.dtype)}"
+        if is_less_exact(self.precision, problem.precision):
             return f"computes with precision {self.precision}, less than {problem.precision}"
         for name in ("m", "n", "k"):
             if getattr(problem, name) >= _INT32:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.dtypes import DTYPES, HALF_DTYPES
 
-_HALF = (torch.float16, torch.bfloat16)
-_ALL = (*_HALF, torch.float32, torch.float64)
+_ALL = tuple(DTYPES)
 
 
 def _tile(
@@ -47,7 +47,7 @@ def _mma(
     min_blocks: int,
     precision: str = "ieee",
 ) -> KernelSpec:
-    dtypes = _HALF if precision == "ieee" else (torch.float32,)
+    dtypes = HALF_DTYPES if precision == "ieee" else (torch.float32,)
     split = precision == "tf32x3"
     return _tile(name, "tile_mma", tile, warps, stages, min_blocks, dtypes, precision, SPLIT=split)
 
@@ -63,7 +63,7 @@ def _wgmma(block_m: int, block_n: int, row_bytes: int) -> KernelSpec:
         name=f"tile_wgmma_{block_m}x{block_n}x{block_k}",
         family="tile_tma",
         source="tile_wgmma",
-        dtypes=_HALF,
+        dtypes=HALF_DTYPES,
         threads=384,
         tile=(block_m, block_n, block_k),
         shared_bytes=stages * stage_bytes + 8 * 16 * row_bytes,

@@ -21,7 +21,8 @@ from sddmm.backends.cuda.kernels.tile_wgmma import host as tile_tma
 from sddmm.backends.cuda.kernels.windows import host as windows
 from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileStarts, TileWork, WindowList
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
-from sddmm.problem import DTYPES, PRECISIONS, Problem
+from sddmm.dtypes import DTYPES, PRECISIONS, is_less_exact
+from sddmm.problem import Problem
 from tests.conftest import H200
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
@@ -137,7 +138,7 @@ def test_every_kernel_compiles_what_it_does_not_refuse(name: str) -> None:
         if dtype not in spec.dtypes:
             assert reason is not None
             assert reason.startswith("computes float")
-        elif PRECISIONS.index(precision) < PRECISIONS.index(spec.precision):
+        elif is_less_exact(spec.precision, precision):
             assert reason == f"computes with precision {spec.precision}, less than {precision}"
         else:
             assert reason is None

@@ -29,6 +29,7 @@ from sddmm.backends.cuda.loader import (
     types,
 )
 from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.dtypes import DTYPES
 from sddmm.errors import out_of_memory
 from sddmm.problem import Problem
 
@@ -71,7 +72,7 @@ def shape_of(problem: Problem, step: int) -> dict[str, int | bool]:
     per_pass = pass_bytes(row_bytes)
     segments = per_pass // _SEGMENT_BYTES
     # Nonzeros at a time, by eights: as many as registers hold.
-    four = step == 16 and segments <= (4 if problem.dtype.itemsize == 2 else 2)
+    four = step == 16 and segments <= (4 if DTYPES[problem.dtype].is_half else 2)
     return {
         "BYTES": step,
         "SEGMENTS": segments,
@@ -126,7 +127,7 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         width = gather_slice(problem, count, device)
         if width == problem.k:
             return bind_part(a, b_t, problem)
-        sums = problem._replace(k=width, out_dtype=_sum_dtype(problem))
+        sums = problem._replace(k=width, out_dtype=DTYPES[problem.dtype].accumulator)
         last = (problem.k - 1) // width * width
         early = [
             bind_part(a[..., at : at + width], b_t[..., at : at + width], sums, ("before", "out"))
@@ -148,12 +149,8 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
     return Launch(bind, rows_are_contiguous)
 
 
-def _sum_dtype(problem: Problem) -> torch.dtype:
-    return torch.float64 if problem.dtype == torch.float64 else torch.float32
-
-
 def _partial_sums(problem: Problem) -> Tensor:
-    count, dtype = (problem.heads or 1) * problem.nnz, _sum_dtype(problem)
+    count, dtype = (problem.heads or 1) * problem.nnz, DTYPES[problem.dtype].accumulator
     try:
         return torch.empty(count, dtype=dtype, device=problem.device)
     except torch.OutOfMemoryError as error:
