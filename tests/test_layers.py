@@ -86,6 +86,14 @@ def test_no_module_of_ours_imports_the_laboratory_or_the_tests() -> None:
                 assert module.partition(".")[0] not in ("experiments", "tests", "conf")
 
 
+def test_the_runtime_knows_no_operator_and_sddmm_uses_nothing_of_the_ladder() -> None:
+    for path in (*modules("gemm_core/runtime"), *modules("sddmm")):
+        for module, _ in imports(path):
+            name = f"{path} imports {module}"
+            assert not f"{module}.".startswith("gemm_core.ladder."), name
+            assert module != "gemm_core", name  # which imports the ladder
+
+
 def test_no_python_file_is_longer_than_400_lines() -> None:
     for package in (*ALLOWED, "tests"):
         for path in modules(package):

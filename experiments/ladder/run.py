@@ -23,8 +23,8 @@ from experiments.store import Keeper, Store
 from experiments.timing import interleaved_ms
 from gemm_core.ladder.api import gemm, problem_of
 from gemm_core.ladder.registry import KERNELS
-from gemm_core.ladder.spec import KernelSpec
-from gemm_core.runtime.compile import KERNEL_FOLDER, compile_all, compile_kernel
+from gemm_core.ladder.spec import KERNEL_FOLDER, KernelSpec
+from gemm_core.runtime.compile import compile_all, compile_kernel
 from gemm_core.runtime.device import device
 
 CUBLAS, CUBLAS_TF32 = "cublas", "cublas_tf32"

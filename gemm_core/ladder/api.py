@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from gemm_core.ladder.choose import choose
-from gemm_core.ladder.spec import ELEMENTS, NEAR_BYTES, PRECISIONS, GemmProblem, KernelSpec
+from gemm_core.ladder.spec import ELEMENTS, KERNEL_FOLDER, PRECISIONS, GemmProblem, KernelSpec
 from gemm_core.ladder.wmma_layout import check_wmma_layout
-from gemm_core.runtime.compile import KERNEL_FOLDER, compile_kernel
+from gemm_core.runtime.addressing import fits_32bit_offsets
+from gemm_core.runtime.compile import compile_kernel
 from gemm_core.runtime.device import device
 from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 
@@ -74,7 +75,7 @@ def problem_of(a: Tensor, b: Tensor, out: Tensor, accumulate: str, precision: st
         paired_c=_rows_start_at(out, out.stride(0), 2 * out.element_size()),
         accumulate=accumulate,
         precision=precision,
-        near_rows=_near(a, a.stride(0)) and _near(b, _pitch(b, b_rows)),
+        near_rows=fits_32bit_offsets(a, a.stride(0)) and fits_32bit_offsets(b, _pitch(b, b_rows)),
     )
 
 
@@ -121,15 +122,11 @@ def _loaded(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index:
 
 
 def _row_major(x: Tensor) -> Tensor:
-    return x if x.stride(1) == 1 and _near(x, x.stride(0)) else x.contiguous()
+    return x if x.stride(1) == 1 and fits_32bit_offsets(x, x.stride(0)) else x.contiguous()
 
 
 def _either_major(x: Tensor) -> Tensor:
-    return x if 1 in x.stride() and _near(x, max(x.stride())) else x.contiguous()
-
-
-def _near(x: Tensor, pitch: int) -> bool:
-    return pitch * x.element_size() < NEAR_BYTES
+    return x if 1 in x.stride() and fits_32bit_offsets(x, max(x.stride())) else x.contiguous()
 
 
 def _pitch(b: Tensor, b_rows: str) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
-from gemm_core.runtime.device import Device
+from gemm_core.runtime.compile import prefixed_macros
+from gemm_core.runtime.device import Device, format_capability
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 """What float32 may be multiplied as, from the most to the least exact.
@@ -18,13 +20,11 @@ infinities and NaN reach the products that they reach in float32; numbers below 
 zero. A product of finite numbers that overflows float32 is infinite, or NaN in tf32x3.
 """
 
+KERNEL_FOLDER = Path(__file__).parent / "kernels"
+
 # Names in the device headers: of the types of elements, and of sums.
 _ACCUMULATORS = {"fp32": "float", "fp16": "f16"}
 ELEMENTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "float"}
-
-
-# Rows that start fewer bytes apart are near: 256 rows of a tile then span less than 2^32 bytes.
-NEAR_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,13 @@ class KernelSpec:
 
     def refuses(self, problem: GemmProblem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else why not."""
-        if device.capability < self.min_capability:
-            needed, got = dotted(self.min_capability), dotted(device.capability)
-            return f"needs compute capability {needed}, got {got}"
-        if self.max_capability is not None and device.capability > self.max_capability:
-            known, got = dotted(self.max_capability), dotted(device.capability)
-            return f"is made of instructions that end with compute capability {known}, got {got}"
+        oldest, newest, capability = self.min_capability, self.max_capability, device.capability
+        got = f"got {format_capability(capability)}"
+        if capability < oldest:
+            return f"needs compute capability {format_capability(oldest)}, {got}"
+        if newest is not None and capability > newest:
+            last = format_capability(newest)
+            return f"is made of instructions that end with compute capability {last}, {got}"
         if self.shared_bytes > device.shared_bytes:
             needed, got = str(self.shared_bytes), str(device.shared_bytes)
             return f"needs {needed} bytes of shared memory a block, {got} are there"
@@ -141,7 +142,7 @@ class KernelSpec:
             "PAIRED_C": problem.paired_c,
             **self.defines,
         }
-        return {f"GEMM_{name}": as_cpp(value) for name, value in values.items()}
+        return prefixed_macros("GEMM_", values)
 
 
 def raster(block: int, tiles_m: int, tiles_n: int, group: int) -> tuple[int, int]:
@@ -157,16 +158,6 @@ def _whole(problem: GemmProblem, tile: tuple[int, int, int]) -> bool:
     sizes = (problem.m, problem.n, problem.k)
     aligned = problem.aligned_a and problem.aligned_b
     return aligned and all(size % part == 0 for size, part in zip(sizes, tile, strict=True))
-
-
-def as_cpp(value: str | int | bool) -> str:
-    """As C++ writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def dotted(capability: tuple[int, int]) -> str:
-    """As NVIDIA writes it: 9.0."""
-    return f"{capability[0]}.{capability[1]}"
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:

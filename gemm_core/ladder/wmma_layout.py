@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from gemm_core.fragments import LAYOUTS
-from gemm_core.runtime.compile import KERNEL_FOLDER, compile_kernel
+from gemm_core.ladder.spec import KERNEL_FOLDER
+from gemm_core.runtime.compile import compile_kernel
 from gemm_core.runtime.device import device
 from gemm_core.runtime.launch import POINTER, Kernel
 

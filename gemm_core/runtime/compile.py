@@ -23,7 +23,6 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 INCLUDE_FOLDER = Path(__file__).parent.parent / "include"
-KERNEL_FOLDER = Path(__file__).parent.parent / "ladder" / "kernels"
 CACHE_VARIABLE = "SDDMM_KERNEL_CACHE"
 
 # As in pyproject.toml. Older ones ask for the driver's version when they compile.
@@ -59,6 +58,14 @@ class Cubin:
             spill_bytes=_largest(r"(\d+) bytes spill", self.log),
             shared_bytes=_largest(r"(\d+) bytes smem", self.log),
         )
+
+
+def prefixed_macros(prefix: str, values: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """Macros by their full names, with values as C++ spells them."""
+    return {
+        prefix + name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+    }
 
 
 def compile_kernel(

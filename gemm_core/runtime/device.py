@@ -34,6 +34,11 @@ def arch_of(capability: tuple[int, int]) -> str:
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
 
+def format_capability(capability: tuple[int, int]) -> str:
+    """A compute capability as NVIDIA writes it: 9.0."""
+    return f"{capability[0]}.{capability[1]}"
+
+
 @cache
 def device(index: int) -> Device:
     """The GPU with torch's index; asked of the driver once."""

@@ -16,12 +16,11 @@ import pytest
 import torch
 
 from gemm_core.ladder.registry import KERNELS
-from gemm_core.ladder.spec import ELEMENTS, GemmProblem, KernelSpec
+from gemm_core.ladder.spec import ELEMENTS, KERNEL_FOLDER, GemmProblem, KernelSpec
 from gemm_core.runtime import compile as compiling
 from gemm_core.runtime.compile import (
     CACHE_VARIABLE,
     INCLUDE_FOLDER,
-    KERNEL_FOLDER,
     CompileError,
     Cubin,
     compile_kernel,

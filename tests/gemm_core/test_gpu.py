@@ -10,8 +10,8 @@ from filelock import FileLock
 
 from gemm_core import gemm
 from gemm_core.ladder.registry import KERNELS
-from gemm_core.ladder.spec import GemmProblem, KernelSpec
-from gemm_core.runtime.compile import KERNEL_FOLDER, cache_folder, compile_all
+from gemm_core.ladder.spec import KERNEL_FOLDER, GemmProblem, KernelSpec
+from gemm_core.runtime.compile import cache_folder, compile_all
 from gemm_core.runtime.device import device
 
 pytestmark = pytest.mark.gpu

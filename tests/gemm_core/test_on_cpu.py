@@ -16,8 +16,8 @@ import torch
 from gemm_core.emulation.kernel import HEADERS
 from gemm_core.fragments import LAYOUTS, ldmatrix_address
 from gemm_core.ladder.registry import KERNELS
-from gemm_core.ladder.spec import GemmProblem, KernelSpec
-from gemm_core.runtime.compile import INCLUDE_FOLDER, KERNEL_FOLDER
+from gemm_core.ladder.spec import KERNEL_FOLDER, GemmProblem, KernelSpec
+from gemm_core.runtime.compile import INCLUDE_FOLDER
 from tests.conftest import H200, shared_folder
 
 PROGRAMS = Path(__file__).parent / "programs"

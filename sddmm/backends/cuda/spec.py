@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from gemm_core.ladder.spec import as_cpp, dotted
-from gemm_core.runtime.device import Device
+from gemm_core.runtime.compile import prefixed_macros
+from gemm_core.runtime.device import Device, format_capability
 from sddmm.dtypes import dtype_name, dtype_names, is_less_exact
 from sddmm.problem import Problem
 
@@ -57,9 +57,9 @@ class KernelSpec:
     def refuses(self, problem: Problem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else why not."""
         if device.capability < self.min_capability:
-            return f"needs compute capability {dotted(self.min_capability)}"
+            return f"needs compute capability {format_capability(self.min_capability)}"
         if self.max_capability is not None and device.capability > self.max_capability:
-            return f"is made of instructions that end with {dotted(self.max_capability)}"
+            return f"is made of instructions that end with {format_capability(self.max_capability)}"
         if self.shared_bytes > device.shared_bytes:
             return f"needs {self.shared_bytes} bytes of shared memory, has {device.shared_bytes}"
         if problem.dtype not in self.dtypes:
@@ -86,4 +86,4 @@ class KernelSpec:
 
 def macros(values: Mapping[str, str | int | bool]) -> tuple[tuple[str, str], ...]:
     """Macros as C++ spells them."""
-    return tuple((f"SDDMM_{name}", as_cpp(value)) for name, value in values.items())
+    return tuple(prefixed_macros("SDDMM_", values).items())

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from gemm_core.ladder.spec import NEAR_BYTES
+from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
@@ -111,4 +111,4 @@ def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) 
 
 
 def _fits(x: Tensor) -> bool:
-    return rows_are_contiguous(x) and pitch_of(x) * x.element_size() < NEAR_BYTES
+    return rows_are_contiguous(x) and fits_32bit_offsets(x, pitch_of(x))
