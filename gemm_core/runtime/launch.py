@@ -19,6 +19,11 @@ FLOAT, DOUBLE = ctypes.c_float, ctypes.c_double
 _DEFAULT_SHARED_BYTES = 48 * 1024
 
 
+def ceil_div(a: int, b: int) -> int:
+    """The least integer that is not below a / b: the number of parts of size b that cover a."""
+    return -(-a // b)
+
+
 class LaunchError(RuntimeError):
     """The driver refused to load or launch a kernel; the message names the kernel."""
 
