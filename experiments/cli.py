@@ -26,9 +26,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments import schema
-from experiments.arguments import CONF, is_file_option, prepare
-from experiments.errors import ExperimentError
+from experiments.bench import config as schema
+from experiments.bench.arguments import CONF, is_file_option, prepare
+from experiments.bench.errors import ExperimentError
 
 _HELP = """\
 usage: python -m experiments COMMAND [key=value ...]
@@ -108,8 +108,8 @@ def _fragments(arguments: list[str]) -> None:
 
 
 def _run_job(config: DictConfig) -> None:
-    from experiments.case import device_of
-    from experiments.run import run
+    from experiments.bench.run import run
+    from experiments.sddmm.case import device_of
 
     chosen = HydraConfig.get()
     with _one_line_errors():
@@ -120,7 +120,7 @@ def _run_job(config: DictConfig) -> None:
 
 
 def _gemm_job(config: DictConfig) -> None:
-    from experiments.ladder.run import run
+    from experiments.gemm.run import run
 
     with _one_line_errors():
         settings = typed(config)
@@ -149,21 +149,21 @@ def refuse_parallel_jobs(launcher: str, device: str) -> None:
 
 
 def _report_job(config: DictConfig) -> None:
-    from experiments.report import report
+    from experiments.bench.report import report
 
     with _one_line_errors():
         report(typed(config))
 
 
 def _ladder_job(config: DictConfig) -> None:
-    from experiments.ladder.report import report
+    from experiments.gemm.report import report
 
     with _one_line_errors():
         report(typed(config))
 
 
 def _launch_job(config: DictConfig) -> None:
-    from experiments.launch import run
+    from experiments.host_overhead.run import run
 
     with _one_line_errors():
         run(typed(config))

@@ -28,8 +28,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 # Modules that are themselves imported inside functions only, for the sake of one library.
 LAZY = {
     "sddmm/backends/cpu/kernel.py": "numba",
-    "experiments/plots.py": "matplotlib",
-    "experiments/ladder/plots.py": "matplotlib",
+    "experiments/bench/plots.py": "matplotlib",
+    "experiments/gemm/plots.py": "matplotlib",
 }
 
 

@@ -58,5 +58,5 @@ def test_every_file_it_links_to_exists() -> None:
 
 
 def test_every_method_is_described() -> None:
-    for path in Path(ROOT, "experiments", "methods").glob("[!_]*.py"):
+    for path in Path(ROOT, "experiments", "sddmm", "methods").glob("[!_]*.py"):
         assert f"| `{path.stem}` |" in README

@@ -15,9 +15,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments import arguments, cli, methods, schema
-from experiments.environment import device_name
-from experiments.errors import ExperimentError
+from experiments import cli
+from experiments.bench import arguments
+from experiments.bench import config as schema
+from experiments.bench.environment import device_name
+from experiments.bench.errors import ExperimentError
+from experiments.sddmm import methods
 from tests.conftest import DATA, ROOT
 
 QUICK = ["timing.max_samples=3", "timing.seconds=0", "methods=[ours]"]

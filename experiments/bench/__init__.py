@@ -1,0 +1,1 @@
+"""The bench: it times, verifies, records and reports what an objective describes."""

@@ -1,0 +1,238 @@
+"""Timing several methods on the same data, interleaved, so that drifts meet them alike."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from experiments.bench.config import Timing
+from experiments.sddmm.methods import Run
+
+# Counted samples of a method in a row, and the time of uncounted ones before them.
+_TURN = 5
+_SETTLE_MS = 60.0
+
+# A GPU that was quiet keeps a higher clock for up to a tenth of a second, and then follows power
+# and heat: there, uncounted calls go on for longer, and until two spans of them, one after the
+# other, took the same but for this part, or for so long.
+_GPU_SETTLE_MS, _SPAN_MS, _STEADY, _MOST_SETTLE_MS = 150.0, 30.0, 0.005, 500.0
+
+# On a GPU a sample is the mean of back-to-back calls that take about this long together.
+_BATCH_MS = 1.0
+_MOST_CALLS = 50
+
+
+class _Quota(NamedTuple):
+    """A method is timed until it has `most` counted samples, or they took `enough_ms` together."""
+
+    most: int
+    enough_ms: float
+
+
+_PREPARATIONS = _Quota(20, 100.0)
+_FIRST_CALLS = _Quota(20, 300.0)
+
+
+class TimedOut(Exception):
+    """A method took longer than timing.timeout_s."""
+
+
+def elapsed_ms(work: Callable[[], object], device: str) -> float:
+    """Wall time of work() in ms, with all its device work done."""
+    _finish(device)
+    begin = time.perf_counter()
+    work()
+    _finish(device)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def interleaved_ms(
+    runs: dict[str, Run], first_ms: dict[str, float], timing: Timing, device: str
+) -> dict[str, list[float]]:
+    """Samples of each run in ms: round after round, a few of every method that wants more.
+
+    first_ms: what each run took when it was verified. A method is done at max_samples, or after
+    `seconds` of its own time and min_samples; one that takes ten times `seconds` for a single call
+    is timed once. Its turn begins with calls that are not counted. On a CPU the idle threads of the
+    method before it go to sleep meanwhile: in the common BLAS and OpenMP libraries they spin for
+    tens of milliseconds. A GPU meanwhile takes the clock that this method's power allows.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    samplers: dict[str, _Sampler] = {}
+    budget_ms = timing.seconds * 1e3
+
+    def wants_more(name: str) -> bool:
+        taken = samples[name]
+        slow = first_ms[name] > 10 * max(budget_ms, 1e3)
+        if len(taken) < (1 if slow else timing.min_samples):
+            return True
+        return len(taken) < timing.max_samples and sum(taken) < budget_ms
+
+    while hungry := [name for name in runs if wants_more(name)]:
+        for name in hungry:
+            if name not in samplers:
+                samplers[name] = _Sampler(runs[name], device, first_ms[name])
+            samplers[name].settle()
+            for _ in range(_TURN):
+                if wants_more(name):
+                    samples[name].append(samplers[name].sample_ms())
+    return samples
+
+
+def preparations_ms(
+    prepare: dict[str, Callable[[], Run]], timeout_s: float, device: str
+) -> tuple[dict[str, list[float]], dict[str, Exception]]:
+    """Wall times of each preparation in ms, and the errors of methods whose preparation failed."""
+    setups = {name: lambda work=work: work for name, work in prepare.items()}
+    return _in_turns_ms(setups, _PREPARATIONS, timeout_s, device)
+
+
+def first_calls_ms(
+    setups: dict[str, Callable[[], Run]], timeout_s: float, device: str
+) -> tuple[dict[str, list[float]], dict[str, Exception]]:
+    """Wall times in ms of whole calls on indices never seen, and the errors of those that failed.
+
+    setups[name]() copies the indices, which is not timed, and returns the call: preparation,
+    binding, allocation and kernel. The device is synchronised before and after each call.
+    """
+    return _in_turns_ms(setups, _FIRST_CALLS, timeout_s, device)
+
+
+def _in_turns_ms(
+    setups: dict[str, Callable[[], Callable[[], object]]],
+    quota: _Quota,
+    timeout_s: float,
+    device: str,
+) -> tuple[dict[str, list[float]], dict[str, Exception]]:
+    """Wall times of what each setup returns, in ms, a few of every method in turns.
+
+    The first of a turn is not counted, as other methods' code fills the caches; but one that takes
+    quota.enough_ms by itself is, and is enough. To free a result is not counted either. A method
+    that fails, or takes longer than timeout_s, is not run again.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in setups}
+    errors: dict[str, Exception] = {}
+    kept: list[object] = []
+
+    def one_ms(name: str) -> float:
+        kept.clear()
+        with deadline(timeout_s):
+            work = setups[name]()
+            return elapsed_ms(lambda: kept.append(work()), device)
+
+    def turn_ms(name: str) -> list[float]:
+        turn: list[float] = []
+        while len(turn) <= _TURN and sum(turn) < quota.enough_ms:
+            turn.append(one_ms(name))
+        return turn[1:] or turn
+
+    def wants_more(name: str) -> bool:
+        taken = samples[name]
+        return name not in errors and len(taken) < quota.most and sum(taken) < quota.enough_ms
+
+    while hungry := [name for name in setups if wants_more(name)]:
+        for name in hungry:
+            try:
+                samples[name] += turn_ms(name)
+            except Exception as error:
+                errors[name] = error
+    return samples, errors
+
+
+class _Sampler:
+    """Times one method. On a CPU a sample is the wall time of a call.
+
+    On a GPU it is the device's time of back-to-back calls, by events, as one CUDA graph, so that
+    the host, which may be slower than a short kernel, has no part in it; a run that cannot be
+    captured is called instead.
+    """
+
+    def __init__(self, run: Run, device: str, first_ms: float) -> None:
+        self.run, self.device, self.first_ms = run, device, first_ms
+        self.work: Callable[[], object] = run
+        self.calls = 1
+        if device.startswith("cuda"):
+            call_ms = min(elapsed_ms(run, device) for _ in range(3))
+            self.calls = max(1, min(_MOST_CALLS, round(_BATCH_MS / max(call_ms, 1e-3))))
+            self.work = _graph(self._all_calls) or self._all_calls
+
+    def _all_calls(self) -> None:
+        for _ in range(self.calls):
+            self.run()
+
+    def settle(self) -> None:
+        """Uncounted calls until times are steady; none for a method too slow to matter."""
+        if self.first_ms > 20 * _SETTLE_MS:
+            return
+        on_gpu = self.device.startswith("cuda")
+        least, most = (_GPU_SETTLE_MS, _MOST_SETTLE_MS) if on_gpu else (_SETTLE_MS, _SETTLE_MS)
+        spent, pace, steady = 0.0, math.inf, False
+        while spent < least or (not steady and spent < most):
+            before, pace = pace, self._pace_ms()
+            spent += max(pace, _SPAN_MS)
+            steady = abs(pace - before) <= _STEADY * pace
+
+    def _pace_ms(self) -> float:
+        """Of the calls of a sample together, the mean of some that take _SPAN_MS."""
+        samples: list[float] = []
+        while sum(samples) < _SPAN_MS:
+            samples.append(self.sample_ms() * self.calls)
+        return statistics.fmean(samples)
+
+    def sample_ms(self) -> float:
+        if not self.device.startswith("cuda"):
+            return elapsed_ms(self.work, self.device)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        self.work()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / self.calls
+
+
+def _graph(work: Callable[[], object]) -> Callable[[], object] | None:
+    """What replays the device's work of work(), or None if it cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph.replay
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise TimedOut in the block after `seconds`, as soon as control is in Python again.
+
+    Where signals cannot be had (another thread, another system) the block is not interrupted.
+    """
+    usable = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    if not usable:
+        yield
+        return
+
+    def expire(signum: int, frame: object) -> None:
+        raise TimedOut(f"took longer than timing.timeout_s={seconds:g}")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _finish(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()

@@ -1,0 +1,183 @@
+"""Records of the ladder as tables, Markdown, CSV and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from experiments.bench import table
+from experiments.bench.config import LadderConfig
+from experiments.bench.report import can_draw, provenance, write
+from experiments.bench.store import load_all
+from experiments.gemm import published
+from experiments.gemm.record import GemmRecord
+
+_PUBLISHED = (
+    ("hgemm", "NVIDIA L20", ["16384x8192x2048", "16384x8192x4096", "16384x8192x8192"]),
+    ("sgemm", "not stated", ["2048x2048x1024", "4096x4096x512", "4096x4096x1024"]),
+)
+
+
+def report(config: LadderConfig) -> None:
+    """Write report.md, summary.md, report.csv and the plot to config.output; print the summary."""
+    records = merge(config.records)
+    output = Path(config.output)
+    output.mkdir(parents=True, exist_ok=True)
+    summary = "\n\n".join(as_summary(section) for section in sections(records)) + "\n"
+    print(summary)
+    written = [
+        write(output / "summary.md", summary),
+        write(output / "report.md", as_markdown(records)),
+        write(output / "report.csv", as_csv(records)),
+    ]
+    if config.plots and can_draw():
+        from experiments.gemm import plots
+
+        written += plots.draw(sections(records), output)
+    print("written:", ", ".join(str(path) for path in written))
+
+
+def merge(paths: Iterable[str]) -> list[GemmRecord]:
+    """The newest record of every variant and shape, and cuBLAS's of the same sessions."""
+    newest: dict[tuple[object, ...], GemmRecord] = {}
+    for record in load_all(paths, GemmRecord, "gemm"):
+        own_session = record.session if record.is_cublas else ""
+        newest[(*_section(record), record.shape, record.variant, own_session)] = record
+    sessions = {record.session for record in newest.values() if not record.is_cublas}
+    return [record for record in newest.values() if record.session in sessions]
+
+
+def sections(records: Sequence[GemmRecord]) -> list[list[GemmRecord]]:
+    """Records of one device and arithmetic each."""
+    found = dict.fromkeys(_section(r) for r in records)
+    return [[r for r in records if _section(r) == section] for section in found]
+
+
+def title(records: Sequence[GemmRecord]) -> str:
+    r = records[0]
+    device = r.environment.get("device", "unknown device")
+    return f"{device}: {r.dtype}, sums in {r.accumulate}, B in rows of {r.b_rows}"
+
+
+def of_cublas(records: Iterable[GemmRecord]) -> dict[str, float]:
+    """Speed as a part of cuBLAS's in the same session, by key."""
+    records = list(records)
+    cublas = {(r.session, r.variant): r.tflops for r in records if r.is_cublas}
+    return {
+        r.key: r.tflops / base
+        for r in records
+        if r.tflops and (base := cublas.get((r.session, r.baseline)))
+    }
+
+
+def rows(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
+    """One row per variant of a session, every cell as text."""
+    part = of_cublas(records)
+    lines, previous = [], None
+    for r in records:
+        gain = r.tflops / previous if r.tflops and previous else None
+        lines.append(
+            {
+                "variant": r.variant,
+                "status": r.status,
+                "time ms": "" if r.median_ms is None else f"{r.median_ms:.3f}",
+                "TFLOP/s": "" if r.tflops is None else f"{r.tflops:.1f}",
+                "of cuBLAS": f"{part[r.key]:.1%}" if r.key in part else "",
+                "of previous": "" if gain is None else f"{gain:.0%}",
+                "registers": _number(r.registers),
+                "shared KiB": "" if r.shared_bytes is None else f"{r.shared_bytes / 1024:.1f}",
+                "spilled": _number(r.spill_bytes),
+                "error": "" if r.error is None else f"{r.error:.1e}",
+            }
+        )
+        if r.tflops and not r.is_cublas:
+            previous = r.tflops
+    return lines
+
+
+def as_text(records: Sequence[GemmRecord]) -> str:
+    told = [f"  {r.variant}: {r.status}: {r.reason}" for r in records if r.reason]
+    return "\n".join([table.as_text(rows(records)), *told])
+
+
+def as_summary(records: Sequence[GemmRecord]) -> str:
+    """A row per variant, a column per shape: TFLOP/s and the part of cuBLAS's."""
+    part = of_cublas(records)
+    shapes = list(dict.fromkeys(r.shape for r in records))
+    lines = []
+    for variant in dict.fromkeys(r.variant for r in records):
+        own = {r.shape: r for r in records if r.variant == variant}
+        any_shape = next(iter(own.values()))
+        cells = {shape: _cell(own.get(shape), part) for shape in shapes}
+        lines.append({"variant": variant, **cells, "registers": _number(any_shape.registers)})
+    return f"**{title(records)}**\n\n{table.as_text(lines)}"
+
+
+def as_markdown(records: Sequence[GemmRecord]) -> str:
+    """Where it was measured, a table per shape, and the published figures."""
+    lines = ["# The GEMM ladder", "", *provenance(list(records))]
+    for section in sections(records):
+        for shape in dict.fromkeys(r.shape for r in section):
+            own = [r for r in section if r.shape == shape]
+            lines += ["", f"## {title(own)}, {shape}", "", as_text(own)]
+    for family, gpu, shapes in _PUBLISHED:
+        lines += ["", f"## Published {family} figures (GPU: {gpu}), TFLOP/s", ""]
+        lines += [
+            f"From the logs of [LeetCUDA]({published.SOURCE}). Another GPU, and its HGEMM sums in "
+            f"halves: context, not comparison.",
+            "",
+        ]
+        found = published.best(family, shapes, gpu)
+        lines.append(table.as_text([_published_row(name, found[name], shapes) for name in found]))
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(records: Sequence[GemmRecord]) -> str:
+    """Every figure at full precision."""
+    part = of_cublas(records)
+    lines = [
+        {
+            "device": r.environment.get("device", ""),
+            "m": r.m,
+            "n": r.n,
+            "k": r.k,
+            "dtype": r.dtype,
+            "accumulate": r.accumulate,
+            "b_rows": r.b_rows,
+            "variant": r.variant,
+            "status": r.status,
+            "reason": r.reason,
+            "median_ms": r.median_ms,
+            "samples": len(r.samples_ms),
+            "tflops": r.tflops,
+            "of_cublas": part.get(r.key),
+            "error": r.error,
+            "registers": r.registers,
+            "shared_bytes": r.shared_bytes,
+            "spill_bytes": r.spill_bytes,
+            "session": r.session,
+            "date": r.date,
+        }
+        for r in records
+    ]
+    return table.csv_text(lines)
+
+
+def _published_row(name: str, by_shape: dict[str, float], shapes: list[str]) -> dict[str, str]:
+    cells = {shape: f"{by_shape[shape]:.1f}" if shape in by_shape else "" for shape in shapes}
+    return {"variant": name, **cells}
+
+
+def _cell(record: GemmRecord | None, part: dict[str, float]) -> str:
+    if record is None or record.tflops is None:
+        return "" if record is None else record.status
+    share = f" ({part[record.key]:.0%})" if record.key in part else ""
+    return f"{record.tflops:.1f}{share}"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _section(r: GemmRecord) -> tuple[object, ...]:
+    return (r.environment.get("device"), r.dtype, r.accumulate, r.b_rows)

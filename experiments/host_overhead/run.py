@@ -1,0 +1,85 @@
+"""What a launch costs the host: how long a call takes to return, the GPU's work left out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import sddmm
+from experiments.bench import table
+from experiments.bench.config import LaunchConfig
+from experiments.bench.environment import environment
+from experiments.bench.errors import ExperimentError
+from gemm_core.ladder.api import gemm, launch_arguments, loaded, problem_of
+from gemm_core.ladder.choose import choose
+from gemm_core.runtime.device import device
+from sddmm.testing import random_pattern
+
+_SIZE = 64  # so small that the GPU keeps up
+
+
+def run(config: LaunchConfig) -> None:
+    """Write launch.json and launch.md to config.output; print the table."""
+    if not torch.cuda.is_available():
+        raise ExperimentError("launch measures calls of GPU kernels, but torch sees no CUDA device")
+    a, b, out = (torch.randn(_SIZE, _SIZE, device="cuda").half() for _ in range(3))
+    problem = problem_of(a, b, out, "fp32", "ieee")
+    spec = choose(problem, device(0))
+    kernel, arguments = loaded(spec, problem, 0), launch_arguments(spec, problem, a, b, out)
+    calls: dict[str, Callable[[], object]] = {
+        "prepared launch": lambda: kernel(*arguments),
+        "gemm(a, b, out=out)": lambda: gemm(a, b, out=out),
+        "torch.mm(a, b, out=out)": lambda: torch.mm(a, b, out=out),
+        **_sampled(a, b.mT),  # b as n rows, which the operator reads without a copy
+    }
+    samples_us = {name: _host_us(call, config) for name, call in calls.items()}
+    output = Path(config.output)
+    output.mkdir(parents=True, exist_ok=True)
+    record = {"samples_us": samples_us, "environment": environment("cuda")}
+    (output / "launch.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    text = table.as_text([_row(name, us) for name, us in samples_us.items()])
+    (output / "launch.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def _sampled(a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """This package's operator with a plan at hand, and with one that it finds by itself.
+
+    Of a tuple torch counts the changes; the indices of a sparse tensor are compared in every call.
+    """
+    pattern = random_pattern(_SIZE, _SIZE, _SIZE, device="cuda")
+    plan = sddmm.plan(pattern, k=_SIZE, dtype=a.dtype)
+    matrix = torch.sparse_csr_tensor(
+        pattern.major_indices, pattern.col_indices, torch.ones_like(a[0]), pattern.shape,
+        check_invariants=False,
+    )  # fmt: skip
+    coo = (pattern.row_ids.clone(), pattern.col_indices.clone(), pattern.shape)
+    return {
+        "plan.run(a, b)": lambda: plan.run(a, b),
+        "sddmm(pattern, a, b)": lambda: sddmm.sddmm(pattern, a, b),
+        "sddmm((rows, cols, shape), a, b)": lambda: sddmm.sddmm(coo, a, b),
+        "sddmm(csr_tensor, a, b)": lambda: sddmm.sddmm(matrix, a, b),
+    }
+
+
+def _host_us(call: Callable[[], object], config: LaunchConfig) -> list[float]:
+    """Mean us of a call, batch by batch; the queue is empty when a batch begins."""
+    samples = []
+    for _ in range(config.batches + 3):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(config.calls):
+            call()
+        samples.append((time.perf_counter() - begin) / config.calls * 1e6)
+    torch.cuda.synchronize()
+    return samples[3:]  # the first batches compile, load and warm up
+
+
+def _row(name: str, samples_us: list[float]) -> dict[str, str]:
+    low, median, high = np.percentile(samples_us, (20, 50, 80))
+    return {"method": name, "host us": f"{median:.1f}", "p20-p80": f"{low:.1f}-{high:.1f}"}

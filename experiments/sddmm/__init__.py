@@ -1,0 +1,1 @@
+"""SDDMM as an objective: this package beside its peers, each a file of `methods`."""

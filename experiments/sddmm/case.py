@@ -1,0 +1,161 @@
+"""A case: one pattern and one pair of operands, the same for every method."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sddmm
+from experiments.bench.config import Config, Source, Uniform
+from experiments.bench.environment import available_memory
+from experiments.bench.errors import ExperimentError
+from sddmm.backends.cuda.backend import CudaBackend
+
+# What a nonzero costs at the peak of a run: generating it, float64 truth and bound, two results.
+_BYTES_PER_NONZERO = 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """SDDMM of `pattern` (CSR, columns sorted) with a (m, k) and b (k, n), random normal.
+
+    b is the transpose of a contiguous (n, k) tensor, the layout that every method may rely on.
+    """
+
+    matrix: str
+    definition: dict[str, Any]
+    pattern: sddmm.SparsePattern
+    a: Tensor
+    b: Tensor
+    dtype: str
+    seed: int
+    device: str
+
+    @property
+    def m(self) -> int:
+        return self.pattern.shape[0]
+
+    @property
+    def n(self) -> int:
+        return self.pattern.shape[1]
+
+    @property
+    def k(self) -> int:
+        return self.a.shape[1]
+
+    @property
+    def nnz(self) -> int:
+        return self.pattern.nnz
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        """Half types give float32 values, as tensor cores do."""
+        return torch.promote_types(self.a.dtype, torch.float32)
+
+    def with_unseen_indices(self) -> Case:
+        """The same case over new copies of the index arrays, for which nothing is cached."""
+        return replace(self, pattern=self.pattern.clone())
+
+    @cached_property
+    def numpy(self) -> NumpyCase:
+        """The same data for methods that work on numpy arrays; shares memory."""
+        crow, cols, rows = (
+            x.numpy()
+            for x in (self.pattern.major_indices, self.pattern.col_indices, self.pattern.row_ids)
+        )
+        return NumpyCase(crow, cols, rows, self.a.numpy(), self.b.mT.numpy())
+
+
+@dataclass(frozen=True)
+class NumpyCase:
+    """crow (m + 1,), cols and rows (nnz,), a (m, k) and b_t (n, k), C-contiguous."""
+
+    crow: np.ndarray
+    cols: np.ndarray
+    rows: np.ndarray
+    a: np.ndarray
+    b_t: np.ndarray
+
+
+def source_of(config: Config) -> Source:
+    """The matrix source, with the run's sparsity put in."""
+    source: Source = config.matrix
+    if config.sparsity is None:
+        return source
+    if not isinstance(source, Uniform) or source.nnz is not None:
+        raise ExperimentError(
+            f"sparsity={config.sparsity} applies to uniform matrices given by sparsity only; this "
+            f"matrix has its own number of nonzeros"
+        )
+    return Uniform(**{**asdict(source), "sparsity": config.sparsity})
+
+
+def device_of(config: Config) -> str:
+    """cpu or cuda; "auto" takes the GPU where our own kernels run on it."""
+    if config.device not in ("auto", "cpu", "cuda"):
+        raise ExperimentError(f"device must be one of auto, cpu, cuda, got {config.device!r}")
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ExperimentError("device=cuda, but torch sees no CUDA device; choose device=cpu")
+    if config.device == "auto":
+        return "cuda" if CudaBackend().available() is None else "cpu"
+    return config.device
+
+
+def refuse_too_large(name: str, source: Source, config: Config) -> None:
+    """Say so before a matrix that cannot fit is made, instead of dying in the attempt."""
+    rows, cols, nnz = source.size()
+    itemsize = torch.finfo(getattr(torch, config.dtype)).bits // 8
+    wanted = (nnz or 0) * _BYTES_PER_NONZERO + 2 * (rows + cols) * config.k * itemsize
+    available = available_memory()
+    if wanted > available:
+        raise ExperimentError(
+            f"matrix {name} ({rows}x{cols}, {nnz} nonzeros) with k={config.k} wants {wanted} bytes "
+            f"({wanted / 1e9:.1f} GB) of memory, {available / 1e9:.1f} GB are available; choose a "
+            f"smaller matrix, a higher sparsity or a smaller k"
+        )
+
+
+def make_case(name: str, config: Config, defined: dict[str, Any] | None = None) -> Case:
+    """Load or generate the matrix and draw the operands. defined: its definition, if it is known"""
+    source = source_of(config)
+    device = device_of(config)
+    try:
+        refuse_too_large(name, source, config)
+        matrix = source.load()
+    except ValueError as error:  # a broken file, or arguments that no matrix can satisfy
+        raise ExperimentError(str(error)) from None
+    pattern = sddmm.SparsePattern.from_csr(
+        torch.from_numpy(matrix.indptr).to(device),
+        torch.from_numpy(matrix.indices).to(device),
+        matrix.shape,
+    )
+    pattern.check()
+    dtype = getattr(torch, config.dtype)
+    generator = torch.Generator().manual_seed(config.seed)
+    a, b_t = (
+        torch.randn(size, config.k, generator=generator).to(dtype).to(device)
+        for size in matrix.shape
+    )
+    return Case(
+        matrix=name,
+        definition=definition(source) if defined is None else defined,
+        pattern=pattern,
+        a=a,
+        b=b_t.mT,
+        dtype=config.dtype,
+        seed=config.seed,
+        device=device,
+    )
+
+
+def definition(source: Source) -> dict[str, Any]:
+    """What makes a matrix what it is, for the record and its key."""
+    try:
+        return source.definition()
+    except ValueError as error:  # a file that is absent or cannot be read
+        raise ExperimentError(str(error)) from None

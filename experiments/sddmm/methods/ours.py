@@ -1,0 +1,39 @@
+"""This package: a plan, and its run; `sddmm(S, a, b)` on a torch CSR tensor as its public call."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import sddmm
+from experiments.sddmm.case import Case
+from experiments.sddmm.methods import Run
+
+
+def refuses(case: Case) -> str | None:
+    return None
+
+
+def prepare(case: Case) -> Run:
+    # A pattern of its own finds nothing that was prepared before: preparation is measured whole.
+    pattern = sddmm.SparsePattern.from_csr(
+        case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
+    )
+    plan = sddmm.plan(pattern, k=case.k, dtype=case.a.dtype, out_dtype=case.out_dtype)
+    return lambda: plan.run(case.a, case.b)
+
+
+def public_call(case: Case) -> Run:
+    # Earlier copies held the same indices, maybe at this address: nothing of theirs may answer.
+    sddmm.clear_cache()
+    pattern = case.pattern
+    values = torch.ones(case.nnz, dtype=case.a.dtype, device=case.device)
+    S = torch.sparse_csr_tensor(
+        pattern.major_indices, pattern.col_indices, values, pattern.shape, check_invariants=False
+    )
+
+    def run() -> Tensor:
+        product = sddmm.sddmm(S, case.a, case.b, scale=False, out_dtype=case.out_dtype)
+        return product.values()
+
+    return run

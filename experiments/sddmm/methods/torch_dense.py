@@ -1,0 +1,29 @@
+"""torch.mm and torch.take: the whole product, then its nonzeros. What a user writes unaided.
+
+Its values are of the operands' dtype: torch.mm rounds half types to half.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from experiments.bench.environment import available_memory
+from experiments.sddmm.case import Case
+from experiments.sddmm.methods import Run
+
+
+def refuses(case: Case) -> str | None:
+    wanted = case.m * case.n * case.a.dtype.itemsize
+    available = (
+        torch.cuda.mem_get_info()[0] if case.device.startswith("cuda") else available_memory()
+    )
+    if wanted > available // 2:
+        return f"the dense product wants {wanted} bytes, more than half of {available} available"
+    return None
+
+
+def prepare(case: Case) -> Run:
+    crow, cols = case.pattern.major_indices, case.pattern.col_indices
+    rows = torch.arange(case.m, device=case.device)
+    flat = rows.repeat_interleave(crow.diff(), output_size=case.nnz) * case.n + cols
+    return lambda: torch.mm(case.a, case.b).take(flat)

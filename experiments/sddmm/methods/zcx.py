@@ -1,0 +1,114 @@
+"""A re-implementation of zcx, the SDDMM by WMMA tiles of 16 x 16 of the published log.
+
+It follows a description of the COO version, whose tile index is made on the CPU; it is not the
+author's code. The author's later system is https://github.com/CX9898/BSMR-SDDMM. Operands whose
+sizes are no multiples of 16 are padded with zeros, beforehand, which is not counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.sddmm.case import Case
+from experiments.sddmm.gpu_kernel import gpu_kernel
+from experiments.sddmm.methods import Run
+from gemm_core.ladder.wmma_layout import check_wmma_layout
+from gemm_core.runtime.launch import INT, POINTER
+
+_TILE, _THREADS = 16, 512
+
+
+class Arguments(ctypes.Structure):
+    _fields_ = [
+        *((name, POINTER) for name in ("a", "b", "out", "tiles", "tile_index")),
+        *((name, POINTER) for name in ("places", "position")),
+        *((name, INT) for name in ("count", "k")),
+    ]
+
+
+def refuses(case: Case) -> str | None:
+    if not case.device.startswith("cuda"):
+        return "it is a GPU kernel"
+    if case.a.dtype != torch.float16:
+        return f"it computes float16, not {case.dtype}"
+    if find_spec("numba") is None:
+        return "numba is not installed (pip install 'sddmm[cpu]')"
+    return None
+
+
+def prepare(case: Case) -> Run:
+    rows, cols = case.pattern.row_ids.cpu().numpy(), case.pattern.col_indices.cpu().numpy()
+    arrays = tile_index(rows, cols, case.m, case.n)
+    tiles, index, places, position = (torch.from_numpy(x).to(case.device) for x in arrays)
+    a, b = _padded(case.a), _padded(case.b.mT)
+    check_wmma_layout(torch.cuda.current_device())
+    kernel = gpu_kernel(Path(__file__).with_suffix(".cu"), "wmma_tiles", Arguments, _THREADS)
+    count = len(tiles)
+
+    def run() -> Tensor:
+        out = torch.empty(case.nnz, device=case.device)
+        kernel(
+            -(-count * 32 // _THREADS), a.data_ptr(), b.data_ptr(), out.data_ptr(),
+            tiles.data_ptr(), index.data_ptr(), places.data_ptr(), position.data_ptr(), count,
+            a.shape[1],
+        )  # fmt: skip
+        return out
+
+    return run
+
+
+def tile_index(rows: np.ndarray, cols: np.ndarray, m: int, n: int) -> tuple[np.ndarray, ...]:
+    """The published preparation, on one thread: the nonzeros of each tile that has any.
+
+    Returns tiles (t, 2), where each one's nonzeros begin (t + 1,), and of each nonzero, tile by
+    tile, its place in the tile and in the pattern, all int32.
+    """
+    across = -(-n // _TILE)
+    made: tuple[np.ndarray, ...] = _kernels()["group"](rows, cols, -(-m // _TILE), across)
+    return made
+
+
+def _padded(x: Tensor) -> Tensor:
+    rows, k = (-(-size // _TILE) * _TILE for size in x.shape)
+    return torch.nn.functional.pad(x, (0, k - x.shape[1], 0, rows - x.shape[0])).contiguous()
+
+
+@cache
+def _kernels() -> dict[str, Any]:
+    """Compiled at first use, so that listing the methods needs no numba."""
+    from sddmm.backends.cpu.kernel import jit
+
+    @jit
+    def group(rows, cols, down, across):
+        counts = np.zeros(down * across + 1, np.int32)
+        for i in range(rows.size):
+            counts[rows[i] // 16 * across + cols[i] // 16] += 1
+        number = np.empty(down * across, np.int32)  # of a tile among those that are not empty
+        tiles = np.empty((rows.size, 2), np.int32)
+        index = np.zeros(rows.size + 1, np.int32)
+        found = 0
+        for tile in range(down * across):
+            if counts[tile] > 0:
+                tiles[found, 0], tiles[found, 1] = tile // across, tile % across
+                index[found + 1] = index[found] + counts[tile]
+                number[tile] = found
+                found += 1
+        places = np.empty(rows.size, np.int32)
+        position = np.empty(rows.size, np.int32)
+        begin = index.copy()
+        for i in range(rows.size):
+            tile = number[rows[i] // 16 * across + cols[i] // 16]
+            places[begin[tile]] = rows[i] % 16 * 16 + cols[i] % 16
+            position[begin[tile]] = i
+            begin[tile] += 1
+        return tiles[:found].copy(), index[: found + 1].copy(), places, position
+
+    return {"group": group}

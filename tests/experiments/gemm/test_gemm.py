@@ -1,0 +1,197 @@
+"""The ladder: what is right, what is compared with what, and how it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.bench.config import GemmConfig, LadderConfig, Timing
+from experiments.bench.errors import ExperimentError, RowsFailed
+from experiments.bench.store import Store
+from experiments.gemm import published, report, run, verify
+from experiments.gemm.record import GemmRecord
+
+
+def operands(k: int = 64, dtype: torch.dtype = torch.float16) -> verify.Operands:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(size, generator=generator).to(dtype) for size in ((40, k), (k, 30)))
+    return verify.operands(a, b)
+
+
+def record(variant: str, ms: float | None, session: str = "one", **more: object) -> GemmRecord:
+    values: dict[str, object] = {
+        "key": f"{variant}{session}", "session": session, "m": 1000, "n": 1000, "k": 500,
+        "dtype": "float16", "accumulate": "fp32", "b_rows": "k", "variant": variant,
+        "baseline": "cublas", "status": "ok", "samples_ms": [] if ms is None else [ms] * 3,
+        "environment": {"device": "a GPU"}, **more,
+    }  # fmt: skip
+    return GemmRecord(**values)  # type: ignore[arg-type]
+
+
+def test_a_right_product_is_within_its_bound_and_a_wrong_element_is_not() -> None:
+    made = operands()
+    c = made.product.half()
+    assert verify.within_bound(c, made, "fp32", "ieee").all()
+    c[3, 4] += 0.25
+    assert (~verify.within_bound(c, made, "fp32", "ieee")).nonzero().tolist() == [[3, 4]]
+    c[0, 0] = torch.nan
+    assert not verify.within_bound(c, made, "fp32", "ieee")[0, 0]
+
+
+def test_less_exact_operands_are_allowed_their_rounding_and_no_more() -> None:
+    made = operands(dtype=torch.float32)
+    off = (made.product + 2.0**-12 * made.magnitude).float()
+    assert verify.within_bound(off, made, "fp32", "tf32").all()
+    assert not verify.within_bound(off, made, "fp32", "tf32x3").any()
+    assert not verify.within_bound(off, made, "fp32", "ieee").any()
+
+
+def test_integers_must_be_exact_to_the_last_bit() -> None:
+    a, b = torch.ones(3, 5).half(), torch.ones(5, 4).half()
+    made = verify.operands(a, b)
+    c = torch.full((3, 4), 5.0).half()
+    assert verify.exact(c, made)
+    c[2, 3] = 5.004
+    assert not verify.exact(c, made)
+    assert verify.relative_error(c * 2, made) == pytest.approx(1, rel=1e-2)
+
+
+def test_shares_are_of_the_baseline_of_the_same_session() -> None:
+    rows = [
+        record("cublas", 2.0),
+        record("cublas_tf32", 1.0, baseline="cublas_tf32"),
+        record("mma_tf32", 2.0, baseline="cublas_tf32"),
+        record("sgemm", 4.0),
+        record("sgemm", 1.0, session="other"),
+    ]
+    share = report.of_cublas(rows)
+    assert share["mma_tf32one"] == share["sgemmone"] == pytest.approx(0.5)
+    assert "sgemmother" not in share
+
+
+def test_a_row_tells_its_speed_and_its_gain_over_the_rung_before() -> None:
+    rows = report.rows(
+        [
+            record("cublas", 1.0),
+            record("first", 5.0, registers=96, shared_bytes=49152, spill_bytes=0),
+            record("refused", None, status="skipped", reason="needs more"),
+            record("second", 2.0, error=2.5e-4),
+        ]
+    )
+    assert [row["TFLOP/s"] for row in rows] == ["1.0", "0.2", "", "0.5"]
+    assert [row["of cuBLAS"] for row in rows] == ["100.0%", "20.0%", "", "50.0%"]
+    assert [row["of previous"] for row in rows] == ["", "", "", "250%"]
+    assert rows[1]["registers"] == "96"
+    assert rows[1]["shared KiB"] == "48.0"
+    assert rows[3]["error"] == "2.5e-04"
+
+
+def test_reports_hold_the_newest_record_of_every_variant_and_its_baseline(tmp_path: Path) -> None:
+    store = Store(tmp_path / "gemm.jsonl", GemmRecord)
+    for session, ms in (("old", 8.0), ("new", 4.0)):
+        for variant, factor in (("cublas", 1), ("mma", 2)):
+            store.append(record(variant, ms * factor, session))
+    store.append(record("wmma", 16.0, "old"))
+    store.append(record("cublas", 1.0, "else", k=100))
+    store.append(record("mma", 1.0, "else", k=100))
+    config = LadderConfig(records=[str(store.path)], output=str(tmp_path / "out"), plots=False)
+    report.report(config)
+    merged = report.merge(config.records)
+    assert [(r.variant, r.session) for r in merged if r.k == 500] == [
+        ("cublas", "old"),
+        ("mma", "new"),
+        ("cublas", "new"),
+        ("wmma", "old"),
+    ]
+    assert [f"{part:.0%}" for part in report.of_cublas(merged).values()] == [
+        "100%", "50%", "100%", "50%", "100%", "100%",
+    ]  # fmt: skip
+    summary = (tmp_path / "out" / "summary.md").read_text()
+    assert "1000x1000x500" in summary
+    assert "1000x1000x100" in summary
+    assert "0.1 (50%)" in summary
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "Published hgemm figures (GPU: NVIDIA L20)" in text
+    assert len((tmp_path / "out" / "report.csv").read_text().splitlines()) == 1 + 6
+
+
+def test_the_plot_is_the_same_file_for_the_same_records(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from experiments.gemm import plots
+
+    drawn = []
+    for name in ("once", "again"):
+        (tmp_path / name).mkdir()
+        section = [record("cublas", 1.0), record("mma", 2.0)]
+        drawn.append([path.read_bytes() for path in plots.draw([section], tmp_path / name)])
+    assert drawn[0] == drawn[1]
+
+
+def test_published_figures_are_the_best_of_their_repetitions() -> None:
+    shape = "16384x8192x8192"
+    found = published.best("hgemm", [shape], "NVIDIA L20")
+    assert found["f16(cublas)"][shape] == pytest.approx(113.866)
+    assert found["f16(naive)"][shape] == pytest.approx(2.477)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shape": "12x3"}, "shape must be three sizes MxNxK, got 12x3"),
+        ({"shape": "0x3x4"}, "shape must be three sizes"),
+        ({"dtype": "float64"}, "dtype must be one of float16, bfloat16, float32"),
+        ({"accumulate": "fp64"}, "accumulate must be fp32 or fp16"),
+        ({"b_rows": "m"}, "b_rows must be k or n"),
+    ],
+)
+def test_what_no_gemm_can_be_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GemmConfig(**change)
+
+
+def test_variants_are_those_that_compute_what_is_asked_for() -> None:
+    half = run.variants(GemmConfig())
+    assert next(iter(half)) == "cublas"
+    assert "mma_128x256x64_stage3" in half
+    assert "hgemm_sliced_k" not in half
+    assert "hgemm_sliced_k" in run.variants(GemmConfig(accumulate="fp16"))
+    floats = run.variants(GemmConfig(dtype="float32", b_rows="n"))
+    assert list(floats)[:2] == ["cublas", "cublas_tf32"]
+    with pytest.raises(ExperimentError, match="no variant 'sgemm_naive' of float16"):
+        run.variants(GemmConfig(variants=["sgemm_naive"]))
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ExperimentError, match="torch sees no CUDA device"):
+        run.run(GemmConfig())
+
+
+@pytest.mark.gpu
+class TestOnTheGpu:
+    config = GemmConfig(shape="256x384x128", timing=Timing(max_samples=3, seconds=0))
+
+    def test_every_variant_is_right_and_timed(self, tmp_path: Path) -> None:
+        self.config.records = str(tmp_path / "gemm.jsonl")
+        records = run.run(self.config)
+        assert {r.status for r in records} == {"ok"}
+        assert all(r.tflops and r.error is not None for r in records)
+        assert all(r.registers for r in records if r.variant != "cublas")
+
+    def test_a_variant_that_is_wrong_is_never_timed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def off_by_one_row(
+            a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, **_: object
+        ) -> None:
+            torch.mm(a.roll(1, 0), b, out=out)
+
+        monkeypatch.setattr(run, "gemm", off_by_one_row)
+        self.config.records = str(tmp_path / "gemm.jsonl")
+        with pytest.raises(RowsFailed, match="mma_128x256x64_stage3"):
+            run.run(self.config)
+        records = Store(self.config.records, GemmRecord).load().values()
+        assert {r.status for r in records if r.variant != "cublas"} == {"wrong"}
+        assert not any(r.samples_ms for r in records if r.variant != "cublas")
