@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from experiments import peer_plot, report, table
-from experiments.digest import ROOT
-from experiments.errors import ExperimentError
-from experiments.ladder import report as ladder_report
-from experiments.schema import LadderConfig, ReportConfig
+from experiments.bench import report, table
+from experiments.bench.config import LadderConfig, ReportConfig
+from experiments.bench.digest import ROOT
+from experiments.bench.errors import ExperimentError
+from experiments.gemm import report as gemm_report
+from experiments.sddmm import peer_plot
 
 PAGES = (
     "README.md",
@@ -59,7 +60,7 @@ def write_reports(root: Path) -> None:
         output = str(root / folder)
         report.report(ReportConfig(records=records, output=output, plots=False))
     records, output = [str(ROOT / LADDER / "records.jsonl")], str(root / LADDER)
-    ladder_report.report(LadderConfig(records=records, output=output, plots=False))
+    gemm_report.report(LadderConfig(records=records, output=output, plots=False))
 
 
 def plot() -> str:

@@ -8,9 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from experiments import pages, peer_plot, report
-from experiments.errors import ExperimentError
-from experiments.record import Record
+from experiments import pages
+from experiments.bench import report
+from experiments.bench.errors import ExperimentError
+from experiments.bench.record import Record
+from experiments.sddmm import peer_plot
 from tests.conftest import ROOT
 
 MARKED = {name: (ROOT / name).read_text(encoding="utf-8") for name in pages.PAGES}
