@@ -1,10 +1,10 @@
 """Reads Matrix Market coordinate files, strictly.
 
-Where the format leaves a choice open, this reader accepts line ends of either kind, blank lines, a
-sign before a value, nan and inf as scipy writes them, and a symmetric file that holds the upper side
-in place of the lower. It refuses a byte order mark, comments after the size line, numbers in other
-notations (Fortran's 1.5D3, hexadecimal, decimal commas) or too large for the field's type, both
-sides of a symmetric matrix, the diagonal of a skew-symmetric one, complex and dense (array)
+Where the format leaves a choice open, this reader accepts line ends of either kind, blank lines,
+a sign before a value, nan and inf as scipy writes them, and a symmetric file that holds the upper
+side in place of the lower. It refuses a byte order mark, comments after the size line, numbers in
+other notations (Fortran's 1.5D3, hexadecimal, decimal commas) or too large for the field's type,
+both sides of a symmetric matrix, the diagonal of a skew-symmetric one, complex and dense (array)
 matrices.
 
 The body is parsed by scipy's reader, which is quick but stops at the first character that it does
