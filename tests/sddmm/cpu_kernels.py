@@ -23,7 +23,8 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_kernel(
         spec: KernelSpec, macros: Any, parameters: Any, index: int
     ) -> Callable[..., None]:
-        library = compile_library(spec.path, "sddmm_kernel", dict(macros), loader.INCLUDE)
+        macros = loader.compile_macros(spec, macros, parameters)
+        library = compile_library(spec.path, "sddmm_kernel", macros, loader.INCLUDE)
         return EmulatedKernel(spec.name, library, parameters, spec.threads)
 
     monkeypatch.setattr(loader, "load_kernel", load_kernel)

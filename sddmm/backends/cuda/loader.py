@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel, missing
+from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel
 from gemm_core.runtime.device import device as device_of
-from gemm_core.runtime.launch import Kernel, Parameters
+from gemm_core.runtime.launch import Kernel, Parameters, parameter_macros
 from gemm_core.runtime.tensor_map import tensor_map
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.dtypes import DTYPES
@@ -75,12 +74,6 @@ def rows_are_contiguous(x: Tensor) -> bool:
 
 
 @functools.cache
-def unavailable() -> str | None:
-    """None, or the reason why no kernel can be compiled or launched in this environment."""
-    return missing() if torch.cuda.is_available() else "torch sees no CUDA device"
-
-
-@functools.cache
 def load_kernel(
     spec: KernelSpec, macros: tuple[tuple[str, str], ...], parameters: Any, device_index: int
 ) -> Kernel:
@@ -89,10 +82,22 @@ def load_kernel(
     This is the only place where a source becomes a kernel. All callers look it up in this module,
     as they do `tensor_map`, so a test that replaces both runs every kernel elsewhere.
     """
-    code = compile_kernel(spec.path, dict(macros), device_of(device_index).arch, INCLUDE).code
+    macros_of_all = compile_macros(spec, macros, parameters)
+    code = compile_kernel(spec.path, macros_of_all, device_of(device_index).arch, INCLUDE).code
     return Kernel(
         spec.name, code, "sddmm_kernel", parameters, spec.threads, spec.shared_bytes, device_index
     )
+
+
+def compile_macros(
+    spec: KernelSpec, macros: tuple[tuple[str, str], ...], parameters: type[ctypes.Structure]
+) -> dict[str, str]:
+    """All macros of a kernel's source: `macros`, the size of its launch, the layout of its struct.
+
+    The kernel compares the layout with its own (gemm_core/parameters.cuh).
+    """
+    launch = {"SDDMM_THREADS": str(spec.threads), "SDDMM_SHARED_BYTES": str(spec.shared_bytes)}
+    return {**dict(macros), **launch, **parameter_macros(parameters)}
 
 
 def types(problem: Problem) -> dict[str, str]:

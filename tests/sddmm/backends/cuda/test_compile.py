@@ -49,7 +49,8 @@ class Compiler:
         self.cubins: dict[str, list[Cubin]] = {}
 
     def load_kernel(self, spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Any:
-        cubin = compile_kernel(spec.path, dict(macros), self.device.arch, loader.INCLUDE)
+        macros = loader.compile_macros(spec, macros, parameters)
+        cubin = compile_kernel(spec.path, macros, self.device.arch, loader.INCLUDE)
         self.cubins.setdefault(spec.name, []).append(cubin)
         return mock.Mock(parameters=parameters)
 
@@ -148,18 +149,24 @@ def test_every_kernel_compiles_what_it_does_not_refuse(name: str) -> None:
 @pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize("csr", [True, False])
 def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
-    include = loader.INCLUDE
-    made = dict(analysis.macros_of(narrow, csr))
-    for spec in (analysis.ANALYSE, tile.BOUNDS):
-        assert compile_kernel(spec.path, made, arch, include).resources.spill_bytes == 0
+    macros = analysis.macros_of(narrow, csr)
+    macros = loader.compile_macros(analysis.ANALYSE, macros, analysis.AnalyseArguments)
+    cubin = compile_kernel(analysis.ANALYSE.path, macros, arch, loader.INCLUDE)
+    assert cubin.resources.spill_bytes == 0
 
 
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -> None:
-    source = comparison.SAME_INDICES.path
-    made = compile_kernel(source, dict(comparison.macros_of(dtype)), arch, loader.INCLUDE)
-    assert made.resources.spill_bytes == 0
+    spec, macros = comparison.SAME_INDICES, comparison.macros_of(dtype)
+    macros = loader.compile_macros(spec, macros, comparison.SameIndicesArguments)
+    assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+def test_the_search_for_the_nonzeros_of_tiles_compiles_too(arch: str) -> None:
+    macros = loader.compile_macros(tile.BOUNDS, (), tile.BoundsArguments)
+    assert compile_kernel(tile.BOUNDS.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
 def test_every_source_is_of_a_kernel() -> None:
