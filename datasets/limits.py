@@ -1,4 +1,4 @@
-"""The size that a matrix file promises, and the bound on the memory that reading it may take."""
+"""How large a matrix a file promises, and how much memory reading it may take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random graphs whose rows and columns hold very different numbers of nonzeros."""
+"""Random graphs whose rows and columns are far from alike."""
 
 from __future__ import annotations
 

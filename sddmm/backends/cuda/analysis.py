@@ -24,25 +24,28 @@ from sddmm.dtypes import INDEX_DTYPES
 from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
 
-# The words in which analyse.cu leaves what it finds: segments, three counts, three flags.
+# The 64-bit words of the kernel's results (segments, three tile statistics, three flags) and of the
+# state that its blocks accumulate.
+_RESULT_WORDS, _STATE_WORDS = 7, 4
 _NOTHING_YET = -1
-_EMPTY = array("q", [_NOTHING_YET, *[0] * 6])
+_EMPTY = array("q", [_NOTHING_YET, *[0] * (_RESULT_WORDS - 1)])
 _LOOKS = 2000  # at what an analysis has found, some 0.1 ms
-_NONZEROS_A_BLOCK = 2048  # SPAN of analyse.cu
+_ITEMS_PER_BLOCK = 2048  # nonzeros, or entries of crow_indices, that a block of the kernel reads
 
 
 class AnalyseArguments(ctypes.Structure):
     """Of analyse.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("major", "cols", "rows", "cols_32", "counts", "starts")),
-        *((name, POINTER) for name in ("state", "next", "results")),
+        *((name, POINTER) for name in ("major_indices", "col_indices", "row_ids", "cols_int32")),
+        *((name, POINTER) for name in ("tile_nnz", "tile_row_offsets")),
+        *((name, POINTER) for name in ("state", "next_state", "results")),
         ("nnz", LONG),
-        *((name, INT) for name in ("m", "n", "across", "least", "cells")),
+        *((name, INT) for name in ("m", "n", "tiles_across", "min_tile_nnz", "offset_count")),
         *(
             field
-            for name in ("block_m", "block_n")
-            for field in ((f"{name}_factor", UINT), (f"{name}_shift", INT))
+            for name in ("tile_row", "tile_column")
+            for field in ((f"{name}.factor", UINT), (f"{name}.shift", INT))
         ),
     ]
 
@@ -131,7 +134,7 @@ def begin(pattern: SparsePattern, device: Device, wanted: Wanted = ROWS) -> Anal
     mailbox.empty()
     longest = max(nnz, major.numel() - 1) + 1
     kernel(
-        -(-longest // _NONZEROS_A_BLOCK), major.data_ptr(), cols.data_ptr(),
+        -(-longest // _ITEMS_PER_BLOCK), major.data_ptr(), cols.data_ptr(),
         0 if rows is major else address(rows), 0 if narrow else cols_32.data_ptr(),
         address(counts), 0 if starts is None else starts.starts.data_ptr(), *mailbox.addresses,
         nnz, *sizes.parameters,
@@ -180,7 +183,15 @@ def counts_starts(shape: tuple[int, int], block: tuple[int, int]) -> bool:
 
 def macros_of(narrow: bool, csr: bool) -> tuple[tuple[str, str], ...]:
     index = INDEX_DTYPES[torch.int32 if narrow else torch.int64]
-    return macros({"INDEX": index, "CSR": csr, "SHARED_BYTES": ANALYSE.shared_bytes})
+    return macros(
+        {
+            "INDEX": index,
+            "CSR": csr,
+            "ITEMS_PER_BLOCK": _ITEMS_PER_BLOCK,
+            "RESULT_WORDS": _RESULT_WORDS,
+            "STATE_WORDS": _STATE_WORDS,
+        }
+    )
 
 
 class _Mailbox(threading.local):
@@ -191,7 +202,7 @@ class _Mailbox(threading.local):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.states = torch.zeros(2, 4, dtype=torch.int64, device=device)
+        self.states = torch.zeros(2, _STATE_WORDS, dtype=torch.int64, device=device)
         pinned = device.type == "cuda"
         self.results = torch.zeros(len(_EMPTY), dtype=torch.int64, device="cpu", pin_memory=pinned)
         words = (ctypes.c_int64 * len(_EMPTY)).from_address(self.results.data_ptr())

@@ -1,40 +1,65 @@
-// What a plan must know of a pattern, in one pass over it: is it valid, how is it ordered, how evenly
-// is it spread; and, as it is asked, the row of each nonzero, how many nonzeros each tile has, these
-// counts summed up, and where the nonzeros of each row begin in each column of tiles. Limit: its
-// instructions; of a small pattern, the steps that wait for each other.
+// One pass over the indices of a pattern: checks them and their order, counts row segments; on
+// request stores row ids, nonzeros per tile, and where each row of each tile begins. Limit: the
+// instructions of the pass; for a small pattern, the memory operations that depend on each other.
 #include "gemm_core/numeric.cuh"
+#include "gemm_core/parameters.cuh"
+#include "sddmm/csr_rows.cuh"
+#include "sddmm/warp.cuh"
 
+using namespace sddmm;
 using gemm_core::i64;
 using gemm_core::u32;
 using u64 = unsigned long long;
 
-using IndexType = SDDMM_INDEX;
-constexpr bool CSR = SDDMM_CSR;
-constexpr int THREADS = 256, EACH = 8, WARPS = THREADS / 32;  // EACH: nonzeros a thread
-constexpr int SPAN = THREADS * EACH;
-constexpr int WINDOW = 512;  // tiles that a block counts by itself before it adds to memory
-constexpr u32 ALL = 0xffffffff;
-
-// Bits of what is found, in the order of `Results`.
-constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4;
-constexpr int BITS = 3;
-
-// What is counted where tiles are: those not empty, those of at least `least` nonzeros, and what these
-// hold.
-constexpr int COUNTED = 3;
-
-// Of the whole pattern. A segment is a part of a row, as wide as a tile, that is not empty, as the
-// nonzeros come.
-struct Results {
-  u64 segments, counted[COUNTED], found[BITS];
+// What analysis.py chooses, by macro.
+struct Config {
+  // The type of the caller's indices: int or i64.
+  using IndexType = SDDMM_INDEX;
+  // Whether the pattern is CSR; else it is COO.
+  static constexpr bool CSR = SDDMM_CSR;
+  // The number of threads of a block.
+  static constexpr int THREADS = SDDMM_THREADS;
+  // The number of nonzeros, and of entries of crow, that a block reads.
+  static constexpr int ITEMS_PER_BLOCK = SDDMM_ITEMS_PER_BLOCK;
+  // The number of bytes of dynamic shared memory that a block has.
+  static constexpr int SHARED_BYTES = SDDMM_SHARED_BYTES;
+  // The number of 64-bit words that the host keeps for Results, and for State.
+  static constexpr int RESULT_WORDS = SDDMM_RESULT_WORDS, STATE_WORDS = SDDMM_STATE_WORDS;
 };
-// Of the blocks that are done: how many, above DONE_BITS, and their segments, added at once; and counts.
+
+using IndexType = Config::IndexType;
+constexpr bool CSR = Config::CSR;
+constexpr int THREADS = Config::THREADS, WARPS = THREADS / 32;
+constexpr int ITEMS_PER_BLOCK = Config::ITEMS_PER_BLOCK;
+constexpr int ITEMS_PER_THREAD = ITEMS_PER_BLOCK / THREADS;
+static_assert(ITEMS_PER_BLOCK % THREADS == 0, "every thread has the same number of nonzeros");
+// The number of tiles whose nonzeros a block counts in shared memory before it adds them to global
+// memory.
+constexpr int LOCAL_TILES = 512;
+
+// Flags of a pattern, in the order of Results::flags.
+constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4;
+constexpr int FLAGS = 3;
+
+// The number of tile statistics: nonempty tiles, dense tiles (those of at least min_tile_nnz
+// nonzeros), and the nonzeros in dense tiles.
+constexpr int TILE_STATS = 3;
+
+// The results for the whole pattern. A row segment is the part of a row within a tile's columns;
+// `segments` counts those that are not empty, where the nonzeros come in order.
+struct Results {
+  u64 segments, tile_stats[TILE_STATS], flags[FLAGS];
+};
+// What the blocks accumulate. `done` holds two sums, so that one atomic adds to both: the finished
+// blocks from bit DONE_BITS on, and their segments below.
 struct State {
-  u64 done, counted[COUNTED];
+  u64 done, tile_stats[TILE_STATS];
 };
 constexpr int DONE_BITS = 40;
+static_assert(sizeof(Results) == 8 * Config::RESULT_WORDS, "analysis.py reads these words");
+static_assert(sizeof(State) == 8 * Config::STATE_WORDS, "analysis.py allocates these words");
 
-// A division by a constant of the launch (analysis.py: _reciprocal).
+// Divides by a constant of the launch with a multiplication (analysis.py: _reciprocal).
 struct Divisor {
   u32 factor;
   int shift;
@@ -45,335 +70,305 @@ struct Divisor {
 };
 
 struct Arguments {
-  const IndexType *major, *cols;  // crow (m + 1,) of CSR, else the rows, (nnz,)
-  int *rows, *cols_32;            // results (nnz,), or null
-  int* counts;  // of nonzeros by tile, along the rows of tiles, zeros before; or null
-  // Result (cells,), or null: entry row * (across + 1) + x is the first nonzero of that row in the x-th
-  // column of tiles, or the first behind where it would be; the last has none.
-  int* starts;
-  State *state, *next;  // zeros before; the next launch's is made so
-  // In memory of the host: zeros before, but for the segments, which come last; the host looks at them.
+  // CSR: crow_indices, (m + 1,); COO: row_indices, (nnz,). Then col_indices, (nnz,).
+  const IndexType *major_indices, *col_indices;
+  // Outputs, each (nnz,) or null: the row of each nonzero, and its column in 32 bits.
+  int *row_ids, *cols_int32;
+  // Output or null: the number of nonzeros of each tile, tile row by tile row. Zero before the
+  // launch.
+  int* tile_nnz;
+  // Output (offset_count,) or null: entry row * (tiles_across + 1) + x is the first nonzero of
+  // `row` that is not before tile column x, so the next entry is where the row segment ends.
+  int* tile_row_offsets;
+  // Zero before the launch; the launch sets next_state to zero for its successor.
+  State *state, *next_state;
+  // Pinned host memory. Every word starts at 0 except `segments`, which starts at -1 and is written
+  // last; the host polls it.
   Results* results;
   i64 nnz;
-  int m, n, across, least, cells;  // across: tiles
-  Divisor block_m, block_n;
+  // min_tile_nnz: from how many nonzeros on a tile is dense; 0 if tiles are not counted.
+  int m, n, tiles_across, min_tile_nnz, offset_count;
+  // Divisions by the height and the width of a tile.
+  Divisor tile_row, tile_column;
+};
+GEMM_CORE_CHECK_STRUCT(Arguments)
+
+// The statistics of a warp's nonzeros.
+struct WarpStats {
+  u32 flags, segments;
+  u64 tile_stats[TILE_STATS];
 };
 
-// The last of rows low .. high that begins at or before nonzero i, by a warp.
-__device__ __forceinline__ int row_of_warp(const IndexType* crow, int low, int high, i64 i) {
-  constexpr int PROBES = 4;  // a lane, all under way together
-  while (low < high) {
-    const int step = (high - low + 32 * PROBES - 1) / (32 * PROBES);
-    bool begins[PROBES];
-#pragma unroll
-    for (int j = 0; j < PROBES; ++j) {
-      const i64 at = low + static_cast<i64>(j * 32 + static_cast<int>(threadIdx.x) % 32 + 1) * step;
-      begins[j] = at <= high && crow[at] <= i;
-    }
-    int before = 0;
-#pragma unroll
-    for (int j = 0; j < PROBES; ++j) before += __popc(__ballot_sync(ALL, begins[j]));
-    low += before * step;
-    high = low + step - 1 < high ? low + step - 1 : high;
-  }
-  return low;
-}
-
-// Where entry i lies in shared memory, so that EACH entries a thread, one after the other, are read by a
-// warp without bank conflicts.
-__device__ __forceinline__ int padded(int i) { return i + i / EACH; }
-
-// The largest of entries 0 .. i instead of entry i, by all threads of the block.
-__device__ __forceinline__ void running_largest(int* entries, int* by_warp) {
-  int* const own = entries + padded(threadIdx.x * EACH);
-  int upto[EACH];
-#pragma unroll
-  for (int j = 0; j < EACH; ++j) {
-    upto[j] = own[j];
-    if (j > 0 && upto[j - 1] > upto[j]) upto[j] = upto[j - 1];
-  }
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int largest = upto[EACH - 1];
-  for (int apart = 1; apart < 32; apart *= 2) {
-    const int other = __shfl_up_sync(ALL, largest, apart);
-    if (lane >= apart && other > largest) largest = other;
-  }
-  if (lane == 31) by_warp[warp] = largest;
-  __syncthreads();
-  int before = __shfl_up_sync(ALL, largest, 1);
-  if (lane == 0) before = 0;
-  for (int w = 0; w < warp; ++w) before = by_warp[w] > before ? by_warp[w] : before;
-#pragma unroll
-  for (int j = 0; j < EACH; ++j) own[j] = upto[j] > before ? upto[j] : before;
-  __syncthreads();
-}
-
-// What a warp has seen.
-struct Sums {
-  u32 found, segments;
-  u64 counted[COUNTED];
-};
-
-// A block's part of shared memory.
+// The shared memory of a block.
 struct Shared {
-  int rows[SPAN + SPAN / EACH];  // of its nonzeros, counted from `low`; see padded
-  int by_warp[WARPS];
-  int before, low, high;  // the rows of the nonzero before its first, of its first and of its last
-  int counts[WINDOW];     // of nonzeros in the tiles from that row's on
-  Sums sums[WARPS];
+  // CSR only: the row of each nonzero, counted from first_row, padded.
+  int rows[ITEMS_PER_BLOCK + ITEMS_PER_BLOCK / ITEMS_PER_THREAD];
+  int warp_max[WARPS];
+  // CSR only: the rows of the nonzero before the block's, of its first and of its last.
+  int previous_row, first_row, last_row;
+  // The number of the block's nonzeros in each of the tiles from first_tile() on.
+  int tile_nnz[LOCAL_TILES];
+  WarpStats stats[WARPS];
 };
-static_assert(sizeof(Shared) <= SDDMM_SHARED_BYTES, "");
+static_assert(sizeof(Shared) <= Config::SHARED_BYTES, "the launch allocates SHARED_BYTES");
 
-// The rows of the nonzeros around those begin .. last, a block's, into `shared`, by its first warps.
-__device__ __forceinline__ void find_first_and_last(const Arguments& p, i64 begin, i64 last,
-                                                    Shared& shared) {
+// CSR: finds the rows of nonzeros begin - 1, begin and last, one by each of the first three warps.
+__device__ __forceinline__ void find_boundary_rows(const Arguments& p, i64 begin, i64 last,
+                                                   Shared& shared) {
   const int warp = threadIdx.x / 32;
   if (warp < 3) {
-    const int row = row_of_warp(p.major, 0, p.m - 1, warp == 0 ? begin : warp == 1 ? last : begin - 1);
-    if (threadIdx.x % 32 == 0) (warp == 0 ? shared.low : warp == 1 ? shared.high : shared.before) = row;
+    const int row =
+        find_row(p.major_indices, 0, p.m - 1, warp == 0 ? begin : warp == 1 ? last : begin - 1);
+    if (threadIdx.x % 32 == 0)
+      (warp == 0 ? shared.first_row : warp == 1 ? shared.last_row : shared.previous_row) = row;
   }
-  for (int i = threadIdx.x; i < SPAN; i += THREADS) shared.rows[padded(i)] = 0;
+  for (int i = threadIdx.x; i < ITEMS_PER_BLOCK; i += THREADS)
+    shared.rows[padded<ITEMS_PER_THREAD>(i)] = 0;
   __syncthreads();
 }
 
-// Then those of the nonzeros themselves, by all threads of the block.
-__device__ __forceinline__ void find_rows(const Arguments& p, i64 begin, Shared& shared) {
-  // Where rows begin: of those that begin at one place, all but the last are empty.
-  for (int first = shared.low + 1 + threadIdx.x; first <= shared.high; first += EACH * THREADS) {
-    i64 at[EACH];
+// CSR: expands crow to the row of each of the block's nonzeros. Each row writes its number at its
+// first nonzero, then a scan spreads the numbers. Of several rows that begin at one nonzero all but
+// the last are empty, so the maximum is the right one.
+__device__ __forceinline__ void expand_rows(const Arguments& p, i64 begin, Shared& shared) {
+  for (int first = shared.first_row + 1 + threadIdx.x; first <= shared.last_row;
+       first += ITEMS_PER_THREAD * THREADS) {
+    i64 item[ITEMS_PER_THREAD];
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
+    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
       const int row = first + j * THREADS;
-      at[j] = row <= shared.high ? p.major[row] - begin : -1;
+      item[j] = row <= shared.last_row ? p.major_indices[row] - begin : -1;
     }
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
-      if (at[j] < 0 || at[j] >= SPAN) continue;
-      atomicMax(shared.rows + padded(static_cast<int>(at[j])), first + j * THREADS - shared.low);
+    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
+      if (item[j] < 0 || item[j] >= ITEMS_PER_BLOCK) continue;
+      int* const entry = shared.rows + padded<ITEMS_PER_THREAD>(static_cast<int>(item[j]));
+      atomicMax(entry, first + j * THREADS - shared.first_row);
     }
   }
   __syncthreads();
-  running_largest(shared.rows, shared.by_warp);
+  scan_max<ITEMS_PER_THREAD>(shared.rows, shared.warp_max);
 }
 
-// A thread's entries of crow, of those that the block checks, from `begin` on; and the ones behind them.
-struct Crow {
-  IndexType at[EACH], next[EACH];
+// CSR: the entries of crow that a thread checks, from entry `begin` of the block on, each with its
+// successor.
+struct ThreadRowPointers {
+  IndexType pointer[ITEMS_PER_THREAD], next[ITEMS_PER_THREAD];
 
-  __device__ __forceinline__ Crow(const Arguments& p, i64 begin) {
+  __device__ __forceinline__ ThreadRowPointers(const Arguments& p, i64 begin) {
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
+    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
       const i64 i = begin + j * THREADS + threadIdx.x;
-      at[j] = i <= p.m ? p.major[i] : 0;
-      next[j] = i < p.m ? p.major[i + 1] : p.nnz;
+      pointer[j] = i <= p.m ? p.major_indices[i] : 0;
+      next[j] = i < p.m ? p.major_indices[i + 1] : p.nnz;
     }
   }
+  // Returns INVALID unless crow starts at 0, never falls and ends at nnz.
   __device__ __forceinline__ u32 check(const Arguments& p, i64 begin) const {
     bool valid = true;
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
+    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
       const i64 i = begin + j * THREADS + threadIdx.x;
-      if (i <= p.m) valid &= at[j] <= next[j] && (i > 0 || at[j] == 0) && (i < p.m || at[j] == p.nnz);
+      if (i <= p.m)
+        valid &= pointer[j] <= next[j] && (i > 0 || pointer[j] == 0) &&
+                 (i < p.m || pointer[j] == p.nnz);
     }
     return valid ? 0 : INVALID;
   }
 };
 
-// What a thread adds to the results.
-struct Seen {
-  u32 found = 0, segments = 0, filled = 0, worth = 0;
-  u64 held = 0;
+// The statistics of a thread's nonzeros.
+struct ThreadStats {
+  u32 flags = 0, segments = 0, nonempty_tiles = 0, dense_tiles = 0;
+  u64 nnz_in_dense = 0;
 
-  // `more` nonzeros of a tile that had `before` already, whoever comes first.
-  __device__ __forceinline__ void count(int before, int more, int least) {
-    filled += before == 0;
-    worth += before < least && before + more >= least;
-    if (before + more >= least) held += before < least ? before + more : more;
+  // Counts `added` nonzeros of a tile that held `held` already. Whatever the order in which blocks
+  // add to a tile, exactly one addition makes it nonempty, and at most one makes it dense.
+  __device__ __forceinline__ void count_tile(int held, int added, int min_tile_nnz) {
+    nonempty_tiles += held == 0;
+    dense_tiles += held < min_tile_nnz && held + added >= min_tile_nnz;
+    if (held + added >= min_tile_nnz) nnz_in_dense += held < min_tile_nnz ? held + added : added;
   }
 };
 
-// entries[after + 1 .. last] = value for each lane of a warp, many by all lanes together.
-__device__ __forceinline__ void fill(int* entries, int after, int last, int value) {
-  constexpr int FEW = 8;
-  const int lane = threadIdx.x % 32;
-  for (u32 many = __ballot_sync(ALL, last - after > FEW); many != 0; many &= many - 1) {
-    const int from = __ffs(many) - 1;
-    const int end = __shfl_sync(ALL, last, from), entry = __shfl_sync(ALL, value, from);
-    for (int at = __shfl_sync(ALL, after, from) + 1 + lane; at <= end; at += 32) entries[at] = entry;
-  }
-  if (last - after > FEW) return;
-#pragma unroll 1
-  while (after < last) entries[++after] = value;
-}
+// A thread's nonzeros and the predecessor of each: item j is nonzero j * THREADS + threadIdx.x of
+// the block.
+struct ThreadItems {
+  IndexType col[ITEMS_PER_THREAD], previous_col[ITEMS_PER_THREAD];
+  IndexType row[ITEMS_PER_THREAD], previous_row[ITEMS_PER_THREAD];  // COO only
 
-// A thread's nonzeros, and those before them: entry j is nonzero j * THREADS + threadIdx.x of the block.
-struct Mine {
-  IndexType col[EACH], col_before[EACH], row[EACH], row_before[EACH];  // no rows for CSR
-
-  // All reads are under way together.
-  __device__ __forceinline__ Mine(const Arguments& p, i64 begin) {
-    const IndexType *const cols = p.cols + begin, *const major = p.major + begin;
+  // Loads the indices; all loads are in flight together.
+  __device__ __forceinline__ ThreadItems(const Arguments& p, i64 begin) {
+    const IndexType *const cols = p.col_indices + begin, *const rows = p.major_indices + begin;
     const i64 left = p.nnz - begin;
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
+    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
       const int i = j * THREADS + threadIdx.x;
-      const bool here = i < left, before = i <= left && (i > 0 || begin > 0);
-      col[j] = here ? cols[i] : 0;
-      col_before[j] = before ? cols[i - 1] : 0;
-      row[j] = CSR || !here ? 0 : major[i];
-      row_before[j] = CSR || !before ? 0 : major[i - 1];
+      const bool exists = i < left, has_previous = i <= left && (i > 0 || begin > 0);
+      col[j] = exists ? cols[i] : 0;
+      previous_col[j] = has_previous ? cols[i - 1] : 0;
+      row[j] = CSR || !exists ? 0 : rows[i];
+      previous_row[j] = CSR || !has_previous ? 0 : rows[i - 1];
     }
   }
   __device__ __forceinline__ IndexType row_of(int j, const Shared& shared) const {
-    return CSR ? shared.low + shared.rows[padded(j * THREADS + threadIdx.x)] : row[j];
+    return CSR ? shared.first_row +
+                     shared.rows[padded<ITEMS_PER_THREAD>(j * THREADS + threadIdx.x)]
+               : row[j];
   }
-  __device__ __forceinline__ IndexType row_of_before(int j, const Shared& shared) const {
+  __device__ __forceinline__ IndexType previous_row_of(int j, const Shared& shared) const {
     const int i = j * THREADS + threadIdx.x;
-    if (!CSR) return row_before[j];
-    return i > 0 ? shared.low + shared.rows[padded(i - 1)] : shared.before;
+    if (!CSR) return previous_row[j];
+    return i > 0 ? shared.first_row + shared.rows[padded<ITEMS_PER_THREAD>(i - 1)]
+                 : shared.previous_row;
   }
 };
 
-__device__ __forceinline__ bool inside(IndexType x, int bound) {
-  return static_cast<u64>(x) < static_cast<u64>(bound);
+__device__ __forceinline__ bool in_range(IndexType x, int size) {
+  return static_cast<u64>(x) < static_cast<u64>(size);
 }
 
-// Of `starts`: the last entry that is not behind a nonzero. Of one outside the matrix: any number.
-__device__ __forceinline__ int cell(const Arguments& p, IndexType row, IndexType col) {
-  return static_cast<int>(static_cast<u32>(row) * static_cast<u32>(p.across + 1) +
-                          static_cast<u32>(p.block_n(static_cast<int>(col))));
+// The last entry of tile_row_offsets that is not past a nonzero; any number for one outside the
+// matrix.
+__device__ __forceinline__ int offset_index(const Arguments& p, IndexType row, IndexType col) {
+  return static_cast<int>(static_cast<u32>(row) * static_cast<u32>(p.tiles_across + 1) +
+                          static_cast<u32>(p.tile_column(static_cast<int>(col))));
 }
 
-// How many lanes from this one on have this tile, if it is the first of them; else 0.
-__device__ __forceinline__ int run_of(int tile) {
-  const int lane = threadIdx.x % 32, before = __shfl_up_sync(ALL, tile, 1);
-  const bool first = lane == 0 || before != tile;
-  const u32 others = __ballot_sync(ALL, first) & ~(1u << lane) & (ALL << lane);
-  return !first || tile < 0 ? 0 : (others == 0 ? 32 : __ffs(others) - 1) - lane;
-}
-
-// The first tile of the row of tiles where the nonzeros from `begin` on, a block's, begin.
+// The first tile of the tile row that holds the block's first nonzero.
 __device__ __forceinline__ int first_tile(const Arguments& p, i64 begin, const Shared& shared) {
-  const IndexType row = CSR ? shared.low : begin < p.nnz ? p.major[begin] : 0;
-  return inside(row, p.m) ? p.block_m(static_cast<int>(row)) * p.across : 0;
+  const IndexType row = CSR ? shared.first_row : begin < p.nnz ? p.major_indices[begin] : 0;
+  return in_range(row, p.m) ? p.tile_row(static_cast<int>(row)) * p.tiles_across : 0;
 }
 
-// Adds a block's nonzeros to the counts of their tiles, -1 for none: those of near rows in `window`
-// first, as many rows add to the same few tiles.
-__device__ __forceinline__ void count_tiles(const Arguments& p, const int (&tiles)[EACH], int first,
-                                            int* window, Seen& seen) {
-  for (int i = threadIdx.x; i < WINDOW; i += THREADS) window[i] = 0;
+// Adds the block's nonzeros to the counts of their tiles; tile -1 counts nowhere. Neighbouring rows
+// add to the same few tiles, so the first LOCAL_TILES are summed in shared memory before they reach
+// global memory.
+__device__ __forceinline__ void count_tiles(const Arguments& p,
+                                            const int (&tiles)[ITEMS_PER_THREAD], int first,
+                                            int* local_nnz, ThreadStats& stats) {
+  for (int i = threadIdx.x; i < LOCAL_TILES; i += THREADS) local_nnz[i] = 0;
   __syncthreads();
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) {
-    const int more = run_of(tiles[j]);
-    if (more == 0) continue;
-    if (tiles[j] >= first && tiles[j] - first < WINDOW)
-      atomicAdd(window + tiles[j] - first, more);
+  for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
+    const int added = run_length(tiles[j]);
+    if (added == 0) continue;
+    if (tiles[j] >= first && tiles[j] - first < LOCAL_TILES)
+      atomicAdd(local_nnz + tiles[j] - first, added);
     else
-      seen.count(atomicAdd(p.counts + tiles[j], more), more, p.least);
+      stats.count_tile(atomicAdd(p.tile_nnz + tiles[j], added), added, p.min_tile_nnz);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < WINDOW; i += THREADS)
-    if (window[i] > 0) seen.count(atomicAdd(p.counts + first + i, window[i]), window[i], p.least);
+  for (int i = threadIdx.x; i < LOCAL_TILES; i += THREADS) {
+    const int added = local_nnz[i];
+    if (added > 0)
+      stats.count_tile(atomicAdd(p.tile_nnz + first + i, added), added, p.min_tile_nnz);
+  }
 }
 
-// The nonzeros from `begin` on, a block's, and what is behind the last of all.
-__device__ __forceinline__ void visit_all(const Arguments& p, i64 begin, const Mine& mine,
-                                          Shared& shared, Seen& seen) {
-  const int left = static_cast<int>(p.nnz - begin < SPAN ? p.nnz - begin : SPAN);
-  int tiles[EACH];
+// Checks, counts and stores the block's nonzeros. The thread one past the last nonzero of the
+// pattern fills the rest of tile_row_offsets.
+__device__ __forceinline__ void process_items(const Arguments& p, i64 begin,
+                                              const ThreadItems& items, Shared& shared,
+                                              ThreadStats& stats) {
+  const i64 nnz_left = p.nnz - begin;
+  const int left = static_cast<int>(nnz_left < ITEMS_PER_BLOCK ? nnz_left : ITEMS_PER_BLOCK);
+  int tiles[ITEMS_PER_THREAD];
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) {
+  for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
     const int i = j * THREADS + threadIdx.x;
-    const bool here = i < left, behind = i == left, follows = i > 0 || begin > 0;
-    const IndexType row = mine.row_of(j, shared), row_before = mine.row_of_before(j, shared);
-    const IndexType col = mine.col[j], col_before = mine.col_before[j];
-    const bool valid = inside(col, p.n) && inside(row, p.m);
-    const int at = cell(p, row, col), before = follows ? cell(p, row_before, col_before) : -1;
-    if (here) {
-      if (!valid) seen.found |= INVALID;
-      if (follows && row_before > row) seen.found |= ROWS_FALL;
-      if (follows && row_before == row && col_before > col) seen.found |= COLUMNS_FALL;
-      seen.segments += at != before;
-      if (p.rows != nullptr) p.rows[begin + i] = static_cast<int>(row);
-      if (p.cols_32 != nullptr) p.cols_32[begin + i] = static_cast<int>(col);
+    const bool exists = i < left, past_end = i == left, has_previous = i > 0 || begin > 0;
+    const IndexType row = items.row_of(j, shared), previous_row = items.previous_row_of(j, shared);
+    const IndexType col = items.col[j], previous_col = items.previous_col[j];
+    const bool valid = in_range(col, p.n) && in_range(row, p.m);
+    const int offset = offset_index(p, row, col);
+    const int previous_offset = has_previous ? offset_index(p, previous_row, previous_col) : -1;
+    if (exists) {
+      if (!valid) stats.flags |= INVALID;
+      if (has_previous && previous_row > row) stats.flags |= ROWS_FALL;
+      if (has_previous && previous_row == row && previous_col > col) stats.flags |= COLUMNS_FALL;
+      stats.segments += offset != previous_offset;
+      if (p.row_ids != nullptr) p.row_ids[begin + i] = static_cast<int>(row);
+      if (p.cols_int32 != nullptr) p.cols_int32[begin + i] = static_cast<int>(col);
     }
-    tiles[j] = here && valid && p.counts != nullptr
-                   ? p.block_m(static_cast<int>(row)) * p.across + p.block_n(static_cast<int>(col))
+    tiles[j] = exists && valid && p.tile_nnz != nullptr
+                   ? p.tile_row(static_cast<int>(row)) * p.tiles_across +
+                         p.tile_column(static_cast<int>(col))
                    : -1;
-    if (p.starts == nullptr) continue;
-    const int last = here && valid ? at : behind ? p.cells - 1 : -1;
-    fill(p.starts, before > -1 ? before : -1, last, static_cast<int>(begin) + i);
+    if (p.tile_row_offsets == nullptr) continue;
+    const int after = previous_offset > -1 ? previous_offset : -1;
+    const int last = exists && valid ? offset : past_end ? p.offset_count - 1 : -1;
+    fill(p.tile_row_offsets, after, last, static_cast<int>(begin) + i);
   }
-  if (p.counts != nullptr) count_tiles(p, tiles, first_tile(p, begin, shared), shared.counts, seen);
+  if (p.tile_nnz == nullptr) return;
+  count_tiles(p, tiles, first_tile(p, begin, shared), shared.tile_nnz, stats);
 }
 
-template <class T>
-__device__ __forceinline__ T of_warp(T mine) {
-  for (int apart = 16; apart > 0; apart /= 2) mine += __shfl_xor_sync(ALL, mine, apart);
-  return mine;
-}
-
-// A warp's part of what the block has seen, for all threads of the block.
-__device__ __forceinline__ void hand_over(const Arguments& p, const Seen& seen, Shared& shared) {
-  u32 found = seen.found;
-  for (int apart = 16; apart > 0; apart /= 2) found |= __shfl_xor_sync(ALL, found, apart);
-  Sums sums{found, of_warp(seen.segments), {}};
-  if (p.least > 0) {
-    sums.counted[0] = of_warp(seen.filled);
-    sums.counted[1] = of_warp(seen.worth);
-    sums.counted[2] = of_warp(seen.held);
+// Reduces the statistics of each warp to one entry in shared memory.
+__device__ __forceinline__ void reduce_by_warp(const Arguments& p, const ThreadStats& stats,
+                                               Shared& shared) {
+  u32 flags = stats.flags;
+  for (int distance = 16; distance > 0; distance /= 2)
+    flags |= __shfl_xor_sync(FULL_MASK, flags, distance);
+  WarpStats sums{flags, warp_sum(stats.segments), {}};
+  if (p.min_tile_nnz > 0) {
+    sums.tile_stats[0] = warp_sum(stats.nonempty_tiles);
+    sums.tile_stats[1] = warp_sum(stats.dense_tiles);
+    sums.tile_stats[2] = warp_sum(stats.nnz_in_dense);
   }
-  if (threadIdx.x % 32 == 0) shared.sums[threadIdx.x / 32] = sums;
+  if (threadIdx.x % 32 == 0) shared.stats[threadIdx.x / 32] = sums;
   __syncthreads();
 }
 
-// Adds what the block has seen to the state; the last block of all writes the results. By one thread. As
-// few steps that wait for each other as can be: for a small pattern they are most of the time.
-__device__ __forceinline__ void add_up(const Arguments& p, const Sums (&sums)[WARPS]) {
-  u32 found = 0;
-  u64 done = u64{1} << DONE_BITS, counted[COUNTED] = {};
-  for (const Sums& each : sums) {
-    found |= each.found;
-    done += each.segments;
-    for (int i = 0; i < COUNTED; ++i) counted[i] += each.counted[i];
+// Adds the block's statistics to the state; the last block to finish writes the results. One thread
+// does it, with as few dependent memory operations as possible: they are most of the time for a
+// small pattern.
+__device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&stats)[WARPS]) {
+  u32 flags = 0;
+  u64 done = u64{1} << DONE_BITS, tile_stats[TILE_STATS] = {};
+  for (const WarpStats& warp : stats) {
+    flags |= warp.flags;
+    done += warp.segments;
+    for (int i = 0; i < TILE_STATS; ++i) tile_stats[i] += warp.tile_stats[i];
   }
-  for (int bit = 0; bit < BITS; ++bit)
-    if (found >> bit & 1) p.results->found[bit] = 1;
-  if (p.least > 0)
-    for (int i = 0; i < COUNTED; ++i) atomicAdd(p.state->counted + i, counted[i]);
-  if (blockIdx.x == 0) *p.next = State{};
-  // All that is written must be seen by who sees that the block is done: by the host, or a block.
-  if (found != 0) __threadfence_system();
-  if (p.least > 0 || blockIdx.x == 0) __threadfence();
+  for (int flag = 0; flag < FLAGS; ++flag)
+    if (flags >> flag & 1) p.results->flags[flag] = 1;
+  if (p.min_tile_nnz > 0)
+    for (int i = 0; i < TILE_STATS; ++i) atomicAdd(p.state->tile_stats + i, tile_stats[i]);
+  if (blockIdx.x == 0) *p.next_state = State{};
+  // The writes above must be visible, to the host or to the last block, before `done` counts this
+  // block.
+  if (flags != 0) __threadfence_system();
+  if (p.min_tile_nnz > 0 || blockIdx.x == 0) __threadfence();
   done += atomicAdd(&p.state->done, done);
   if (done >> DONE_BITS < gridDim.x) return;
-  if (p.least > 0) {
+  if (p.min_tile_nnz > 0) {
     __threadfence();
-    for (int i = 0; i < COUNTED; ++i) p.results->counted[i] = atomicAdd(p.state->counted + i, u64{0});
+    for (int i = 0; i < TILE_STATS; ++i)
+      p.results->tile_stats[i] = atomicAdd(p.state->tile_stats + i, u64{0});
     __threadfence_system();
   }
   p.results->segments = done & ((u64{1} << DONE_BITS) - 1);
 }
 
-// A block takes SPAN entries of crow and as many nonzeros.
+// Each block loads ITEMS_PER_BLOCK nonzeros and checks as many entries of crow, finds the nonzeros'
+// rows, processes them, then reduces and publishes what it counted.
 extern "C" __global__ void __launch_bounds__(THREADS, sizeof(IndexType) == 4 ? 4 : 2)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
   Shared& block = *reinterpret_cast<Shared*>(shared);
-  const i64 begin = static_cast<i64>(blockIdx.x) * SPAN;
-  const i64 last = (begin + SPAN < p.nnz ? begin + SPAN : p.nnz) - 1;
-  const Mine mine(p, begin);
-  const bool any = begin <= p.nnz && p.m > 0;
-  Seen seen;
+  const i64 begin = static_cast<i64>(blockIdx.x) * ITEMS_PER_BLOCK;
+  const i64 last = (begin + ITEMS_PER_BLOCK < p.nnz ? begin + ITEMS_PER_BLOCK : p.nnz) - 1;
+  const ThreadItems items(p, begin);
+  const bool has_items = begin <= p.nnz && p.m > 0;
+  ThreadStats stats;
   if constexpr (CSR) {
-    const Crow crow(p, begin);
-    if (any) find_first_and_last(p, begin, last, block);
-    seen.found |= crow.check(p, begin);
-    if (any) find_rows(p, begin, block);
+    const ThreadRowPointers pointers(p, begin);
+    if (has_items) find_boundary_rows(p, begin, last, block);
+    stats.flags |= pointers.check(p, begin);
+    if (has_items) expand_rows(p, begin, block);
   }
-  if (any) visit_all(p, begin, mine, block, seen);
-  hand_over(p, seen, block);
-  if (threadIdx.x == 0) add_up(p, block.sums);
+  if (has_items) process_items(p, begin, items, block, stats);
+  reduce_by_warp(p, stats, block);
+  if (threadIdx.x == 0) publish(p, block.stats);
 }
