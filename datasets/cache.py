@@ -1,4 +1,4 @@
-"""Generated matrices on disk, found again by what defines them."""
+"""Keeps generated matrices on disk under a digest of what defines them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder() -> Path:
 def cached(
     generate: Callable[..., scipy.sparse.csr_array], **arguments: Any
 ) -> scipy.sparse.csr_array:
-    """generate(**arguments), from disk if it was generated before.
+    """Returns generate(**arguments), from disk if it was generated before.
 
     The key holds the function, its arguments (defaults included) and the source of the generators,
     so that a changed generator never meets an old matrix. A folder that cannot be written only
@@ -64,7 +64,7 @@ def _key(generate: Callable[..., Any], arguments: dict[str, Any]) -> str:
 
 
 def _save(path: Path, matrix: scipy.sparse.csr_array) -> None:
-    """Whole or not at all: another process may write or read the same file now."""
+    """Writes a temporary file and renames it, so that another process never reads half a matrix."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How large a matrix a file promises, and how much memory reading it may take."""
+"""The size that a matrix file promises, and the bound on the memory that reading it may take."""
 
 from __future__ import annotations
 

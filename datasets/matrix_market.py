@@ -1,10 +1,10 @@
 """Reads Matrix Market coordinate files, strictly.
 
-What the format leaves open is decided so. Read: line ends of either kind, blank lines, a sign
-before a value, nan and inf as scipy writes them, a symmetric file that holds the upper side in
-place of the lower. Refused: a byte order mark, comments after the size line, numbers in other
-notations (Fortran's 1.5D3, hexadecimal, decimal commas) or too large for the field's type, both
-sides of a symmetric matrix, the diagonal of a skew-symmetric one, complex and dense (array)
+Where the format leaves a choice open, this reader accepts line ends of either kind, blank lines,
+a sign before a value, nan and inf as scipy writes them, and a symmetric file that holds the upper
+side in place of the lower. It refuses a byte order mark, comments after the size line, numbers in
+other notations (Fortran's 1.5D3, hexadecimal, decimal commas) or too large for the field's type,
+both sides of a symmetric matrix, the diagonal of a skew-symmetric one, complex and dense (array)
 matrices.
 
 The body is parsed by scipy's reader, which is quick but stops at the first character that it does
@@ -64,7 +64,7 @@ _BLANK = re.compile(rb" ?\r?")
 
 @dataclass(frozen=True)
 class Header:
-    """What the banner and the size line say, and where the entries begin."""
+    """The contents of the banner and the size line, and the offset of the first entry."""
 
     field: str
     symmetry: str
@@ -291,7 +291,7 @@ class _Entries:
         raise file_error(self._path, "cannot be read by scipy", self._lines + 1)
 
     def _reason(self, line: bytes, outline: bytes, count: int) -> str | None:
-        """Why a line is wrong that follows `count` entries; None if it is right."""
+        """The reason why the line after `count` entries is wrong; None if it is right."""
         head = self._head
         if len(line) > _LONGEST_LINE:
             return f"longer than {_LONGEST_LINE} characters"

@@ -1,4 +1,4 @@
-"""Reads plain arrays out of an .npz archive whose every size may be a lie."""
+"""Reads plain arrays out of an .npz archive in which every stated size may be wrong."""
 
 from __future__ import annotations
 

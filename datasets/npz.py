@@ -1,4 +1,4 @@
-"""Reads sparse matrices that scipy.sparse.save_npz wrote, and trusts nothing of them.
+"""Reads files of scipy.sparse.save_npz and checks everything in them before it is used.
 
 Memory is bounded by the file's own length before any is taken, objects (pickles) are never loaded,
 and all indices are checked before scipy converts the matrix: its conversions write where the
@@ -25,7 +25,7 @@ _MEMBERS = {
     "coo": ("data", "row", "col"),
     "dia": ("data", "offsets"),
 }
-# Read for nothing: scipy notes here whether an array or a matrix was saved.
+# Not used: scipy notes here whether an array or a matrix was saved.
 _IGNORED = "_is_array"
 _MAX_SMALL = 1024
 

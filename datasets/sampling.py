@@ -27,7 +27,7 @@ def check_nnz(nnz: int, rows: int, cols: int) -> None:
 
 
 def draw_distinct(draw: Callable[[int], Flat], nnz: int, rng: np.random.Generator) -> Flat:
-    """nnz distinct positions, ascending: what `draw(count)` gives, until enough are new.
+    """Returns nnz distinct positions in ascending order, from as many `draw(count)` as that takes.
 
     Surplus positions leave at random, so that for a uniform `draw` every set of nnz positions is
     equally likely.
@@ -65,9 +65,9 @@ def _sorted_unique(flat: Flat) -> Flat:
 def csr_from_flat(
     flat: Flat, rows: int, cols: int, values: str, rng: np.random.Generator
 ) -> scipy.sparse.csr_array:
-    """CSR of ascending positions. values: "ones", or "uniform" in [1, 10); float32.
+    """Returns the float32 CSR matrix of ascending positions.
 
-    Indices are int32 where sizes allow, as scipy has it.
+    values: "ones", or "uniform" in [1, 10). Indices are int32 where sizes allow, as scipy has it.
     """
     if values not in ("ones", "uniform"):
         raise ValueError(f"values must be 'ones' or 'uniform', got {values!r}")

@@ -1,4 +1,4 @@
-"""Random graphs whose rows and columns are far from alike."""
+"""Random graphs whose rows and columns hold very different numbers of nonzeros."""
 
 from __future__ import annotations
 

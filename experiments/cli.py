@@ -42,6 +42,7 @@ usage: python -m experiments COMMAND [key=value ...]
   gemm +shapes=NAME                        a sweep: hgemm, sgemm, n_rows
   ladder [output=DIR] [records=[FILE,...]] merge records of gemm into tables and a plot
   launch [output=DIR]                      what a launch costs the host
+  docs                                     the pages' tables and plot from the committed records
   fragments [LAYOUT]                       which lane holds which element of a tensor-core fragment
 
   M is a size (10000x10000), a file (.mtx, .mtx.gz, .smtx, .npz), or a YAML of conf/matrix:
@@ -63,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
         "gemm": _gemm,
         "ladder": _ladder,
         "launch": _launch,
+        "docs": _docs,
         "fragments": _fragments,
     }
     if command not in commands:
@@ -93,6 +95,17 @@ def _ladder(arguments: list[str]) -> None:
 
 def _launch(arguments: list[str]) -> None:
     _hydra("launch", _launch_job, arguments)
+
+
+def _docs(arguments: list[str]) -> None:
+    from experiments import pages
+
+    if arguments:
+        _stop(f"docs takes no arguments, got {' '.join(arguments)}")
+    try:
+        pages.write_all()
+    except (ExperimentError, OSError) as error:
+        _stop(str(error))
 
 
 def _fragments(arguments: list[str]) -> None:

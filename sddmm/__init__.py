@@ -2,11 +2,18 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from sddmm.backends.base import BACKENDS
+from sddmm.backends.cpu.backend import CpuBackend
+from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.reference import ReferenceBackend
+from sddmm.backends.torch_csr import TorchCsrBackend
 from sddmm.cache import CacheInfo, cache_info, clear_cache, set_cache_limit
-from sddmm.ops import torch_library as torch_library  # registers the torch operators
+from sddmm.ops import spmm as spmm  # registers torch.ops.sddmm.spmm
 from sddmm.ops.sddmm import plan, sampled_addmm, sddmm
 from sddmm.plan import Plan
 from sddmm.sparse.pattern import SparsePattern
+
+BACKENDS += [CudaBackend(), CpuBackend(), TorchCsrBackend(), ReferenceBackend()]
 
 try:
     __version__ = version("sddmm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -56,21 +56,6 @@ def differentiates(*operands: Tensor | None) -> bool:
             if x is not None and x.requires_grad:
                 return True
     return False
-
-
-def plain(x: Tensor) -> Tensor:
-    """x with its numbers in its memory: torch negates some views only when they are read, and some
-    tensors of zeros have no memory."""
-    if x.is_neg():
-        return x.resolve_neg()
-    return torch.zeros_like(x, device=x.device) if x._is_zerotensor() else x
-
-
-def by_head(a: Tensor, b_t: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The 2-D operands and the values of each head; one head where there are none."""
-    if a.dim() == 2:
-        return iter([(a, b_t, out)])
-    return zip(a, b_t, out, strict=True)
 
 
 def oriented(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from sddmm import backends
+from sddmm.backends.base import Executor, select_backend
 from sddmm.backends.cuda.comparison import same_indices
 from sddmm.cache import PATTERNS
 from sddmm.dtypes import dtype_name
@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
     kernel: str | None
     refusals: Mapping[str, str]
     prepare_ms: float
-    execute: backends.Execute
+    execute: Executor
     versions: tuple[int, ...]
 
     def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
@@ -123,7 +123,7 @@ class Plan:
         return self.prepared.prepare_ms
 
     @property
-    def execute(self) -> backends.Execute:
+    def execute(self) -> Executor:
         return self.prepared.execute
 
     def run(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
@@ -218,7 +218,7 @@ class Plan:
             f"  backend  {self.backend}: {p.flops / 1e9:.3g} useful GFLOP a run, "
             f"prepared in {self.prepare_ms:.3g} ms",
         ]
-        lines += [f"  {note}" for note in getattr(self.execute, "notes", ())]
+        lines += [f"  {note}" for note in self.execute.notes]
         lines += [f"  not      {name}: {reason}" for name, reason in self.prepared.refusals.items()]
         return "\n".join(lines)
 
@@ -342,14 +342,10 @@ def _make(
 ) -> Prepared:
     versions = pattern.versions
     begin = time.perf_counter()
-    backend, refusals = backends.choose(problem, name)
-    if backend is backends.CUDA:  # which checks the pattern on its way
-        execute = backends.CUDA.prepare(pattern, problem, kernel, reuse)
-    elif kernel is not None:
+    backend, refusals = select_backend(problem, name)
+    if kernel is not None and not backend.kernels:
         told = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
         raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{told}")
-    else:
-        pattern.check()
-        execute = backend.prepare(pattern, problem)
+    execute = backend.prepare(pattern, problem, kernel, reuse)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     return Prepared(problem, backend.name, name, kernel, refusals, prepare_ms, execute, versions)

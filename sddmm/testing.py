@@ -11,23 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sddmm.dtypes import DTYPES, PRECISIONS
 from sddmm.operands import as_operands, oriented
+from sddmm.ops.base import rounded_bound
+from sddmm.ops.base import tolerance as tolerance
+from sddmm.ops.sddmm import magnitude as _magnitude
 from sddmm.ops.sddmm import plan
 from sddmm.sparse.containers import read
 from sddmm.sparse.pattern import SparsePattern
-
-
-def tolerance(dtype: torch.dtype, k: int, *, precision: str = "ieee") -> float:
-    """Relative error allowed to a dot product of length k, with respect to sum |a_i b_i|.
-
-    The bound gamma_n = n u / (1 - n u) of any order of summation (Higham, Accuracy and Stability of
-    Numerical Algorithms, section 3.1), u the unit roundoff of the accumulator: float64 for
-    float64, else float32; n = k + 2 leaves room for alpha and S's value.
-    """
-    u = DTYPES[DTYPES[dtype].accumulator].unit_roundoff
-    n = k + 2
-    return n * u / (1 - n * u) + PRECISIONS[precision]
 
 
 def reference(S: Any, a: Any, b: Any, *, alpha: float = 1.0, scale: bool = True) -> Tensor:
@@ -58,25 +48,7 @@ def magnitude(S: Any, a: Any, b: Any) -> Tensor:
     sampling = read(S)
     a, b, _ = as_operands(a, b)
     a, b = oriented(a, b, sampling.pattern, sampling.transposed)
-    a, b = _without_subnormal_halves(a), _without_subnormal_halves(b)
-    row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
-    column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)
-    product: Tensor = (
-        row_norms[..., sampling.pattern.row_ids] * column_norms[..., sampling.pattern.col_indices]
-    )
-    return product
-
-
-def _without_subnormal_halves(x: Tensor) -> Tensor:
-    """Magnitudes of x in which subnormal numbers of a half type are its smallest normal number.
-
-    A tensor core aligns the products that it adds by the exponents of their factors, which it does
-    not normalize: seen on an H200, where float16 products keep 25 bits below those exponents.
-    """
-    if not DTYPES[x.dtype].is_half:
-        return x
-    size = x.abs()
-    return torch.where(size == 0, size, size.clamp(min=torch.finfo(x.dtype).smallest_normal))
+    return _magnitude(sampling.pattern, a, b)
 
 
 def error_bound(
@@ -99,11 +71,8 @@ def error_bound(
     weights = read(S).values
     if scale and weights is not None:
         size = size * weights.double().abs()
-    rounding = DTYPES[out_dtype].unit_roundoff
-    subnormal = torch.finfo(out_dtype).smallest_normal * rounding * 2
-    gamma = tolerance(a.dtype, a.shape[-1], precision=precision)
-    slack: Tensor = gamma * size
-    return slack + rounding * (truth.abs() + slack) + subnormal
+    slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
+    return rounded_bound(slack, truth, out_dtype)
 
 
 def assert_close(

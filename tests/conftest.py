@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gemm_core.runtime.device import Device
-from sddmm.backends import choose
+from sddmm.backends.base import select_backend
 from sddmm.cache import PATTERNS
 from sddmm.testing import poisoned_outputs
 
@@ -39,7 +39,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No plan or choice of another test, no matrix of the user's cache, NaN in every new output."""
     PATTERNS.clear()
-    choose.cache_clear()
+    select_backend.cache_clear()
     monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "datasets-cache"))
     with poisoned_outputs():
         yield

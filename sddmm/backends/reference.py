@@ -1,4 +1,4 @@
-"""The truth: every sampled dot product accumulated in float64, straight from the definition."""
+"""The reference: every sampled dot product accumulated in float64, straight from the definition."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.operands import by_head
-from sddmm.problem import Problem
-from sddmm.sparse.pattern import SparsePattern
+from sddmm.backends.base import by_head
 
 if TYPE_CHECKING:
-    from sddmm.backends import Execute
+    from sddmm.problem import Problem
+    from sddmm.sparse.pattern import SparsePattern
 
-# Elements of one gathered operand: two float64 arrays of this size are alive at a time.
+# Elements of one gathered operand; two float64 arrays of this size are alive at a time.
 _CHUNK_ELEMENTS = 2**22
 
 
 class ReferenceBackend:
+    """Serves every problem, slowly."""
+
     name = "reference"
+    kernels = ()
 
     def available(self) -> str | None:
         return None
@@ -27,17 +29,33 @@ class ReferenceBackend:
     def refuses(self, problem: Problem) -> str | None:
         return None
 
-    def prepare(self, pattern: SparsePattern, problem: Problem) -> Execute:
-        rows, cols = pattern.row_ids, pattern.col_indices
-        chunk = max(1, _CHUNK_ELEMENTS // max(1, problem.k))
+    def prepare(
+        self,
+        pattern: SparsePattern,
+        problem: Problem,
+        kernel: str | None = None,
+        reuse: bool = True,
+    ) -> ReferenceExecutor:
+        pattern.check()
+        return ReferenceExecutor(pattern, problem)
 
-        def execute(a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
-            for head_a, head_b, target in by_head(a, b.mT, out):
-                for begin in range(0, problem.nnz, chunk):
-                    part = slice(begin, begin + chunk)
-                    left = head_a.index_select(0, rows[part]).double()
-                    right = head_b.index_select(0, cols[part]).double()
-                    dots = torch.linalg.vecdot(left, right).mul_(alpha)
-                    target[part] = dots if values is None else dots * values[part]
 
-        return execute
+class ReferenceExecutor:
+    """Gathers the rows of both operands for a chunk of nonzeros at a time."""
+
+    notes = ()
+
+    def __init__(self, pattern: SparsePattern, problem: Problem) -> None:
+        self._rows, self._cols = pattern.row_ids, pattern.col_indices
+        self._chunk = max(1, _CHUNK_ELEMENTS // max(1, problem.k))
+
+    def __call__(
+        self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
+    ) -> None:
+        for head_a, head_b, target in by_head(a, b.mT, out):
+            for begin in range(0, target.numel(), self._chunk):
+                part = slice(begin, begin + self._chunk)
+                left = head_a.index_select(0, self._rows[part]).double()
+                right = head_b.index_select(0, self._cols[part]).double()
+                dots = torch.linalg.vecdot(left, right).mul_(alpha)
+                target[part] = dots if values is None else dots * values[part]

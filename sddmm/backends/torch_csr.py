@@ -1,4 +1,4 @@
-"""torch.sparse.sampled_addmm (cuSPARSE on a GPU): what serves where our kernels cannot."""
+"""torch.sparse.sampled_addmm (cuSPARSE on a GPU), which serves where our kernels cannot."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.operands import by_head
-from sddmm.problem import Problem
+from sddmm.backends.base import by_head
 from sddmm.sparse.indices import compress
-from sddmm.sparse.pattern import SparsePattern
 
 if TYPE_CHECKING:
-    from sddmm.backends import Execute
+    from sddmm.problem import Problem
+    from sddmm.sparse.pattern import SparsePattern
 
 
 class TorchCsrBackend:
+    """Serves float32 and float64 on the CPU and on CUDA devices."""
+
     name = "torch_csr"
+    kernels = ()
 
     def available(self) -> str | None:
         return None
@@ -33,25 +35,45 @@ class TorchCsrBackend:
             return f"counts positions in 64 bits, which {problem.m}x{problem.n} exceed"
         return None
 
-    def prepare(self, pattern: SparsePattern, problem: Problem) -> Execute:
-        # Each position once: with duplicates cuSPARSE leaves values of dense patterns unwritten
-        # (seen with CUDA 13.0), and takes no more nonzeros than positions.
+    def prepare(
+        self,
+        pattern: SparsePattern,
+        problem: Problem,
+        kernel: str | None = None,
+        reuse: bool = True,
+    ) -> TorchCsrExecutor:
+        pattern.check()
+        return TorchCsrExecutor(pattern, problem)
+
+
+class TorchCsrExecutor:
+    """Samples every distinct position once, by a CSR tensor, and copies it to its duplicates.
+
+    With duplicates in a CSR tensor cuSPARSE leaves values of dense patterns unwritten (seen with
+    CUDA 13.0), and takes no more nonzeros than positions.
+    """
+
+    notes = ()
+
+    def __init__(self, pattern: SparsePattern, problem: Problem) -> None:
         n = problem.n
         flat = pattern.row_ids.to(torch.int64) * n + pattern.col_indices
         distinct, position = torch.unique(flat, return_inverse=True)
-        sampled = torch.sparse_csr_tensor(
+        self._sampled = torch.sparse_csr_tensor(
             compress(distinct // n, problem.m), distinct % n,
             torch.zeros(distinct.shape, dtype=problem.dtype, device=problem.device),
             pattern.shape, device=problem.device, check_invariants=False,
         )  # fmt: skip
-        in_order = torch.equal(distinct, flat)
+        self._position = None if torch.equal(distinct, flat) else position
 
-        def execute(a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
-            for head_a, head_b, target in by_head(a, b.mT, out):
-                product = torch.sparse.sampled_addmm(
-                    sampled, head_a, head_b.mT, beta=0.0, alpha=alpha
-                )
-                samples = product.values() if in_order else product.values()[position]
-                target.copy_(samples if values is None else samples * values)  # rounded once
-
-        return execute
+    def __call__(
+        self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
+    ) -> None:
+        for head_a, head_b, target in by_head(a, b.mT, out):
+            product = torch.sparse.sampled_addmm(
+                self._sampled, head_a, head_b.mT, beta=0.0, alpha=alpha
+            )
+            samples = product.values()
+            if self._position is not None:
+                samples = samples[self._position]
+            target.copy_(samples if values is None else samples * values)  # rounded once

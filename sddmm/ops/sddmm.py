@@ -10,9 +10,10 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
-from sddmm.dtypes import DTYPES
+from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.operands import (
     as_operands,
+    check_operands,
     check_values,
     differentiates,
     oriented,
@@ -20,6 +21,7 @@ from sddmm.operands import (
     real_number,
 )
 from sddmm.ops import traced
+from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, must_be_seen
 from sddmm.plan import Plan, Prepared, prepare_once
 from sddmm.problem import Problem, make_problem
@@ -232,3 +234,149 @@ def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
 def _give(sampling: Sampling | Parts, values: Tensor, give_back: Callable[[Tensor], Any]) -> Any:
     """S's kind; with heads the bare values, as one matrix cannot hold them."""
     return sampling.wrap(give_back(values)) if values.dim() == 1 else give_back(values)
+
+
+def _compute(
+    rows: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    *,
+    compressed: bool = False,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    backend: str | None = None,
+    kernel_name: str | None = None,
+) -> Tensor:
+    check_operands(a, b)
+    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed)
+    problem = problem_of(pattern, a, b, out_dtype, precision)
+    if values is not None:
+        check_values(values, problem)
+    return prepare_once(pattern, problem, backend, kernel_name).compute(a, b, values, alpha)
+
+
+def _fake(
+    rows: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    **_: Any,
+) -> Tensor:
+    check_operands(a, b)
+    return a.new_empty((*a.shape[:-2], cols.shape[0]), dtype=out_dtype or a.dtype)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of P = alpha * v * (A B)|S, with g that of P and W = alpha * v * g at S:
+
+    dA = W B^T, dB = W^T A, dv = alpha * g * (A B)|S.
+    """
+    rows, cols, a, b, values = ctx.saved_tensors
+    options = ctx.options
+    place = {"m": a.shape[-2], "n": b.shape[-1], "compressed": options["compressed"]}
+    wide = common_accumulator(a.dtype, grad.dtype)
+    grad_a = grad_b = grad_values = None
+    if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
+        weights = grad
+        # A half type may not hold the scaled gradient, though it holds the product's.
+        if options["alpha"] != 1 or values is not None:
+            weights = grad.to(wide) * options["alpha"]
+        if values is not None:
+            weights = weights * values
+        if ctx.needs_input_grad[2]:
+            grad_a = torch.ops.sddmm.spmm(rows, cols, weights, b.mT, **place)
+        if ctx.needs_input_grad[3]:
+            grad_b = torch.ops.sddmm.spmm(rows, cols, weights, a, transpose=True, **place).mT
+    if ctx.needs_input_grad[4]:
+        again = {**options, "out_dtype": wide, "kernel_name": None}
+        products = torch.ops.sddmm.sddmm(rows, cols, a, b, None, **again) * grad
+        grad_values = (products.sum(0) if a.dim() == 3 else products).to(values.dtype)
+    return None, None, grad_a, grad_b, grad_values
+
+
+def _reference(
+    rows: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    *,
+    compressed: bool = False,
+    alpha: float = 1.0,
+    **_: Any,
+) -> Tensor:
+    return _compute(
+        rows, cols, a, b, values,
+        compressed=compressed, alpha=alpha, out_dtype=torch.float64, backend="reference",
+    )  # fmt: skip
+
+
+def _error_bound(
+    truth: Tensor,
+    rows: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    *,
+    compressed: bool = False,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    **_: Any,
+) -> Tensor:
+    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed)
+    size = magnitude(pattern, a, b) * abs(alpha)
+    if values is not None:
+        size = size * values.double().abs()
+    slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
+    return rounded_bound(slack, truth, out_dtype or a.dtype)
+
+
+def magnitude(pattern: SparsePattern, a: Tensor, b: Tensor) -> Tensor:
+    """|a_i| |b_j|, the norms of the row of a and the column of b of every value, in float64.
+
+    By Cauchy-Schwarz it bounds sum |a_i b_i|, and costs m + n norms instead of another SDDMM.
+    Subnormal numbers of the half types count as the smallest normal one.
+    """
+    a, b = _without_subnormal_halves(a), _without_subnormal_halves(b)
+    row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
+    column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)
+    product: Tensor = row_norms[..., pattern.row_ids] * column_norms[..., pattern.col_indices]
+    return product
+
+
+def _without_subnormal_halves(x: Tensor) -> Tensor:
+    """Magnitudes of x in which subnormal numbers of a half type are its smallest normal number.
+
+    A tensor core aligns the products that it adds by the exponents of their factors, which it does
+    not normalize: seen on an H200, where float16 products keep 25 bits below those exponents.
+    """
+    if not DTYPES[x.dtype].is_half:
+        return x
+    size = x.abs()
+    return torch.where(size == 0, size, size.clamp(min=torch.finfo(x.dtype).smallest_normal))
+
+
+SDDMM = register(
+    Operator(
+        # kernel_name is the kernel of `plan`: torch's own compiler has an argument called kernel.
+        schema=(
+            "sddmm(Tensor rows, Tensor cols, Tensor a, Tensor b, Tensor? values, *, "
+            "bool compressed=False, float alpha=1.0, ScalarType? out_dtype=None, "
+            'str precision="ieee", str? backend=None, str? kernel_name=None) -> Tensor'
+        ),
+        compute=_compute,
+        fake=_fake,
+        backward=_backward,
+        reference=_reference,
+        error_bound=_error_bound,
+        problem=Problem,
+    )
+)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sddmm.dtypes import common_accumulator
+from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.sparse.pattern import Grouping, SparsePattern
 
 
@@ -67,9 +68,83 @@ def _csr(grouping: Grouping, values: Tensor, size: tuple[int, int]) -> Tensor:
     )  # fmt: skip
 
 
-def spmm_fake(
+def _compute(
+    rows: Tensor,
+    cols: Tensor,
+    values: Tensor,
+    dense: Tensor,
+    *,
+    m: int,
+    n: int,
+    compressed: bool = False,
+    transpose: bool = False,
+) -> Tensor:
+    return spmm(pattern_of(rows, cols, m, n, compressed), values, dense, transpose)
+
+
+def _fake(
     rows: Tensor, cols: Tensor, values: Tensor, dense: Tensor, *, m: int, n: int, **options: Any
 ) -> Tensor:
-    """What `torch.ops.sddmm.spmm` returns, without data."""
     size = n if options.get("transpose", False) else m
     return dense.new_empty((*dense.shape[:-2], size, dense.shape[-1]))
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    rows, cols, values, dense = ctx.saved_tensors
+    options = ctx.options
+    grad_values = grad_dense = None
+    if ctx.needs_input_grad[2]:
+        a, b = (dense, grad) if options["transpose"] else (grad, dense)
+        grad_values = torch.ops.sddmm.sddmm(
+            rows, cols, a, b.mT, None, compressed=options["compressed"], out_dtype=values.dtype
+        )
+    if ctx.needs_input_grad[3]:
+        flipped = {**options, "transpose": not options["transpose"]}
+        grad_dense = torch.ops.sddmm.spmm(rows, cols, values, grad, **flipped)
+    return None, None, grad_values, grad_dense
+
+
+def _reference(
+    rows: Tensor,
+    cols: Tensor,
+    values: Tensor,
+    dense: Tensor,
+    *,
+    m: int,
+    n: int,
+    compressed: bool = False,
+    transpose: bool = False,
+) -> Tensor:
+    row_ids = pattern_of(rows, cols, m, n, compressed).row_ids
+    targets, sources = (cols, row_ids) if transpose else (row_ids, cols)
+    products = values.double()[..., None] * dense.double()[..., sources, :]
+    out = products.new_zeros((*dense.shape[:-2], n if transpose else m, dense.shape[-1]))
+    return out.index_add_(-2, targets, products)
+
+
+def _error_bound(
+    truth: Tensor,
+    rows: Tensor,
+    cols: Tensor,
+    values: Tensor,
+    dense: Tensor,
+    **options: Any,
+) -> Tensor:
+    magnitude = _reference(rows, cols, values.abs(), dense.abs(), **options)
+    slack = tolerance(common_accumulator(values.dtype, dense.dtype), cols.numel()) * magnitude
+    return rounded_bound(slack, truth, dense.dtype)
+
+
+SPMM = register(
+    Operator(
+        schema=(
+            "spmm(Tensor rows, Tensor cols, Tensor values, Tensor dense, *, SymInt m, SymInt n, "
+            "bool compressed=False, bool transpose=False) -> Tensor"
+        ),
+        compute=_compute,
+        fake=_fake,
+        backward=_backward,
+        reference=_reference,
+        error_bound=_error_bound,
+    )
+)

@@ -80,7 +80,7 @@ def test_no_command_is_help(call) -> None:
 
 def test_an_unknown_command_is_told_with_the_valid_ones(call) -> None:
     told = call("bogus", code=2)
-    valid = "run, report, gemm, ladder, launch, fragments"
+    valid = "run, report, gemm, ladder, launch, docs, fragments"
     assert told == f"error: unknown command 'bogus'; choose from: {valid}\n"
 
 
@@ -365,3 +365,7 @@ def test_a_published_study_covers_the_published_table(size: int) -> None:
     inner = {int(k) for k in study["k"]}
     assert densities == {density for density, _ in rows}
     assert inner == {k for _, k in rows}
+
+
+def test_docs_takes_no_arguments(call) -> None:
+    assert call("docs", "now", code=1) == "error: docs takes no arguments, got now\n"

@@ -10,6 +10,7 @@ import torch
 
 from gemm_core.emulation.kernel import missing_compiler
 from sddmm.backends.cuda import backend as cuda
+from sddmm.backends.cuda import loader
 from sddmm.problem import Problem
 from tests.conftest import H200
 from tests.sddmm import cpu_kernels
@@ -25,7 +26,7 @@ def install() -> None:
     def refuses(self: cuda.CudaBackend, problem: Problem) -> str | None:
         return cuda._refusal(problem, H200)
 
-    patch.setattr(cuda, "_missing", lambda: None)
+    patch.setattr(loader, "unavailable", lambda: None)
     patch.setattr(cuda, "_index", lambda problem: H200.index)
     patch.setattr(cuda, "device_of", lambda index: H200)
     patch.setattr(cuda.CudaBackend, "refuses", refuses)

@@ -13,7 +13,7 @@ import torch
 
 import sddmm
 from sddmm import SparsePattern
-from sddmm.backends import BACKENDS, choose
+from sddmm.backends.base import BACKENDS, Executor, select_backend
 from sddmm.backends.cpu.backend import CpuBackend
 from sddmm.cache import PATTERNS, PatternCache
 from sddmm.plan import _PLANS_PER_PATTERN, prepare_once
@@ -27,9 +27,9 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
     prepare = CpuBackend.prepare
 
-    def counting(self: CpuBackend, pattern: SparsePattern, problem: Any) -> Any:
+    def counting(self: CpuBackend, pattern: SparsePattern, problem: Any, *options: Any) -> Executor:
         calls.append(problem)
-        return prepare(self, pattern, problem)
+        return prepare(self, pattern, problem, *options)
 
     monkeypatch.setattr(CpuBackend, "prepare", counting)
     return calls
@@ -275,15 +275,15 @@ def test_backends_are_asked_in_order_and_the_last_always_serves(
 ) -> None:
     assert [backend.name for backend in BACKENDS] == ["cuda", "cpu", "torch_csr", "reference"]
     S = random_pattern(6, 5, 12)
-    assert choose(problem_for(S))[0].name == "cpu"
+    assert select_backend(problem_for(S))[0].name == "cpu"
     monkeypatch.setattr("sddmm.backends.cpu.backend.find_spec", lambda name: None)
-    assert choose(problem_for(S))[0].name == "cpu"  # asked once
-    choose.cache_clear()
-    backend, refusals = choose(problem_for(S))
+    assert select_backend(problem_for(S))[0].name == "cpu"  # asked once
+    select_backend.cache_clear()
+    backend, refusals = select_backend(problem_for(S))
     assert backend.name == "torch_csr"
     assert refusals["cpu"] == "numba is not installed (pip install 'sddmm[cpu]')"
     half = make_problem(S, k=4, dtype=torch.float16)
-    backend, refusals = choose(half)
+    backend, refusals = select_backend(half)
     assert backend.name == "reference"
     assert set(refusals) == {"cuda", "cpu", "torch_csr"}
 

@@ -1,5 +1,5 @@
-// Main loop on wgmma for numbers of 16 bits: one thread has TMA fill a ring of stages, two warpgroups
-// multiply what it brings, tile after tile without a pause. Any m and n, k > 0; sm_90a.
+// Main loop on wgmma for 16-bit operands: a producer thread fills a ring of stages by TMA, and two
+// consumer warpgroups multiply the stages, tile after tile. Any m and n, k > 0; sm_90a.
 #pragma once
 
 #include "gemm_core/fragment.cuh"
@@ -10,144 +10,159 @@
 #include "gemm_core/ptx/setmaxnreg.cuh"
 #include "gemm_core/ptx/tma.cuh"
 #include "gemm_core/ptx/wgmma_half.cuh"
+#include "gemm_core/stage_barriers.cuh"
 
 namespace gemm_core {
 
-// BM x BN tiles of A B by clusters of two blocks; both operands as rows of k, each a tensor map of boxes
-// of 64 elements under the 128-byte swizzle. Where the two tiles of a cluster lie in the same columns,
-// or in the same rows if a tile has more of these, each block brings half of what they share for both:
-// L2 is what limits the loop. The boxes of that operand have half a tile's rows, the other's all.
+// BM x BN tiles of A B by clusters of two blocks. Both operands are rows of k, each a tensor map of
+// boxes of 64 elements under the 128-byte swizzle. The two tiles of a cluster usually lie in the same
+// columns, or in the same rows if BM > BN: then each block loads half of the operand tile that they
+// share and multicasts it to both, because L2 bandwidth limits the loop. The boxes of the shared
+// operand have half a tile's rows, those of the other operand all.
 template <class T, int BLOCK_M, int BLOCK_N, int STAGES>
 struct MainloopWgmma {
-  static constexpr int BM = BLOCK_M, BN = BLOCK_N, BK = 64, SLICES = BK / 16, CLUSTER = 2;
-  static constexpr int PRODUCERS = 128, THREADS = PRODUCERS + 256;
-  static constexpr int BLOCKS = BM / 128;  // of 64 rows, a warpgroup
-  static constexpr bool SHARES_A = BM > BN;
+  static constexpr int BM = BLOCK_M, BN = BLOCK_N, BK = 64, K_STEPS = BK / 16, CLUSTER = 2;
+  static constexpr int PRODUCER_THREADS = 128, CONSUMER_WARPGROUPS = 2;
+  static constexpr int THREADS = PRODUCER_THREADS + 128 * CONSUMER_WARPGROUPS;
+  // A wgmma multiplies 64 rows; a warpgroup has this many blocks of 64 rows of a tile.
+  static constexpr int ROW_BLOCKS = BM / (64 * CONSUMER_WARPGROUPS);
+  static constexpr bool A_IS_SHARED = BM > BN;
   static constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES;
-  static constexpr int BLOCK_BYTES = 64 * BK * 2;
-  static constexpr int HALF = (SHARES_A ? BM : BN) / 2, HALF_BYTES = HALF * BK * 2;
-  static constexpr int BYTES = STAGES * (STAGE_BYTES + 16);  // the stages, then two barriers each
+  static constexpr int ROW_BLOCK_BYTES = 64 * BK * 2;
+  static constexpr int HALF_ROWS = (A_IS_SHARED ? BM : BN) / 2, HALF_BYTES = HALF_ROWS * BK * 2;
+  // The stages, then a full and an empty barrier for each.
+  static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + 2 * StageBarriers::BYTES);
   static_assert(HALF_BYTES % 1024 == 0 && B_BYTES % 1024 == 0, "the swizzle repeats after 1024 bytes");
 
-  // Sums of blocks of 64 rows and all columns, by a warpgroup (fragment.cuh: wgmma_d).
-  using Accumulators = float[BLOCKS][BN / 2];
+  // A warpgroup's sums of each of its row blocks and all columns (fragment.cuh: wgmma_d).
+  using Accumulators = float[ROW_BLOCKS][BN / 2];
 
-  struct Corner {
+  // First row and column of a tile, and its head.
+  struct TileCoord {
     int m0, n0, head;
   };
 
-  // Which of the tiles 0 .. count - 1 this block computes: one, its neighbour in the cluster the next.
-  // The last may be beyond `count`; nothing comes of it then, but it keeps the cluster in step.
-  struct Work {
-    int count, rank, tile, step;
+  // Assigns tiles 0 .. count - 1 to the blocks of a persistent grid; the two blocks of a cluster take
+  // neighbouring tiles. The last tile may be past `count`; its block then computes and discards a copy
+  // so that both blocks of the cluster reach the same barriers.
+  struct TileScheduler {
+    int count, rank, tile, grid;
 
-    __device__ __forceinline__ explicit Work(int count_)
+    __device__ __forceinline__ explicit TileScheduler(int count_)
         : count(count_),
           rank(ptx::cluster_rank()),
           tile(blockIdx.x),
-          step(gridDim.x) {}
-    __device__ __forceinline__ bool any() const { return tile - rank < count; }
-    __device__ __forceinline__ void advance() { tile += step; }
+          grid(gridDim.x) {}
+    __device__ __forceinline__ bool has_tile() const { return tile - rank < count; }
+    __device__ __forceinline__ void advance() { tile += grid; }
   };
 
-  // The tiles of `work`, by all threads of the cluster. corner(tile) says where one lies. Those that
-  // have sums call, of a Consumer of their own, begin(tile) and, some time later, look_ahead() while its
-  // products are under way, then consume(sums). `shared` starts at a multiple of 1024.
-  template <class CornerOf, class Consumer>
+  // Computes the scheduler's tiles, by all threads of the cluster. coord_of(tile) returns a TileCoord.
+  // Each consumer thread has its own copy of `epilogue` and calls, for each tile, epilogue.begin(tile)
+  // after the first products are issued, epilogue.prefetch() while later products run, and
+  // epilogue.store(sums). `shared` starts at a multiple of 1024.
+  template <class CoordOf, class Epilogue>
   static __device__ __forceinline__ void run(unsigned char* shared, const ptx::TensorMap& a,
-                                             const ptx::TensorMap& b, int k, Work work,
-                                             const CornerOf& corner, Consumer consumer) {
+                                             const ptx::TensorMap& b, int k,
+                                             TileScheduler scheduler, const CoordOf& coord_of,
+                                             Epilogue epilogue) {
     const u32 base = ptx::shared_address(shared);
-    const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    const StageBarriers full_barriers{base + STAGES * STAGE_BYTES};
+    const StageBarriers empty_barriers{full_barriers[STAGES]};
     if (threadIdx.x < STAGES) {
-      ptx::mbarrier_init(full + 8 * threadIdx.x, 1);
-      ptx::mbarrier_init(empty + 8 * threadIdx.x, 2 * CLUSTER);
+      ptx::mbarrier_init(full_barriers[threadIdx.x], 1);
+      ptx::mbarrier_init(empty_barriers[threadIdx.x], CONSUMER_WARPGROUPS * CLUSTER);
     }
     ptx::fence_mbarrier_init();
-    ptx::fence_stores_for_wgmma();  // TMA too sees the barriers
+    ptx::fence_stores_for_wgmma();  // also makes the barriers visible to TMA
     ptx::cluster_sync();
-    const int steps = (k + BK - 1) / BK;
-    u32 stage = 0, parity = 0;
-    auto next = [&] {
-      if (++stage == STAGES) stage = 0, parity ^= 1;
+    const int k_blocks = (k + BK - 1) / BK;
+    u32 stage = 0, phase = 0;
+    auto next_stage = [&] {
+      if (++stage == STAGES) stage = 0, phase ^= 1;
     };
-    // One if with both roles whole, to the end: else the compiler does not use what is claimed.
-    if (threadIdx.x < PRODUCERS) {
+    // Producer and consumer must be the two branches of a single `if` that lasts to the end of the
+    // kernel; otherwise ptxas ignores the setmaxnreg budget.
+    if (threadIdx.x < PRODUCER_THREADS) {
       ptx::registers_release<24>();
-      const ptx::TensorMap &common = SHARES_A ? a : b, &own = SHARES_A ? b : a;
-      const u32 common_at = SHARES_A ? 0 : A_BYTES, own_at = SHARES_A ? A_BYTES : 0;
-      for (; threadIdx.x == 0 && work.any(); work.advance()) {
-        const int last = work.count - 1, first = work.tile - work.rank;
-        const Corner at = corner(work.tile < last ? work.tile : last);
-        const Corner mate = corner(first + 1 - work.rank < last ? first + 1 - work.rank : last);
-        const int common0 = SHARES_A ? at.m0 : at.n0, own0 = SHARES_A ? at.n0 : at.m0;
-        const bool shares = common0 == (SHARES_A ? mate.m0 : mate.n0) && at.head == mate.head;
-        for (int step = 0; step < steps; ++step, next()) {
-          const u32 barrier = full + 8 * stage, to = base + stage * STAGE_BYTES;
-          ptx::mbarrier_wait(empty + 8 * stage, parity ^ 1);
-          ptx::mbarrier_arrive_expecting(barrier, STAGE_BYTES);
-          ptx::tma_load(to + own_at, own, step * BK, own0, at.head, barrier);
+      const ptx::TensorMap &shared_map = A_IS_SHARED ? a : b, &own_map = A_IS_SHARED ? b : a;
+      const u32 shared_offset = A_IS_SHARED ? 0 : A_BYTES, own_offset = A_IS_SHARED ? A_BYTES : 0;
+      for (; threadIdx.x == 0 && scheduler.has_tile(); scheduler.advance()) {
+        const int last = scheduler.count - 1, first = scheduler.tile - scheduler.rank;
+        const int peer_tile = first + 1 - scheduler.rank;
+        const TileCoord own = coord_of(scheduler.tile < last ? scheduler.tile : last);
+        const TileCoord peer = coord_of(peer_tile < last ? peer_tile : last);
+        const int shared_row = A_IS_SHARED ? own.m0 : own.n0, own_row = A_IS_SHARED ? own.n0 : own.m0;
+        const bool is_shared =
+            shared_row == (A_IS_SHARED ? peer.m0 : peer.n0) && own.head == peer.head;
+        for (int k_block = 0; k_block < k_blocks; ++k_block, next_stage()) {
+          const u32 full_barrier = full_barriers[stage], target = base + stage * STAGE_BYTES;
+          ptx::mbarrier_wait(empty_barriers[stage], phase ^ 1);
+          ptx::mbarrier_arrive_expecting(full_barrier, STAGE_BYTES);
+          ptx::tma_load(target + own_offset, own_map, k_block * BK, own_row, own.head, full_barrier);
           for (int half = 0; half < 2; ++half) {
-            const u32 to_half = to + common_at + half * HALF_BYTES;
-            const int row = common0 + half * HALF;
-            if (!shares)
-              ptx::tma_load(to_half, common, step * BK, row, at.head, barrier);
-            else if (half == work.rank)
-              ptx::tma_load_shared(to_half, common, step * BK, row, at.head, barrier);
+            const u32 half_target = target + shared_offset + half * HALF_BYTES;
+            const int row = shared_row + half * HALF_ROWS;
+            if (!is_shared)
+              ptx::tma_load(half_target, shared_map, k_block * BK, row, own.head, full_barrier);
+            else if (half == scheduler.rank)
+              ptx::tma_load_multicast(half_target, shared_map, k_block * BK, row, own.head,
+                                      full_barrier);
           }
         }
       }
     } else {
       ptx::registers_claim<240>();
-      // Uniform in the compiler's eyes: else every product waits for its descriptor in turn.
+      // A shuffle tells the compiler that the warpgroup is uniform; otherwise each wgmma waits for its
+      // own descriptor.
       const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0) - 1;
-      for (; work.any(); work.advance()) {
+      for (; scheduler.has_tile(); scheduler.advance()) {
         Accumulators sums;
-        u32 before = 0;
-        auto take = [&](int step, int slices) {
-          ptx::mbarrier_wait(full + 8 * stage, parity);
+        u32 previous_stage = 0;
+        auto mma_stage = [&](int k_block, int k_steps) {
+          ptx::mbarrier_wait(full_barriers[stage], phase);
           ptx::wgmma_fence();
-          multiply(sums, warpgroup, base + stage * STAGE_BYTES, step > 0, slices);
+          multiply(sums, warpgroup, base + stage * STAGE_BYTES, k_block > 0, k_steps);
           ptx::wgmma_commit();
-          if (step == 0) {
-            consumer.begin(work.tile);
+          if (k_block == 0) {
+            epilogue.begin(scheduler.tile);
           } else {
             ptx::wgmma_wait<1>();
-            release(empty + 8 * before);
+            release(empty_barriers[previous_stage]);
           }
-          if (step == 1 || steps == 1) consumer.look_ahead();
-          before = stage;
-          next();
+          if (k_block == 1 || k_blocks == 1) epilogue.prefetch();
+          previous_stage = stage;
+          next_stage();
         };
-        for (int step = 0; step < k / BK; ++step) take(step, SLICES);
-        if (k % BK > 0) take(k / BK, (k % BK + 15) / 16);
+        for (int k_block = 0; k_block < k / BK; ++k_block) mma_stage(k_block, K_STEPS);
+        if (k % BK > 0) mma_stage(k / BK, (k % BK + 15) / 16);
         ptx::wgmma_wait<0>();
-        release(empty + 8 * before);
-        consumer.consume(sums);
+        release(empty_barriers[previous_stage]);
+        epilogue.store(sums);
       }
     }
-    // No block ends while the other may still write to its shared memory.
+    // A block must not exit while its peer can still write to its shared memory.
     __syncwarp();
     ptx::cluster_sync();
   }
 
  private:
-  // A warpgroup has read a stage, in the sight of both blocks, which write to it.
-  static __device__ __forceinline__ void release(u32 barrier) {
-    if (threadIdx.x % 128 < CLUSTER) ptx::mbarrier_arrive_at(barrier, threadIdx.x % 128);
+  // Tells the producers of both blocks, which write to the stage, that this warpgroup has read it.
+  static __device__ __forceinline__ void release(u32 empty_barrier) {
+    if (threadIdx.x % 128 < CLUSTER) ptx::mbarrier_arrive_at(empty_barrier, threadIdx.x % 128);
   }
 
-  // By the first slices of 16 elements of k of a stage.
+  // Issues the products of the first `k_steps` steps of 16 elements of k of a stage.
   static __device__ __forceinline__ void multiply(Accumulators& sums, int warpgroup, u32 stage,
-                                                  bool accumulate, int slices) {
-    const auto a = ptx::wgmma_descriptor(stage + warpgroup * BLOCKS * BLOCK_BYTES);
+                                                  bool accumulate, int k_steps) {
+    const auto a = ptx::wgmma_descriptor(stage + warpgroup * ROW_BLOCKS * ROW_BLOCK_BYTES);
     const auto b = ptx::wgmma_descriptor(stage + A_BYTES);
 #pragma unroll
-    for (int i = 0; i < SLICES; ++i)
+    for (int i = 0; i < K_STEPS; ++i)
 #pragma unroll
-      for (int block = 0; block < BLOCKS; ++block) {
-        const auto rows = a + block * (BLOCK_BYTES / 16);  // a descriptor counts 16 bytes
-        if (i < slices)
+      for (int block = 0; block < ROW_BLOCKS; ++block) {
+        const auto rows = a + block * (ROW_BLOCK_BYTES / 16);  // a descriptor counts 16 bytes
+        if (i < k_steps)
           ptx::wgmma_k16(sums[block], rows + 2 * i, b + 2 * i, accumulate || i > 0, T{});
       }
   }

@@ -1,22 +1,21 @@
-"""SDDMM on the CPU: the numba kernel of `cpu_kernel.py` over equal chunks of nonzeros."""
+"""SDDMM on the CPU: the numba kernel of `kernel.py`, over equal chunks of nonzeros."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from sddmm.backends.base import by_head, resolve_lazy_view
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.dtypes import DTYPES
-from sddmm.operands import by_head, plain
-from sddmm.problem import Problem
 from sddmm.sparse.indices import as_array
-from sddmm.sparse.pattern import SparsePattern
 
 if TYPE_CHECKING:
-    from sddmm.backends import Execute
+    from sddmm.problem import Problem
+    from sddmm.sparse.pattern import SparsePattern
 
 # Multiply-adds of a chunk: about 100 us, enough to pay for waking a thread.
 _CHUNK_WORK = 2**20
@@ -29,7 +28,10 @@ _TILED_RUN = 4
 
 
 class CpuBackend:
+    """Serves every dtype on the CPU where numba is installed."""
+
     name = "cpu"
+    kernels = ()
 
     def available(self) -> str | None:
         if find_spec("numba") is None:
@@ -41,32 +43,63 @@ class CpuBackend:
             return f"the pattern is on {problem.device}"
         return None
 
-    def prepare(self, pattern: SparsePattern, problem: Problem) -> Execute:
-        grouping = pattern.by_row
-        cols = as_array(grouping.minor.contiguous())
+    def prepare(
+        self,
+        pattern: SparsePattern,
+        problem: Problem,
+        kernel: str | None = None,
+        reuse: bool = True,
+    ) -> CpuExecutor:
+        pattern.check()
+        return CpuExecutor(pattern, problem)
+
+
+class CpuExecutor:
+    """Runs the numba kernel over the nonzeros by row, and moves the sums to the pattern's order."""
+
+    notes = ()
+
+    def __init__(self, pattern: SparsePattern, problem: Problem) -> None:
+        by_row = pattern.by_row
+        self._perm = by_row.order
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
-        dtype = DTYPES[problem.dtype].accumulator
+        self._dtype = dtype = DTYPES[problem.dtype].accumulator
         width = tile_width(problem, dtype.itemsize)
         chunk = _TILED_CHUNK
         if width == 0:
             chunk = min(chunk, max(256, _CHUNK_WORK // max(1, problem.k)))
-        crow = as_array(grouping.compressed.contiguous())
+        self._indptr = as_array(by_row.compressed.contiguous())
+        self._indices = as_array(by_row.minor.contiguous())
+        self._width, self._chunk = width, chunk
         # Imported here: numba is optional, and slow to import.
         from sddmm.backends.cpu.kernel import sample
 
-        def execute(a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor) -> None:
-            direct = grouping.order is None and values is None and out.dtype == dtype
-            sums = out if direct else torch.empty(out.shape, dtype=dtype, device=out.device)
-            for head in by_head(_rows(a, dtype), _rows(b.mT, dtype), sums):
-                _sample(sample, crow, cols, head, alpha, width, chunk)
-            if grouping.order is not None:
-                sums = torch.empty_like(sums).index_copy_(-1, grouping.order, sums)
-            if values is not None:
-                sums = sums.mul_(values)
-            if not direct:
-                out.copy_(sums)
+        self._kernel = sample
 
-        return execute
+    def __call__(
+        self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
+    ) -> None:
+        perm, dtype = self._perm, self._dtype
+        direct = perm is None and values is None and out.dtype == dtype
+        sums = out if direct else torch.empty(out.shape, dtype=dtype, device=out.device)
+        for head in by_head(_rows(a, dtype), _rows(b.mT, dtype), sums):
+            self._sample(head, alpha)
+        if perm is not None:
+            sums = torch.empty_like(sums).index_copy_(-1, perm, sums)
+        if values is not None:
+            sums = sums.mul_(values)
+        if not direct:
+            out.copy_(sums)
+
+    def _sample(self, head: tuple[Tensor, Tensor, Tensor], alpha: float) -> None:
+        a, b, out = (tensor.numpy() for tensor in head)
+        arguments = (
+            self._indptr, self._indices, a, b, a.dtype.type(alpha), out, self._width,
+        )  # fmt: skip
+        kernel = self._kernel
+        for_chunks(
+            lambda begin, end: kernel(*arguments, begin, end), self._indices.size, self._chunk
+        )
 
 
 def tile_width(problem: Problem, itemsize: int) -> int:
@@ -79,20 +112,6 @@ def tile_width(problem: Problem, itemsize: int) -> int:
     return width if nonzeros_per_run >= _TILED_RUN and reuse >= _TILED_RUN else 0
 
 
-def _sample(
-    kernel: Any,
-    crow: Any,
-    cols: Any,
-    head: tuple[Tensor, Tensor, Tensor],
-    alpha: float,
-    width: int,
-    chunk: int,
-) -> None:
-    a, b, out = (tensor.numpy() for tensor in head)
-    arguments = (crow, cols, a, b, a.dtype.type(alpha), out, width)
-    for_chunks(lambda begin, end: kernel(*arguments, begin, end), cols.size, chunk)
-
-
 def _rows(operand: Tensor, dtype: torch.dtype) -> Tensor:
-    """The operand as the kernel reads it: of this dtype, and contiguous."""
-    return plain(operand.detach()).to(dtype).contiguous()
+    """A contiguous copy of the operand in the kernel's dtype, or the operand itself."""
+    return resolve_lazy_view(operand.detach()).to(dtype).contiguous()

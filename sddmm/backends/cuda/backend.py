@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.compile import missing
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import wait
-from sddmm.backends.cuda import analysis
+from sddmm.backends.base import resolve_lazy_view
+from sddmm.backends.cuda import analysis, loader
 from sddmm.backends.cuda import cost_model as choose
 from sddmm.backends.cuda.analysis import ROWS, Analysis, Wanted, crow_of
 from sddmm.backends.cuda.kernels import tile
@@ -36,12 +35,8 @@ from sddmm.backends.cuda.loader import Bound, Launch
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.backends.cuda.terms import quickest_first, terms_of
 from sddmm.errors import out_of_memory
-from sddmm.operands import plain
 from sddmm.problem import Problem
 from sddmm.sparse.pattern import SparsePattern
-
-if TYPE_CHECKING:
-    from sddmm.backends import Execute
 
 # Of a choice, a line or more; put into words when it is asked for.
 Reason = Callable[[], list[str]]
@@ -80,9 +75,9 @@ class GpuExecute:
         if self.index != torch.cuda.current_device():
             with torch.cuda.device(self.index):  # the driver launches in the current context
                 return self(a, b, values, alpha, out)
-        a, b = plain(a), plain(b)
+        a, b = resolve_lazy_view(a), resolve_lazy_view(b)
         if values is not None:
-            values = plain(values).contiguous()
+            values = resolve_lazy_view(values).contiguous()
         place = (a.data_ptr(), b.data_ptr(), a.stride(), b.stride())
         known, bounds = self._last
         if known != place:
@@ -104,10 +99,13 @@ class GpuExecute:
 
 
 class CudaBackend:
+    """Serves every problem on a CUDA device, by the kernels of this package."""
+
     name = "cuda"
+    kernels = (*KERNELS, choose.HYBRID)
 
     def available(self) -> str | None:
-        return _missing()
+        return loader.unavailable()
 
     def refuses(self, problem: Problem) -> str | None:
         if problem.device.type != "cuda":
@@ -120,7 +118,7 @@ class CudaBackend:
         problem: Problem,
         kernel: str | None = None,
         reuse: bool = True,
-    ) -> Execute:
+    ) -> GpuExecute:
         index = _index(problem)
         if index != torch.cuda.current_device():
             with torch.cuda.device(index):
@@ -343,13 +341,6 @@ class _Preparation:
 def _told(ranked: list[choose.Prediction]) -> list[str]:
     best, *others = (f"{p.name}: {p.us:.3g} us predicted" for p in ranked)
     return [f"kernel   {best}", *(f"  not    {other}" for other in others)]
-
-
-@functools.cache
-def _missing() -> str | None:
-    if not torch.cuda.is_available():
-        return "torch sees no CUDA device"
-    return missing()
 
 
 @functools.lru_cache(maxsize=1024)

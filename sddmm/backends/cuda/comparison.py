@@ -52,10 +52,8 @@ def same_indices(kept: SparsePattern, given: SparsePattern) -> bool:
 
 
 def _same_on_gpu(kept: SparsePattern, given: SparsePattern, device: Device) -> bool:
-    from sddmm.backends import CUDA  # which knows what this environment lacks, and imports plans
-
     contiguous = given.major_indices.is_contiguous() and given.col_indices.is_contiguous()
-    if not contiguous or CUDA.available() is not None:
+    if not contiguous or loader.unavailable() is not None:
         return _equal(kept, given)
     return compared(kept, given, device)
 

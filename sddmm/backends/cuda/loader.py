@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel
+from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel, missing
 from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import Kernel, Parameters, parameter_macros
 from gemm_core.runtime.tensor_map import tensor_map
@@ -71,6 +72,12 @@ def _places(parameters: type[ctypes.Structure]) -> dict[str, int]:
 
 def rows_are_contiguous(x: Tensor) -> bool:
     return x.stride(-1) == 1 or x.shape[-1] <= 1
+
+
+@functools.cache
+def unavailable() -> str | None:
+    """None, or the reason why no kernel can be compiled or launched in this environment."""
+    return missing() if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
 @functools.cache

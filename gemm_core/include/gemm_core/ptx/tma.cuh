@@ -21,7 +21,7 @@ __device__ __forceinline__ void tma_load(unsigned int target, const TensorMap& m
 }
 
 // The same to both blocks of a cluster of two, at the same shared addresses.
-__device__ __forceinline__ void tma_load_shared(unsigned int target, const TensorMap& map, int x, int y,
+__device__ __forceinline__ void tma_load_multicast(unsigned int target, const TensorMap& map, int x, int y,
                                                 int z, unsigned int barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"

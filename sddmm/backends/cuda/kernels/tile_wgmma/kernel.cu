@@ -35,27 +35,27 @@ struct Sampler {
   int first_row;  // of the warp, in the tile
   SDDMM_OUTPUT* out;
   int n0;
-  Warp::Nonzeros nonzeros[Mainloop::BLOCKS];
+  Warp::Nonzeros nonzeros[Mainloop::ROW_BLOCKS];
 
-  __device__ __forceinline__ void begin(int work) {
-    const bool any = work < p.tile_count * p.heads;
-    const int head = any ? work / p.tile_count : 0;
-    const i64 tile = any ? work - head * p.tile_count : 0;
+  __device__ __forceinline__ void begin(int tile_index) {
+    const bool any = tile_index < p.tile_count * p.heads;
+    const int head = any ? tile_index / p.tile_count : 0;
+    const i64 tile = any ? tile_index - head * p.tile_count : 0;
     out = p.out + head * p.head_out;
     const int2 place = p.tiles[tile];
     n0 = place.y * Mainloop::BN;
     const int* const own = p.starts.of(tile, place) + static_cast<i64>(first_row) * p.starts.by_row;
 #pragma unroll
-    for (int block = 0; block < Mainloop::BLOCKS; ++block)
+    for (int block = 0; block < Mainloop::ROW_BLOCKS; ++block)
       nonzeros[block].find(any ? own + block * 64 * p.starts.by_row : nullptr, p.starts.by_row);
   }
 
-  __device__ __forceinline__ void look_ahead() {
+  __device__ __forceinline__ void prefetch() {
     for (auto& each : nonzeros) each.look_ahead(p.cols);
   }
 
-  __device__ __forceinline__ void consume(const Mainloop::Accumulators& sums) const {
-    const auto store = [&](int at, auto sum) {
+  __device__ __forceinline__ void store(const Mainloop::Accumulators& sums) const {
+    const auto store_entry = [&](int at, auto sum) {
       if constexpr (WEIGHTED)
         out[at] = Narrow<SDDMM_OUTPUT>::from(sum * widened(p.values[at]));
       else
@@ -63,28 +63,28 @@ struct Sampler {
     };
     const auto sample = [&](const auto& each) {
 #pragma unroll
-      for (int block = 0; block < Mainloop::BLOCKS; ++block)
+      for (int block = 0; block < Mainloop::ROW_BLOCKS; ++block)
         Warp::sample(sums[block], static_cast<float>(p.alpha), nonzeros[block], p.cols, n0, staged,
                      each);
     };
     if (p.order == nullptr)
-      sample(store);
+      sample(store_entry);
     else
-      sample([&](int nonzero, auto sum) { store(p.order[nonzero], sum); });
+      sample([&](int nonzero, auto sum) { store_entry(p.order[nonzero], sum); });
   }
 };
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(Mainloop::THREADS, 1)
     sddmm_kernel(const __grid_constant__ Arguments p) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const int warp = static_cast<int>(threadIdx.x - Mainloop::PRODUCERS) / 32;
+  const int warp = static_cast<int>(threadIdx.x - Mainloop::PRODUCER_THREADS) / 32;
   Mainloop::run(
-      shared, p.a, p.b, p.k, Mainloop::Work(p.tile_count * p.heads),
+      shared, p.a, p.b, p.k, Mainloop::TileScheduler(p.tile_count * p.heads),
       [&](int index) {
         const int head = index / p.tile_count;
         const int2 tile = p.tiles[index - head * p.tile_count];
-        return Mainloop::Corner{tile.x * Mainloop::BM, tile.y * Mainloop::BN, head};
+        return Mainloop::TileCoord{tile.x * Mainloop::BM, tile.y * Mainloop::BN, head};
       },
-      Sampler{p, reinterpret_cast<Staged*>(shared + Mainloop::BYTES + warp * Warp::BYTES),
-              warp / 4 * 64 * Mainloop::BLOCKS + warp % 4 * 16});
+      Sampler{p, reinterpret_cast<Staged*>(shared + Mainloop::SHARED_BYTES + warp * Warp::BYTES),
+              warp / 4 * 64 * Mainloop::ROW_BLOCKS + warp % 4 * 16});
 }

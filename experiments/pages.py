@@ -1,0 +1,124 @@
+"""The pages' tables and plot, made from the committed records: `python -m experiments docs`.
+
+A page marks a table by the file that holds it whole, and by the rows and columns that it shows:
+
+    <!-- results: docs/results/h200/peers/summary.md where K=256; dtype=float16 without K; dtype -->
+    ...
+    <!-- end -->
+
+`of "TITLE"` chooses among several tables of one file, the one under the line **TITLE**; `a|b`
+stands for either value. A folder stands for its report.md.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from experiments.bench import report, table
+from experiments.bench.config import LadderConfig, ReportConfig
+from experiments.bench.digest import ROOT
+from experiments.bench.errors import ExperimentError
+from experiments.gemm import report as gemm_report
+from experiments.sddmm import peer_plot
+
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/ladder.md",
+    "docs/results/README.md",
+    "docs/sddmm.md",
+)
+RESULTS = ("docs/results/cpu", "docs/results/h200/peers", "docs/results/h200/published")
+LADDER = "docs/results/h200/gemm"
+PLOT = "docs/results/h200/peers/speedup.svg"
+
+_BLOCK = re.compile(
+    r"<!-- results:\s+(?P<marker>(?P<source>\S+)"
+    r'(?:\s+of\s+"(?P<title>[^"]+)")?'
+    r"(?:\s+where\s+(?P<where>.+?))?"
+    r"(?:\s+without\s+(?P<without>.+?))?)\s+-->\n"
+    r"(?P<shown>.*?)<!-- end -->",
+    re.DOTALL,
+)
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
+
+
+def write_all() -> None:
+    """Write the reports, the plot and the pages' tables anew from the committed records."""
+    write_reports(ROOT)
+    report.write(ROOT / PLOT, plot())
+    for name in PAGES:
+        page = ROOT / name
+        report.write(page, with_tables(page.read_text(encoding="utf-8")))
+
+
+def write_reports(root: Path) -> None:
+    """Write under `root` the tables and CSV files of every folder of committed records."""
+    for folder in RESULTS:
+        records = [str(ROOT / folder / "records.jsonl")]
+        output = str(root / folder)
+        report.report(ReportConfig(records=records, output=output, plots=False))
+    records, output = [str(ROOT / LADDER / "records.jsonl")], str(root / LADDER)
+    gemm_report.report(LadderConfig(records=records, output=output, plots=False))
+
+
+def plot() -> str:
+    """The README's plot as SVG."""
+    return peer_plot.draw(report.merge([str((ROOT / PLOT).with_name("records.jsonl"))]))
+
+
+def with_tables(page: str) -> str:
+    """The page's text with every marked table as its source has it now."""
+
+    def block(match: re.Match[str]) -> str:
+        marker = f"<!-- results: {match['marker']} -->"
+        return f"{marker}\n{_table(match)}\n<!-- end -->"
+
+    return _BLOCK.sub(block, page)
+
+
+def _table(match: re.Match[str]) -> str:
+    """The marked rows and columns of the source's table, as Markdown."""
+    rows = _rows(match["source"], match["title"])
+    for column, values in _conditions(match["where"]):
+        _refuse_unknown(column, rows, match["source"])
+        rows = [row for row in rows if row[column] in values]
+    if not rows:
+        raise ExperimentError(f"{match['source']} has no rows where {match['where']}")
+    hidden = _names(match["without"])
+    for column in hidden:
+        _refuse_unknown(column, rows, match["source"])
+    return table.as_text([{c: row[c] for c in row if c not in hidden} for row in rows])
+
+
+def _rows(source: str, title: str | None) -> list[dict[str, str]]:
+    """The rows of the first table of a file, or of the first one under its title."""
+    path = ROOT / source
+    text = (path / "report.md" if path.is_dir() else path).read_text(encoding="utf-8")
+    if title is not None:
+        _, heading, text = text.partition(f"**{title}**\n")
+        if not heading:
+            raise ExperimentError(f"{source} has no table under **{title}**")
+    _, bar, text = f"\n{text}".partition("\n|")
+    lines = (bar.strip() + text).split("\n\n")[0].strip().splitlines()
+    header, _, *body = [_cells(line) for line in lines if line.startswith("|")]
+    return [dict(zip(header, cells, strict=True)) for cells in body]
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in _CELL_BORDER.split(line)[1:-1]]
+
+
+def _conditions(where: str | None) -> list[tuple[str, list[str]]]:
+    parts = [part.partition("=") for part in _names(where)]
+    return [(column.strip(), [v.strip() for v in values.split("|")]) for column, _, values in parts]
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in text.split(";")] if text else []
+
+
+def _refuse_unknown(column: str, rows: list[dict[str, str]], source: str) -> None:
+    if rows and column not in rows[0]:
+        raise ExperimentError(f"{source} has no column {column!r}; it has {', '.join(rows[0])}")

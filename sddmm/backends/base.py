@@ -1,0 +1,106 @@
+"""What a backend is, and which one serves a problem: the first that does not refuse it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from sddmm.problem import Problem
+    from sddmm.sparse.pattern import SparsePattern
+
+
+class Executor(Protocol):
+    """What a backend prepared: it computes out = alpha * (a @ b) at the pattern, times values."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines of `Plan.explain` about what was prepared."""
+
+    def __call__(
+        self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
+    ) -> None:
+        """Fill `out`, ([heads,] nnz), which is contiguous and has the problem's out_dtype.
+
+        a is ([heads,] m, k) and b ([heads,] k, n), of any strides; values, if any, are (nnz,) and
+        have the dtype of a.
+        """
+
+
+class Backend(Protocol):
+    """One way to compute a problem."""
+
+    name: str
+
+    def available(self) -> str | None:
+        """None, or the reason why this backend cannot run in this environment."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        """None, or the reason why this backend does not serve `problem`."""
+
+    @property
+    def kernels(self) -> Sequence[str]:
+        """The names by which a caller may request one of its kernels."""
+
+    def prepare(
+        self,
+        pattern: SparsePattern,
+        problem: Problem,
+        kernel: str | None = None,
+        reuse: bool = True,
+    ) -> Executor:
+        """Do all work that depends on the pattern alone, its check (ValueError) included.
+
+        kernel: request one of `kernels`. reuse: whether more than one run is to be expected.
+        """
+
+
+BACKENDS: list[Backend] = []
+"""The backends in the order in which they are asked; `sddmm/__init__.py` adds them."""
+
+
+def refusal(backend: Backend, problem: Problem) -> str | None:
+    """None if `backend` can serve `problem` here, else the reason why not."""
+    return backend.available() or backend.refuses(problem)
+
+
+@functools.lru_cache(maxsize=1024)
+def select_backend(problem: Problem, name: str | None = None) -> tuple[Backend, Mapping[str, str]]:
+    """The backend that serves `problem`, and the refusals of those asked before it.
+
+    name: ask this backend only; its refusal is a ValueError.
+    """
+    if name is not None and name not in {backend.name for backend in BACKENDS}:
+        names = ", ".join(backend.name for backend in BACKENDS)
+        raise ValueError(f"backend must be one of {names}, got {name!r}")
+    refusals: dict[str, str] = {}
+    for backend in BACKENDS:
+        if name is not None and backend.name != name:
+            continue
+        reason = refusal(backend, problem)
+        if reason is None:
+            return backend, refusals
+        refusals[backend.name] = reason
+    reasons = "; ".join(f"{backend}: {reason}" for backend, reason in refusals.items())
+    raise ValueError(f"no backend serves this problem: {reasons}")
+
+
+def resolve_lazy_view(x: Tensor) -> Tensor:
+    """A tensor whose memory holds the numbers of x.
+
+    torch negates some views only when they are read, and some tensors of zeros have no memory.
+    """
+    if x.is_neg():
+        return x.resolve_neg()
+    return torch.zeros_like(x, device=x.device) if x._is_zerotensor() else x
+
+
+def by_head(a: Tensor, b_t: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The 2-D operands and the values of each head; one head where there are none."""
+    if a.dim() == 2:
+        return iter([(a, b_t, out)])
+    return zip(a, b_t, out, strict=True)

@@ -1,0 +1,97 @@
+"""What an operator is, and how torch learns of it.
+
+One module of this folder defines one operator: the function that callers use, the checks of its
+arguments, its gradient, and an `Operator` that is registered here. Autograd, autocast, fake tensors
+and the look-up of patterns are the same for all operators.
+
+The torch operators take index tensors instead of sparse tensors, so that autograd, autocast, fake
+tensors and torch.compile see plain operators. Arguments that all of them share:
+
+rows: crow_indices (m + 1,) if `compressed`, else row_indices (nnz,). cols: (nnz,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sddmm.cache import PATTERNS
+from sddmm.dtypes import DTYPES, PRECISIONS
+from sddmm.ops.autocast import DEVICES, autocast_kernel
+from sddmm.ops.gradients import Backward, autograd_kernel
+from sddmm.sparse.pattern import SparsePattern
+
+_LIBRARY = torch.library.Library("sddmm", "DEF")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of `torch.ops.sddmm`.
+
+    schema: its name, arguments and result, as torch.library writes them. compute: returns the
+    result for tensors with data, and refuses arguments that do not fit. fake: returns an empty
+    tensor like the result, from shapes and dtypes alone. backward: returns the gradients of the
+    inputs from the saved inputs and options (`gradients.py`) and the gradient of the result.
+    reference: returns the result with every sum accumulated in float64. error_bound: returns the
+    largest error that each element of the result may have, in float64. Both take the operator's
+    arguments, and error_bound the reference's result before them. problem: the type that holds all
+    that a choice of its kernels may depend on; None while no kernel of this package computes it.
+    """
+
+    schema: str
+    compute: Callable[..., Tensor]
+    fake: Callable[..., Tensor]
+    backward: Backward
+    reference: Callable[..., Tensor]
+    error_bound: Callable[..., Tensor]
+    problem: type | None = None
+
+    @property
+    def name(self) -> str:
+        return self.schema.partition("(")[0]
+
+
+OPERATORS: dict[str, Operator] = {}
+
+
+def register(operator: Operator) -> Operator:
+    """Make the operator `torch.ops.sddmm.NAME`: differentiable, cast by autocast, traceable."""
+    name = operator.name
+    _LIBRARY.define(operator.schema)
+    op = getattr(torch.ops.sddmm, name).default
+    _LIBRARY.impl(name, operator.compute, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, autograd_kernel(op, operator.backward), "Autograd")
+    torch.library.register_fake(f"sddmm::{name}", operator.fake, lib=_LIBRARY)
+    for device, key in DEVICES.items():
+        _LIBRARY.impl(name, autocast_kernel(op, device), key)
+    OPERATORS[name] = operator
+    return operator
+
+
+def pattern_of(rows: Tensor, cols: Tensor, m: int, n: int, compressed: bool) -> SparsePattern:
+    """The cached pattern with the index tensors that a torch operator received."""
+    make = SparsePattern.from_csr if compressed else SparsePattern.from_coo
+    return PATTERNS.of_operator(make(rows, cols, (m, n), copy=False))
+
+
+def tolerance(dtype: torch.dtype, k: int, *, precision: str = "ieee") -> float:
+    """Relative error allowed to a dot product of length k, with respect to sum |a_i b_i|.
+
+    The bound gamma_n = n u / (1 - n u) of any order of summation (Higham, Accuracy and Stability of
+    Numerical Algorithms, section 3.1), u the unit roundoff of the accumulator: float64 for
+    float64, else float32; n = k + 2 leaves room for alpha and S's value.
+    """
+    u = DTYPES[DTYPES[dtype].accumulator].unit_roundoff
+    n = k + 2
+    return n * u / (1 - n * u) + PRECISIONS[precision]
+
+
+def rounded_bound(slack: Tensor, truth: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """The largest error of sums that are wrong by `slack` at most, once rounded to `out_dtype`."""
+    rounding = DTYPES[out_dtype].unit_roundoff
+    subnormal = torch.finfo(out_dtype).smallest_normal * rounding * 2
+    bound: Tensor = slack + rounding * (truth.abs() + slack) + subnormal
+    return bound

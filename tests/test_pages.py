@@ -1,0 +1,113 @@
+"""The pages' tables and pictures are what the committed records give."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from experiments import pages
+from experiments.bench import report
+from experiments.bench.errors import ExperimentError
+from experiments.bench.record import Record
+from experiments.sddmm import peer_plot
+from tests.conftest import ROOT
+
+MARKED = {name: (ROOT / name).read_text(encoding="utf-8") for name in pages.PAGES}
+
+
+def peers() -> list[Record]:
+    return report.merge([str(ROOT / "docs/results/h200/peers/records.jsonl")])
+
+
+def test_the_committed_reports_are_what_the_committed_records_give(tmp_path: Path) -> None:
+    pages.write_reports(tmp_path)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in written} == {".md", ".csv"}
+    for path in written:
+        committed = ROOT / path.relative_to(tmp_path)
+        assert committed.read_bytes() == path.read_bytes(), committed
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_every_table_of_a_page_is_what_its_source_holds(name: str) -> None:
+    assert pages.with_tables(MARKED[name]) == MARKED[name]
+
+
+def test_tables_are_extracts_and_short() -> None:
+    shown = {
+        name: re.findall(r"^\|.*\|$(?:\n^\|.*\|$)+", text, re.M) for name, text in MARKED.items()
+    }
+    assert sum(len(tables) for tables in shown.values()) >= 10
+    for name, tables in shown.items():
+        for table in tables:
+            rows = len(table.splitlines()) - 2
+            assert rows <= (8 if name == "README.md" else 12), (name, table[:80])
+
+
+def test_a_page_with_another_figure_is_mended() -> None:
+    page = MARKED["README.md"]
+    figure = re.search(r"\| u36k .*?\|.*?\| +(\d+) \|", page)
+    assert figure is not None
+    drifted = page[: figure.start(1)] + "999" + page[figure.end(1) :]
+    assert drifted != page
+    assert pages.with_tables(drifted) == page
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("where nonsense=1", "has no column 'nonsense'; it has matrix, nnz"),
+        ("without nonsense", "has no column 'nonsense'"),
+        ("where matrix=nonsense", "has no rows where matrix=nonsense"),
+        ('of "nonsense"', r"has no table under \*\*nonsense\*\*"),
+    ],
+)
+def test_a_marker_that_names_nothing_is_refused(marker: str, message: str) -> None:
+    page = f"<!-- results: docs/results/h200/peers/summary.md {marker} -->\n<!-- end -->"
+    with pytest.raises(ExperimentError, match=message):
+        pages.with_tables(page)
+
+
+def test_the_plot_is_what_the_records_give() -> None:
+    assert (ROOT / pages.PLOT).read_text(encoding="utf-8") == pages.plot()
+
+
+def test_the_plot_names_the_quickest_peer_of_every_case_and_shows_what_we_lose() -> None:
+    leads = peer_plot.leads(peers())
+    medians: dict[tuple[object, ...], list[float]] = {}
+    for record in peers():
+        if record.median_ms and record.method != "ours":
+            medians.setdefault(record.case, []).append(record.median_ms)
+    assert set(leads) == set(medians)
+    texts = [e.text for e in ElementTree.fromstring(pages.plot()).iter() if e.tag.endswith("text")]
+    for case, (ours, lead) in leads.items():
+        assert ours.median_ms is not None
+        assert lead.ratio == pytest.approx(min(medians[case]) / ours.median_ms)
+        mark = "*" if lead.peer in ("isratnisa", "zcx") else ""
+        assert f"{lead.ratio:.2f}x  {lead.peer}{mark}" in texts
+    assert any(lead.ratio < 1 for _, lead in leads.values())
+
+
+def test_what_we_lose_is_named_in_the_limits() -> None:
+    _, _, limits = MARKED["README.md"].partition("Where it loses on an H200:")
+    kernels, first_calls = limits.split("* ")[1:3]
+    lost = {(r.matrix, r.dtype) for r, lead in peer_plot.leads(peers()).values() if lead.ratio < 1}
+    assert lost == {("u36k", "float16"), ("u50k_99", "float16"), ("u36k", "float32")}
+    assert "at `u36k` and `u50k_99` in float16, and at `u36k` in float32" in " ".join(
+        kernels.split()
+    )
+    won = set(re.findall(r"`(\w+k)`", first_calls))
+    for line in (ROOT / "docs/results/h200/peers/summary.md").read_text().splitlines()[4:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert (float(cells[-1]) > 1) == (cells[0] in won), line
+
+
+def test_ours_is_quickest_in_every_case_of_the_published_log() -> None:
+    """docs/results/README.md says so."""
+    records = report.merge([str(ROOT / "docs/results/h200/published/records.jsonl")])
+    leads = peer_plot.leads(records)
+    assert len(leads) > 100
+    assert all(lead.ratio > 1 for _, lead in leads.values())
