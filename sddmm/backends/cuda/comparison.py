@@ -20,7 +20,7 @@ from sddmm.sparse.pattern import SparsePattern
 
 SAME_INDICES = KernelSpec("same_indices", "comparison", "same_indices", (), threads=256)
 
-_PENDING, _SAME = 0, 1  # result words of same_indices.cu
+_PENDING, _SAME, _DIFFERENT = 0, 1, 2  # values of the result
 _MAX_POLLS = 2000  # some 0.1 ms
 _INDICES_PER_BLOCK = 2048
 _BLOCKS_PER_SM = 8
@@ -30,8 +30,8 @@ class SameIndicesArguments(ctypes.Structure):
     """The parameters of same_indices.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("kept_major", "kept_cols", "given_major", "given_cols")),
-        *((name, POINTER) for name in ("state", "result")),
+        *((name, POINTER) for name in ("cached_major", "cached_cols")),
+        *((name, POINTER) for name in ("caller_major", "caller_cols", "state", "result")),
         ("major_length", LONG),
         ("nnz", LONG),
     ]
@@ -106,4 +106,4 @@ def _tools(
 
 
 def macros_of(dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
-    return macros({"INDEX": INDEX_DTYPES[dtype]})
+    return macros({"INDEX": INDEX_DTYPES[dtype], "SAME": _SAME, "DIFFERENT": _DIFFERENT})
