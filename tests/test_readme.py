@@ -49,3 +49,15 @@ def test_every_file_it_links_to_exists() -> None:
 def test_every_method_is_described() -> None:
     for path in Path(ROOT, "experiments", "sddmm", "methods").glob("[!_]*.py"):
         assert f"| `{path.stem}` |" in README
+
+
+def test_the_glossary_has_one_plain_sentence_for_each_word() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+    table = contributing.partition("## Glossary")[2].partition("\n## ")[0]
+    words = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", table, re.MULTILINE))
+    del words["word"]
+    assert len(words) >= 20
+    for word, sentence in words.items():
+        assert sentence.endswith("."), word
+        assert ". " not in sentence, word
+        assert not sentence.startswith("Of "), word
