@@ -7,19 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from gemm_core.runtime.device import Device
 from sddmm.backends.base import select_backend
 from sddmm.cache import PATTERNS
-from sddmm.testing import poisoned_outputs
+from sddmm.testing import H200, poisoned_outputs
+
+__all__ = ["DATA", "H200", "ROOT", "shared_folder"]
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data"
-
-# What choices are tried for where no GPU is.
-H200 = Device(
-    index=0, name="NVIDIA H200", capability=(9, 0), sm_count=132, shared_bytes=232_448,
-    l2_bytes=62_914_560,
-)  # fmt: skip
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from gemm_core.emulation.kernel import missing_compiler
-from tests.sddmm import cpu_kernels
+from sddmm.testing import emulated_gpu
 
 
 @pytest.fixture
-def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What launches GPU kernels runs their sources on the CPU."""
+def kernels_on_cpu() -> Iterator[None]:
+    """Patterns on the CPU are planned and computed by the GPU backend."""
     if missing_compiler() is not None:
         pytest.skip("needs g++")
-    cpu_kernels.use(monkeypatch)
+    with emulated_gpu():
+        yield

@@ -8,6 +8,7 @@ import torch
 import sddmm
 from sddmm.testing import (
     assert_close,
+    emulated_gpu,
     magnitude,
     mismatches,
     poisoned_outputs,
@@ -106,3 +107,18 @@ def test_subnormal_halves_are_allowed_the_error_of_the_smallest_normal_number() 
     assert torch.equal(magnitude(S, subnormal, b), magnitude(S, normal, b))
     assert not magnitude(S, torch.zeros_like(normal), b).any()
     assert torch.equal(magnitude(S, subnormal.float(), b.float()) * 32, magnitude(S, normal, b))
+
+
+def test_an_emulated_gpu_plans_and_computes_patterns_of_the_cpu() -> None:
+    S, a, b = random_pattern(40, 30, 200), torch.randn(40, 24), torch.randn(24, 30)
+    with emulated_gpu():
+        plan = sddmm.plan(S, k=24, dtype=a.dtype, kernel="row_gather")
+        assert plan.backend == "cuda"
+        assert_close(plan.run(a, b), S, a, b)
+    assert sddmm.plan(S.clone(), k=24, dtype=a.dtype).backend == "cpu"
+
+
+def test_an_emulated_gpu_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeError, match=r"emulated_gpu: g\+\+, which compiles"), emulated_gpu():
+        pass

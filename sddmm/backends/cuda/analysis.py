@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import INT, LONG, POINTER, UINT, wait
+from gemm_core.runtime.launch import INT, LONG, POINTER, UINT
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import TileProfile
 from sddmm.backends.cuda.layouts import TileStarts, int32
@@ -223,7 +223,7 @@ class _Mailbox(threading.local):
         for _ in range(_LOOKS):
             if found[0] != _NOTHING_YET:
                 return found.tolist()
-        wait(index)  # for a long analysis; or one that failed, which this tells
+        loader.runtime.wait(index)  # for a long analysis; or one that failed, which this tells
         return found.tolist()
 
 
@@ -232,7 +232,7 @@ def _tools(
     place: torch.device, index: int, narrow: bool, csr: bool
 ) -> tuple[Callable[..., None], _Mailbox]:
     """The kernel for such indices, and where it leaves what it finds; looked up together."""
-    kernel = loader.load_kernel(ANALYSE, macros_of(narrow, csr), AnalyseArguments, index)
+    kernel = loader.runtime.load_kernel(ANALYSE, macros_of(narrow, csr), AnalyseArguments, index)
     return kernel, _Mailbox(place)
 
 

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.device import device as device_of
-from gemm_core.runtime.launch import wait
 from sddmm.backends.base import resolve_lazy_view
 from sddmm.backends.cuda import analysis, loader
 from sddmm.backends.cuda import cost_model as choose
@@ -60,6 +58,7 @@ class GpuExecute:
         index: int,
     ) -> None:
         self.launches, self.index = launches, index
+        self._current_device = loader.runtime.current_device
         self._reason, self._refusals = reason, refusals
         # Replaced whole, never changed: another thread may be about to use it.
         self._last: tuple[object, list[Bound]] = (None, [])
@@ -72,7 +71,7 @@ class GpuExecute:
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
     ) -> None:
-        if self.index != torch.cuda.current_device():
+        if self.index != self._current_device():
             with torch.cuda.device(self.index):  # the driver launches in the current context
                 return self(a, b, values, alpha, out)
         a, b = resolve_lazy_view(a), resolve_lazy_view(b)
@@ -105,12 +104,11 @@ class CudaBackend:
     kernels = (*KERNELS, choose.HYBRID)
 
     def available(self) -> str | None:
-        return loader.unavailable()
+        return loader.runtime.unavailable()
 
     def refuses(self, problem: Problem) -> str | None:
-        if problem.device.type != "cuda":
-            return f"the pattern is on {problem.device}"
-        return _refusal(problem, device_of(_index(problem)))
+        runtime, place = loader.runtime, problem.device
+        return runtime.refuses(place) or _refusal(problem, runtime.device(place))
 
     def prepare(
         self,
@@ -119,12 +117,12 @@ class CudaBackend:
         kernel: str | None = None,
         reuse: bool = True,
     ) -> GpuExecute:
-        index = _index(problem)
-        if index != torch.cuda.current_device():
-            with torch.cuda.device(index):
+        device = loader.runtime.device(problem.device)
+        if device.index != loader.runtime.current_device():
+            with torch.cuda.device(device.index):
                 return self.prepare(pattern, problem, kernel, reuse)
         try:
-            return prepared_for(pattern, problem, device_of(index), kernel, reuse)
+            return prepared_for(pattern, problem, device, kernel, reuse)
         except torch.OutOfMemoryError as error:
             least = 4 * problem.nnz  # the rows
             what = f"preparing a plan of {problem.nnz} nonzeros"
@@ -330,8 +328,7 @@ class _Preparation:
 
     def _settled(self, launches: tuple[Launch, ...], reason: Reason) -> GpuExecute:
         """Waits for the work arrays: the next call may come on another stream."""
-        if self.pattern.device.type == "cuda":
-            wait(self.device.index)
+        loader.runtime.wait(self.device.index)
         return self._execute(launches, reason)
 
     def _execute(self, launches: tuple[Launch, ...], reason: Reason) -> GpuExecute:
@@ -347,8 +344,3 @@ def _told(ranked: list[choose.Prediction]) -> list[str]:
 def _refusal(problem: Problem, device: Device) -> str | None:
     """Why not even the kernel that serves most computes a problem, or None."""
     return KERNELS[choose.GATHER].refuses(problem, device)
-
-
-def _index(problem: Problem) -> int:
-    index = problem.device.index
-    return torch.cuda.current_device() if index is None else index

@@ -12,7 +12,7 @@ import torch
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.device import device as device_of
-from gemm_core.runtime.launch import LONG, POINTER, wait
+from gemm_core.runtime.launch import LONG, POINTER
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, macros
 from sddmm.dtypes import INDEX_DTYPES
@@ -53,7 +53,7 @@ def same_indices(kept: SparsePattern, given: SparsePattern) -> bool:
 
 def _same_on_gpu(kept: SparsePattern, given: SparsePattern, device: Device) -> bool:
     contiguous = given.major_indices.is_contiguous() and given.col_indices.is_contiguous()
-    if not contiguous or loader.unavailable() is not None:
+    if not contiguous or loader.runtime.unavailable() is not None:
         return _equal(kept, given)
     return compared(kept, given, device)
 
@@ -79,7 +79,7 @@ def compared(kept: SparsePattern, given: SparsePattern, device: Device) -> bool:
     for _ in range(_MAX_POLLS):
         if answer.words[0] != _PENDING:
             return answer.words[0] == _SAME
-    wait(device.index)  # for a long comparison; or one that failed, which this tells
+    loader.runtime.wait(device.index)  # for a long comparison; or one that failed, which this tells
     return answer.words[0] == _SAME
 
 
@@ -101,7 +101,9 @@ class _Answer(threading.local):
 def _tools(
     place: torch.device, index: int, dtype: torch.dtype
 ) -> tuple[Callable[..., None], _Answer]:
-    kernel: Any = loader.load_kernel(SAME_INDICES, macros_of(dtype), SameIndicesArguments, index)
+    kernel: Any = loader.runtime.load_kernel(
+        SAME_INDICES, macros_of(dtype), SameIndicesArguments, index
+    )
     return kernel, _Answer(place)
 
 

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel, missing
+from gemm_core.runtime.device import Device
 from gemm_core.runtime.device import device as device_of
-from gemm_core.runtime.launch import Kernel, Parameters, parameter_macros
+from gemm_core.runtime.launch import Kernel, Parameters, parameter_macros, wait
 from gemm_core.runtime.tensor_map import tensor_map
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.dtypes import DTYPES
 from sddmm.problem import Problem
-
-__all__ = ["load_kernel", "tensor_map"]  # the seam; all else is imported by name
 
 INCLUDE = (INCLUDE_FOLDER, Path(__file__).parent / "include")
 
@@ -30,6 +29,10 @@ Bound = Callable[[int, int, float], None]
 """bound(values, out, alpha): launch on bound operands; addresses, values 0 for none."""
 
 OPEN = ("values", "out", "alpha")
+
+
+Macros = tuple[tuple[str, str], ...]
+"""The macros of one specialisation of a kernel, as C++ spells them."""
 
 
 class Launch(NamedTuple):
@@ -74,23 +77,61 @@ def rows_are_contiguous(x: Tensor) -> bool:
     return x.stride(-1) == 1 or x.shape[-1] <= 1
 
 
+class CudaRuntime:
+    """Everything that the backend asks of CUDA.
+
+    All callers look it up as `loader.runtime`, which sddmm.testing.emulated_gpu replaces.
+    """
+
+    def unavailable(self) -> str | None:
+        """None, or the reason why no kernel can be compiled or launched in this environment."""
+        return _unavailable()
+
+    def refuses(self, place: torch.device) -> str | None:
+        """None, or why kernels cannot read tensors of this torch device."""
+        return None if place.type == "cuda" else f"the pattern is on {place}"
+
+    def device(self, place: torch.device) -> Device:
+        """The GPU whose kernels read tensors of this torch device."""
+        return device_of(self.current_device() if place.index is None else place.index)
+
+    # The index of torch's current device. Every call asks, so no frame of ours is in between.
+    current_device = staticmethod(torch.cuda.current_device)
+
+    def can_measure(self) -> bool:
+        """Whether kernels can be timed now."""
+        return torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing()
+
+    def wait(self, device_index: int) -> None:
+        """Block until torch's current stream is done. LaunchError if one of its kernels failed."""
+        wait(device_index)
+
+    def load_kernel(
+        self, spec: KernelSpec, macros: Macros, parameters: Any, device_index: int
+    ) -> Kernel:
+        """Compile a kernel with these macros and load it; once per device.
+
+        This is the only place where a source becomes a kernel.
+        """
+        return _load_kernel(spec, macros, parameters, device_index)
+
+    def tensor_map(self, x: Tensor, box_rows: int, box_columns: int) -> bytes:
+        """The bytes by which TMA knows x, for boxes of this size."""
+        return tensor_map(x, box_rows, box_columns)
+
+
+runtime = CudaRuntime()
+
+
 @functools.cache
-def unavailable() -> str | None:
-    """None, or the reason why no kernel can be compiled or launched in this environment."""
+def _unavailable() -> str | None:
     return missing() if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
 @functools.cache
-def load_kernel(
-    spec: KernelSpec, macros: tuple[tuple[str, str], ...], parameters: Any, device_index: int
-) -> Kernel:
-    """Compile a kernel with these macros and load it; once per device.
-
-    This is the only place where a source becomes a kernel. All callers look it up in this module,
-    as they do `tensor_map`, so a test that replaces both runs every kernel elsewhere.
-    """
-    macros_of_all = compile_macros(spec, macros, parameters)
-    code = compile_kernel(spec.path, macros_of_all, device_of(device_index).arch, INCLUDE).code
+def _load_kernel(spec: KernelSpec, macros: Macros, parameters: Any, device_index: int) -> Kernel:
+    all_macros = compile_macros(spec, macros, parameters)
+    code = compile_kernel(spec.path, all_macros, device_of(device_index).arch, INCLUDE).code
     return Kernel(
         spec.name, code, "sddmm_kernel", parameters, spec.threads, spec.shared_bytes, device_index
     )

@@ -13,6 +13,7 @@ import torch
 
 from gemm_core.runtime.compile import cache_folder, save
 from gemm_core.runtime.device import Device
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.registry import KERNELS
 from sddmm.backends.cuda.kernels.row_gather import host as gather
 from sddmm.backends.cuda.layouts import Nonzeros
@@ -46,7 +47,7 @@ def speed(device: Device) -> Speed | None:
         return Speed(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         pass
-    if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
+    if not loader.runtime.can_measure():
         return None
     try:
         with torch.cuda.device(device.index):

@@ -64,7 +64,7 @@ def listed_starts(rows: SortedRows, tiles: TileList, m: int, device: Device) -> 
     """Of the tiles of a list alone."""
     count, (block_m, block_n) = tiles.length, tiles.block
     starts = torch.empty(count, block_m, 2, dtype=torch.int32, device=rows.cols.device)
-    loader.load_kernel(BOUNDS, (), BoundsArguments, device.index)(
+    loader.runtime.load_kernel(BOUNDS, (), BoundsArguments, device.index)(
         -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),
         tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n,
     )  # fmt: skip
@@ -101,7 +101,9 @@ def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) 
         kernel = kernels.get(aligned)
         if kernel is None:
             made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
-            kernel = kernels[aligned] = loader.load_kernel(spec, made, Arguments, device.index)
+            kernel = kernels[aligned] = loader.runtime.load_kernel(
+                spec, made, Arguments, device.index
+            )
         return bound(kernel, blocks, {
             **placed(a, b_t), **work_of(work), "head_out": problem.nnz, "m": problem.m,
             "n": problem.n, "k": problem.k,

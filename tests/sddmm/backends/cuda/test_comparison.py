@@ -13,11 +13,6 @@ from tests.conftest import H200
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 
-@pytest.fixture(autouse=True)
-def _shim_only() -> None:
-    comparison._tools.cache_clear()  # no kernel of another fixture
-
-
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 def test_one_index_that_differs_is_seen_wherever_it_is(

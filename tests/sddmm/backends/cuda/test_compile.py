@@ -41,26 +41,28 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-class Compiler:
+class Compiler(loader.CudaRuntime):
     """Compiles what would be loaded, and keeps it by kernel."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.arch = device.arch
         self.cubins: dict[str, list[Cubin]] = {}
 
     def load_kernel(self, spec: KernelSpec, macros: Any, parameters: Any, index: int) -> Any:
         macros = loader.compile_macros(spec, macros, parameters)
-        cubin = compile_kernel(spec.path, macros, self.device.arch, loader.INCLUDE)
+        cubin = compile_kernel(spec.path, macros, self.arch, loader.INCLUDE)
         self.cubins.setdefault(spec.name, []).append(cubin)
         return mock.Mock(parameters=parameters)
+
+    def tensor_map(self, *_: object) -> bytes:
+        return bytes(128)
 
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Compiler]:
     def use(device: Device) -> Compiler:
         made = Compiler(device)
-        monkeypatch.setattr(loader, "load_kernel", made.load_kernel)
-        monkeypatch.setattr(loader, "tensor_map", lambda *_: bytes(128))
+        monkeypatch.setattr(loader, "runtime", made)
         return made
 
     return use

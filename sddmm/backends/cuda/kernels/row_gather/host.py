@@ -104,7 +104,7 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
         threads = {"THREADS": spec.threads, "MIN_BLOCKS": blocks_per_sm}
         made = macros({**types(part), **shape, **threads})
-        kernel = loader.load_kernel(spec, made, Arguments, device.index)
+        kernel = loader.runtime.load_kernel(spec, made, Arguments, device.index)
         chunk = chunk_of(part, count, device, 8 * int(shape["BATCHES"]))
         chunks = -(-count // chunk)
         return kernel, -(-chunks * heads // (spec.threads // 32)), chunk, chunks

@@ -57,15 +57,17 @@ def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) 
     def specialised(weighted: bool) -> Kernel:
         if weighted not in kernels:
             made = macros({**fixed, "WEIGHTED": weighted})
-            kernels[weighted] = loader.load_kernel(spec, made, Arguments, device.index)
+            kernels[weighted] = loader.runtime.load_kernel(spec, made, Arguments, device.index)
         return kernels[weighted]
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
         # The blocks of a cluster may bring what they share, the longer side, by halves.
         shares_a = block_m > block_n
+        rows_a = block_m // _CLUSTER if shares_a else block_m
+        rows_b = block_n if shares_a else block_n // _CLUSTER
         maps = {
-            "a": loader.tensor_map(a, block_m // _CLUSTER if shares_a else block_m, block_k),
-            "b": loader.tensor_map(b_t, block_n if shares_a else block_n // _CLUSTER, block_k),
+            "a": loader.runtime.tensor_map(a, rows_a, block_k),
+            "b": loader.runtime.tensor_map(b_t, rows_b, block_k),
         }
 
         def made(weighted: bool) -> Bound:

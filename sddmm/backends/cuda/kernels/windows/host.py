@@ -55,7 +55,7 @@ def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device
         kernel = kernels.get(step)
         if kernel is None:
             made = macros({**types(problem), **shape_of(problem, step), "THREADS": spec.threads})
-            kernel = kernels[step] = loader.load_kernel(spec, made, Arguments, device.index)
+            kernel = kernels[step] = loader.runtime.load_kernel(spec, made, Arguments, device.index)
         return bound(kernel, chunks * heads, {
             **placed(a, b_t), "rows": work.rows.data_ptr(), "slots": work.slots.data_ptr(),
             "order": work.order.data_ptr(), "starts": work.starts.data_ptr(),

@@ -1,0 +1,30 @@
+"""Public helpers for tests and benchmarks of sparse operators.
+
+`assert_close` holds a result to its error bound, `random_pattern` makes patterns,
+`poisoned_outputs` shows values that nobody wrote, and `emulated_gpu` runs GPU kernels on the CPU.
+"""
+
+from sddmm.testing.accuracy import (
+    assert_close,
+    error_bound,
+    magnitude,
+    mismatches,
+    reference,
+    tolerance,
+)
+from sddmm.testing.emulation import H200, emulated_gpu
+from sddmm.testing.outputs import poisoned_outputs
+from sddmm.testing.patterns import random_pattern
+
+__all__ = [
+    "H200",
+    "assert_close",
+    "emulated_gpu",
+    "error_bound",
+    "magnitude",
+    "mismatches",
+    "poisoned_outputs",
+    "random_pattern",
+    "reference",
+    "tolerance",
+]

@@ -1,0 +1,103 @@
+"""The GPU backend without a GPU: its kernels, compiled by g++, compute patterns on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gemm_core.emulation.kernel import (
+    EmulatedKernel,
+    compile_library,
+    missing_compiler,
+    tensor_map,
+)
+from gemm_core.runtime.device import Device
+from sddmm.backends.base import select_backend
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.cache import PATTERNS
+
+# The index of every emulated GPU: torch never gives it, so no cache mixes the two up.
+_INDEX = -1
+
+H200 = Device(
+    index=_INDEX, name="emulated NVIDIA H200", capability=(9, 0), sm_count=132,
+    shared_bytes=232_448, l2_bytes=62_914_560,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def emulated_gpu(device: Device = H200) -> Iterator[None]:
+    """Within the block the GPU backend plans and computes patterns on the CPU.
+
+    g++ compiles the kernels' real sources, once; each thread of a block runs as a fiber. This shows
+    wrong indices, guards and tails without a GPU, on small problems; it shows neither races nor
+    speed. Undefined behaviour ends the process.
+
+    device: the GPU that plans are made for. A SparsePattern keeps its plans, so give the block
+    patterns of its own. Only one thread at a time may be in such a block. RuntimeError without g++.
+
+        with emulated_gpu():
+            values = sddmm.plan(S, k=64, dtype=a.dtype, kernel="row_gather").run(a, b)
+    """
+    reason = missing_compiler()
+    if reason is not None:
+        raise RuntimeError(f"emulated_gpu: {reason}")
+    before = loader.runtime
+    _forget_plans()
+    loader.runtime = _EmulatedRuntime(replace(device, index=_INDEX))
+    try:
+        yield
+    finally:
+        loader.runtime = before
+        _forget_plans()
+
+
+def _forget_plans() -> None:
+    PATTERNS.clear()
+    select_backend.cache_clear()
+
+
+class _EmulatedRuntime(loader.CudaRuntime):
+    """The operations of loader.CudaRuntime, on the CPU and at once."""
+
+    current_device = staticmethod(lambda: _INDEX)
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def refuses(self, place: torch.device) -> str | None:
+        return None if place.type == "cpu" else f"the emulated GPU computes no pattern on {place}"
+
+    def device(self, place: torch.device) -> Device:
+        return self._device
+
+    def can_measure(self) -> bool:
+        return False
+
+    def wait(self, device_index: int) -> None:
+        pass
+
+    def load_kernel(
+        self, spec: KernelSpec, macros: loader.Macros, parameters: Any, device_index: int
+    ) -> Any:
+        return _load_kernel(spec, macros, parameters)
+
+    def tensor_map(self, x: Tensor, box_rows: int, box_columns: int) -> bytes:
+        return tensor_map(x, box_rows, box_columns)
+
+
+@functools.cache
+def _load_kernel(spec: KernelSpec, macros: loader.Macros, parameters: Any) -> EmulatedKernel:
+    all_macros = loader.compile_macros(spec, macros, parameters)
+    library = compile_library(spec.path, "sddmm_kernel", all_macros, loader.INCLUDE)
+    return EmulatedKernel(spec.name, library, parameters, spec.threads)
