@@ -8,8 +8,8 @@ from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.reference import ReferenceBackend
 from sddmm.backends.torch_csr import TorchCsrBackend
 from sddmm.cache import CacheInfo, cache_info, clear_cache, set_cache_limit
-from sddmm.ops import spmm as spmm  # registers torch.ops.sddmm.spmm
 from sddmm.ops.sddmm import plan, sampled_addmm, sddmm
+from sddmm.ops.spmm import spmm
 from sddmm.plan import Plan
 from sddmm.sparse.pattern import SparsePattern
 
@@ -31,4 +31,5 @@ __all__ = [
     "sampled_addmm",
     "sddmm",
     "set_cache_limit",
+    "spmm",
 ]

@@ -17,18 +17,21 @@ from sddmm.sparse.pattern import SparsePattern
 
 
 def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
-    """a and b as tensors, and what gives a result back: as numpy if both came as numpy."""
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        if a.is_nested or b.is_nested:
-            name = "a" if a.is_nested else "b"
-            raise TypeError(
-                f"{name} must be a dense tensor, got a nested one; call once for each of its "
-                f"tensors, or pad them with torch.nested.to_padded_tensor"
-            )
+    """a and b as tensors, and the function that converts a result to their kind."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and not (a.is_nested or b.is_nested):
         return a, b, unchanged
-    both_numpy = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    give_back: Callable[[Tensor], Any] = to_numpy if both_numpy else unchanged
-    return _operand(a, "a"), _operand(b, "b"), give_back
+    tensors, to_output = as_tensors({"a": a, "b": b})
+    return tensors["a"], tensors["b"], to_output
+
+
+def as_tensors(operands: dict[str, Any]) -> tuple[dict[str, Tensor], Callable[[Tensor], Any]]:
+    """Dense operands by name as tensors, and the function that converts a result to their kind.
+
+    The result is numpy if all operands are numpy arrays, else a tensor.
+    """
+    all_numpy = all(isinstance(x, np.ndarray) for x in operands.values())
+    to_output: Callable[[Tensor], Any] = to_numpy if all_numpy else unchanged
+    return {name: _operand(x, name) for name, x in operands.items()}, to_output
 
 
 def from_numpy(array: Any, name: str) -> Tensor:
@@ -77,7 +80,7 @@ def real_number(value: Any, name: str) -> float:
         if value.dim() != 0 or value.dtype.is_complex:
             raise TypeError(
                 f"{name} must be a real number, got a tensor of {value.dtype} and "
-                f"shape {_shape(value)}"
+                f"shape {shape_text(value)}"
             )
         if differentiates(value) or has_tangent(value):
             raise ValueError(
@@ -116,18 +119,19 @@ def check_operands(a: Tensor, b: Tensor, alike: bool = True) -> None:
             advice = f"; flatten all before the last two: {name}.flatten(0, -3)"
             raise ValueError(
                 f"{name} must have 2 dimensions, or 3 with heads first, got shape "
-                f"{_shape(operand)}{advice if operand.dim() > 3 else ''}"
+                f"{shape_text(operand)}{advice if operand.dim() > 3 else ''}"
             )
     if alike and a.dtype != b.dtype:
         raise TypeError(f"a is {a.dtype} and b is {b.dtype}; convert one: their dtypes must agree")
     if a.dim() != b.dim() or (a.dim() == 3 and a.shape[0] != b.shape[0]):
         raise ValueError(
-            f"a {_shape(a)} and b {_shape(b)} must both be 2-D, or both 3-D with as many heads"
+            f"a {shape_text(a)} and b {shape_text(b)} must both be 2-D, or both 3-D with as many "
+            f"heads"
         )
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(
-            f"inner dimensions differ: a {_shape(a)} has k = {a.shape[-1]}, "
-            f"b {_shape(b)} has k = {b.shape[-2]}; a is (m, k), b is (k, n)"
+            f"inner dimensions differ: a {shape_text(a)} has k = {a.shape[-1]}, "
+            f"b {shape_text(b)} has k = {b.shape[-2]}; a is (m, k), b is (k, n)"
         )
 
 
@@ -137,7 +141,7 @@ def check_fit(a: Tensor, b: Tensor, shape: tuple[int, int], device: torch.device
     if a.shape[-2] != m or b.shape[-1] != n:
         raise ValueError(
             f"S has shape {m}x{n}, so a must have {m} rows and b {n} columns; "
-            f"got a {_shape(a)} and b {_shape(b)}"
+            f"got a {shape_text(a)} and b {shape_text(b)}"
         )
     for name, operand in (("a", a), ("b", b)):
         if operand.device != device:
@@ -168,7 +172,7 @@ def check_values(values: Tensor, problem: Problem) -> None:
         )
     if tuple(values.shape) != (problem.nnz,):
         raise ValueError(
-            f"S must have one value per nonzero, ({problem.nnz},), got shape {_shape(values)}"
+            f"S must have one value per nonzero, ({problem.nnz},), got shape {shape_text(values)}"
         )
     if values.device != problem.device:
         raise ValueError(f"S has values on {values.device} and indices on {problem.device}")
@@ -176,6 +180,11 @@ def check_values(values: Tensor, problem: Problem) -> None:
 
 def _operand(operand: Any, name: str) -> Tensor:
     if isinstance(operand, Tensor):
+        if operand.is_nested:
+            raise TypeError(
+                f"{name} must be a dense tensor, got a nested one; call once for each of its "
+                f"tensors, or pad them with torch.nested.to_padded_tensor"
+            )
         return operand
     if isinstance(operand, np.ndarray):
         return from_numpy(operand, name)
@@ -200,5 +209,6 @@ def unchanged(values: Any) -> Any:
     return values
 
 
-def _shape(tensor: Tensor) -> str:
+def shape_text(tensor: Tensor) -> str:
+    """The sizes as in 4x5."""
     return "x".join(str(size) for size in tensor.shape) or "()"

@@ -1,71 +1,222 @@
-"""SpMM, the companion of SDDMM that its gradients are made of: torch's sparse CSR product."""
+"""spmm, the product of a sparse and a dense matrix; sddmm's gradients are made of it."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.compiler import is_dynamo_compiling
 
-from sddmm.dtypes import common_accumulator
+from sddmm.backends.base import resolve_lazy_view
+from sddmm.backends.csr_product import csr_product, product_shape, reference_product
+from sddmm.cache import PATTERNS
+from sddmm.dtypes import DTYPES, common_accumulator, dtype_names
+from sddmm.operands import as_tensors, differentiates, real_number, shape_text
+from sddmm.ops import traced
+from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
-from sddmm.sparse.pattern import Grouping, SparsePattern
+from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, must_be_seen
+from sddmm.sparse.containers import read
+from sddmm.sparse.pattern import SparsePattern
 
 
-def spmm(pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool) -> Tensor:
-    """The product of the sparse matrix of these values (or of its transpose) and `dense`.
+def spmm(
+    S: Any,
+    dense: Any,
+    *,
+    values: Any = None,
+    transpose: bool = False,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+) -> Any:
+    """Sparse-dense matrix product: alpha * (S @ dense), or alpha * (S^T @ dense) with `transpose`.
 
-    values: ([heads,] nnz); dense: ([heads,] n, d), or ([heads,] m, d) to a transpose. The result
-    has dense's dtype. Products and sums are of the wider dtype of the two, float32 at least, and
-    the result is rounded once.
+    S: an m x n matrix of any kind that `sddmm` takes, in any order of nonzeros; duplicates add up.
+    dense: (n, d), or (h, n, d) for h heads over one pattern; with `transpose` (m, d) or (h, m, d).
+        Any strides. float16, bfloat16, float32 or float64, the same as the values; a torch tensor
+        on S's device, or a numpy array.
+    values: one for each nonzero in S's order, (nnz,), or (h, nnz) with heads; used in place of S's
+        own. A `SparsePattern` and a tuple have none of their own, so they need some. Values without
+        heads serve every head.
+    out_dtype: of the result; dense's if None. Half types accumulate in float32 and round once.
+
+    Returns a dense (m, d) or (h, m, d), with `transpose` (n, d) or (h, n, d): numpy if dense, and
+    the values if given, are numpy. A row without nonzeros is zero. Differentiable in dense and in
+    the values, S's own too, any number of times. On a GPU the same call may give other last bits:
+    torch's CSR product, which computes it, adds with atomics.
+
+    alpha, autocast, what is remembered of S's indices, and what torch.compile, torch.func and
+    forward mode do: as in `sddmm`. S as a scipy matrix carries no gradient of its own values, but
+    dense does.
+
+    Raises TypeError or ValueError, naming the argument, for a S without values where none are
+    given, operands that do not fit S or each other, indices out of range, and kinds, dtypes or
+    devices that are not supported.
     """
-    rows, columns = reversed(pattern.shape) if transpose else pattern.shape
-    if dense.shape[-2] != columns or values.shape[-1] != pattern.nnz:
-        raise ValueError(
-            f"spmm of a {rows}x{columns} matrix with {pattern.nnz} nonzeros cannot take "
-            f"values {tuple(values.shape)} and dense {tuple(dense.shape)}"
+    if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
+        return _untraced_spmm(
+            S, dense, values=values, transpose=transpose, alpha=alpha, out_dtype=out_dtype
         )
-    out = dense.new_zeros((*dense.shape[:-2], rows, dense.shape[-1]))
-    if out.numel() == 0 or pattern.nnz == 0:
-        return out
-    # torch's CPU SpMM has no half types, and cuSPARSE adds partial sums of halves as halves.
-    dtype = common_accumulator(values.dtype, dense.dtype)
-    grouping = pattern.by_column if transpose else pattern.by_row
-    weights = (values if grouping.order is None else values[..., grouping.order]).to(dtype)
-    flat_out, flat_dense = out.view(-1, *out.shape[-2:]), dense.reshape(-1, *dense.shape[-2:])
-    flat_weights = weights.reshape(-1, pattern.nnz)
-    size = padded_size((rows, columns), pattern.nnz)
-    for target, head_weights, head in zip(flat_out, flat_weights, flat_dense, strict=True):
-        head = head.to(dtype)
-        if size[1] > columns:  # pad copies, even where it adds nothing
-            head = torch.nn.functional.pad(head, (0, 0, 0, size[1] - columns))
-        target.copy_((_csr(grouping, head_weights, size) @ head)[:rows])
-    return out
+    given = {"dense": dense} if values is None else {"dense": dense, "values": values}
+    tensors, to_output = as_tensors(given)
+    dense, values = tensors["dense"], tensors.get("values")
+    alpha = real_number(alpha, "alpha")
+    if out_dtype is not None and out_dtype not in DTYPES:
+        raise TypeError(f"out_dtype must be one of {dtype_names(DTYPES)}, got {out_dtype!r}")
+    if not is_plain(dense, values) and must_be_seen(S, to_output):
+        parts = traced.parts_of(S)
+        values = _checked_values(parts.shape, parts.cols, parts.values, values, dense, transpose)
+        matrix = Matrix(parts.rows, parts.cols, parts.compressed, parts.shape)
+        return to_output(_operate(matrix, values, dense, transpose, alpha, out_dtype))
+    sampling = read(S)
+    pattern = sampling.pattern
+    shape = product_shape(pattern.shape, sampling.transposed)
+    values = _checked_values(shape, pattern.col_indices, sampling.values, values, dense, transpose)
+    transpose = bool(transpose) != sampling.transposed
+    if not differentiates(values, dense):
+        with without_autocast():
+            product = csr_product(
+                pattern, resolve_lazy_view(values), resolve_lazy_view(dense),
+                transpose=transpose, alpha=alpha, out_dtype=out_dtype,
+            )  # fmt: skip
+        return to_output(product)
+    if sampling.foreign:  # the backward reads what scipy may change until then
+        pattern, values = sampling.kept(), values if values.requires_grad else values.clone()
+    PATTERNS.of_pattern(pattern)  # where the operator looks for groupings
+    return to_output(_operate(Matrix.of(pattern), values, dense, transpose, alpha, out_dtype))
 
 
-def padded_size(size: tuple[int, int], nnz: int) -> tuple[int, int]:
-    """The size, or a larger one of at least `nnz` positions: cuSPARSE takes no more nonzeros.
+# torch.compile takes no sparse tensor into a graph; see `sddmm`.
+_untraced_spmm = _disable_dynamo(spmm)
 
-    Duplicates may be more than positions. To merge them is wrong where the dense operand holds an
-    infinity: two weights of opposite signs make NaN of it, their sum does not.
+
+class Matrix(NamedTuple):
+    """The index tensors and the shape of S as the torch operator takes them."""
+
+    rows: Tensor
+    cols: Tensor
+    compressed: bool
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, pattern: SparsePattern) -> Matrix:
+        return cls(pattern.major_indices, pattern.col_indices, pattern.is_csr, pattern.shape)
+
+
+def _operate(
+    matrix: Matrix,
+    values: Tensor,
+    dense: Tensor,
+    transpose: bool,
+    alpha: float,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    product: Tensor = torch.ops.sddmm.spmm(
+        matrix.rows,
+        matrix.cols,
+        values,
+        dense,
+        m=matrix.shape[0],
+        n=matrix.shape[1],
+        compressed=matrix.compressed,
+        transpose=bool(transpose),
+        alpha=alpha,
+        out_dtype=out_dtype,
+    )
+    return product
+
+
+def _checked_values(
+    shape: tuple[int, int],
+    cols: Tensor,
+    own: Tensor | None,
+    values: Tensor | None,
+    dense: Tensor,
+    transpose: bool,
+) -> Tensor:
+    """`values`, or S's own if None; all that must fit is checked."""
+    name = "S's values" if values is None else "values"
+    values = own if values is None else values
+    if values is None:
+        raise ValueError(
+            "S is a pattern without values; give values=, one for each nonzero: (nnz,) or (h, nnz)"
+        )
+    for label, x in (("dense", dense), (name, values)):
+        if x.layout != torch.strided:
+            raise TypeError(f"{label} must be a dense tensor, got layout {x.layout}")
+        if x.dtype not in DTYPES:
+            raise TypeError(
+                f"{label} must be one of {dtype_names(DTYPES)}, got {x.dtype}; convert it, for "
+                f"example with .float()"
+            )
+        if x.device != cols.device:
+            raise ValueError(
+                f"{label} is on {x.device} and S on {cols.device}; move one: they must be on the "
+                f"same device"
+            )
+    if autocast_dtype(values.dtype, values.device) != autocast_dtype(dense.dtype, dense.device):
+        raise TypeError(
+            f"{name} are {values.dtype} and dense is {dense.dtype}; convert one: their dtypes must "
+            f"agree"
+        )
+    check_product(shape, cols.shape[0], values, dense, transpose)
+    return values
+
+
+def check_product(
+    shape: tuple[int, int], nnz: int, values: Tensor, dense: Tensor, transpose: bool
+) -> None:
+    """Raise ValueError unless values ([h,] nnz) and dense ([h,] n, d) fit an m x n matrix.
+
+    With `transpose` dense is ([h,] m, d). Values without heads fit a dense operand with heads.
     """
-    if nnz <= size[0] * size[1]:
-        return size
-    side = math.isqrt(nnz - 1) + 1
-    return max(size[0], side), max(size[1], side)
+    if dense.dim() not in (2, 3):
+        advice = {1: "; give a vector as dense[:, None]"}.get(
+            dense.dim(), "; flatten all before the last two: dense.flatten(0, -3)"
+        )
+        raise ValueError(
+            f"dense must have 2 dimensions, or 3 with heads first, got shape {shape_text(dense)}"
+            f"{advice}"
+        )
+    columns = product_shape(shape, transpose)[1]
+    if dense.shape[-2] != columns:
+        raise ValueError(
+            f"S has shape {shape[0]}x{shape[1]}, so dense must have {columns} rows"
+            f"{' with transpose=True' if transpose else ''}; got dense {shape_text(dense)}"
+        )
+    heads = tuple(dense.shape[:-2])
+    if tuple(values.shape) not in ((nnz,), (*heads, nnz)):
+        allowed = f"({nnz},)" + (f" or ({heads[0]}, {nnz})" if heads else "")
+        raise ValueError(
+            f"values must have one entry per nonzero, {allowed} beside dense {shape_text(dense)}; "
+            f"got shape {shape_text(values)}"
+        )
 
 
-def _csr(grouping: Grouping, values: Tensor, size: tuple[int, int]) -> Tensor:
-    """The sparse matrix, with empty rows at its end where `size` has more than the grouping."""
-    compressed = grouping.compressed
-    empty_rows = size[0] + 1 - compressed.shape[0]
-    if empty_rows:
-        compressed = torch.cat([compressed, compressed[-1:].expand(empty_rows)])
-    return torch.sparse_csr_tensor(
-        compressed, grouping.minor.to(compressed.dtype), values, size,
-        device=values.device, check_invariants=False,
-    )  # fmt: skip
+def product_error_bound(
+    pattern: SparsePattern,
+    values: Tensor,
+    dense: Tensor,
+    truth: Tensor,
+    *,
+    transpose: bool = False,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Largest allowed error of every entry of a product, float64, shaped like `truth`.
+
+    `tolerance` of each row's number of nonzeros times sum |value| |dense|, and rounding.
+    """
+    size = reference_product(
+        pattern, values.abs(), dense.abs(), transpose=transpose, alpha=abs(alpha)
+    )
+    accumulator = common_accumulator(values.dtype, dense.dtype)
+    lengths = (pattern.by_column if transpose else pattern.by_row).compressed.diff()
+    distinct, which = torch.unique(lengths, return_inverse=True)
+    gamma = torch.tensor([tolerance(accumulator, k) for k in distinct.tolist()]).to(size)
+    return rounded_bound(gamma[which, None] * size, truth, out_dtype or dense.dtype)
 
 
 def _compute(
@@ -78,15 +229,30 @@ def _compute(
     n: int,
     compressed: bool = False,
     transpose: bool = False,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    return spmm(pattern_of(rows, cols, m, n, compressed), values, dense, transpose)
+    check_product((m, n), cols.shape[0], values, dense, transpose)
+    pattern = pattern_of(rows, cols, m, n, compressed)
+    return csr_product(
+        pattern, values, dense, transpose=transpose, alpha=alpha, out_dtype=out_dtype
+    )
 
 
 def _fake(
-    rows: Tensor, cols: Tensor, values: Tensor, dense: Tensor, *, m: int, n: int, **options: Any
+    rows: Tensor,
+    cols: Tensor,
+    values: Tensor,
+    dense: Tensor,
+    *,
+    m: int,
+    n: int,
+    transpose: bool = False,
+    out_dtype: torch.dtype | None = None,
+    **_: Any,
 ) -> Tensor:
-    size = n if options.get("transpose", False) else m
-    return dense.new_empty((*dense.shape[:-2], size, dense.shape[-1]))
+    shape = (*dense.shape[:-2], n if transpose else m, dense.shape[-1])
+    return dense.new_empty(shape, dtype=out_dtype or dense.dtype)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -94,13 +260,19 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     options = ctx.options
     grad_values = grad_dense = None
     if ctx.needs_input_grad[2]:
-        a, b = (dense, grad) if options["transpose"] else (grad, dense)
-        grad_values = torch.ops.sddmm.sddmm(
-            rows, cols, a, b.mT, None, compressed=options["compressed"], out_dtype=values.dtype
-        )
+        same = torch.promote_types(grad.dtype, dense.dtype)
+        a, b = grad.to(same), dense.to(same)
+        if options["transpose"]:
+            a, b = b, a
+        summed = values.dim() == 1 and dense.dim() == 3  # over the heads that share the values
+        products = torch.ops.sddmm.sddmm(
+            rows, cols, a, b.mT, None, compressed=options["compressed"], alpha=options["alpha"],
+            out_dtype=torch.promote_types(values.dtype, torch.float32) if summed else values.dtype,
+        )  # fmt: skip
+        grad_values = products.sum(0).to(values.dtype) if summed else products
     if ctx.needs_input_grad[3]:
-        flipped = {**options, "transpose": not options["transpose"]}
-        grad_dense = torch.ops.sddmm.spmm(rows, cols, values, grad, **flipped)
+        other = {"transpose": not options["transpose"], "out_dtype": dense.dtype}
+        grad_dense = torch.ops.sddmm.spmm(rows, cols, values, grad, **{**options, **other})
     return None, None, grad_values, grad_dense
 
 
@@ -114,12 +286,11 @@ def _reference(
     n: int,
     compressed: bool = False,
     transpose: bool = False,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    row_ids = pattern_of(rows, cols, m, n, compressed).row_ids
-    targets, sources = (cols, row_ids) if transpose else (row_ids, cols)
-    products = values.double()[..., None] * dense.double()[..., sources, :]
-    out = products.new_zeros((*dense.shape[:-2], n if transpose else m, dense.shape[-1]))
-    return out.index_add_(-2, targets, products)
+    pattern = pattern_of(rows, cols, m, n, compressed)
+    return reference_product(pattern, values, dense, transpose=transpose, alpha=alpha)
 
 
 def _error_bound(
@@ -128,18 +299,22 @@ def _error_bound(
     cols: Tensor,
     values: Tensor,
     dense: Tensor,
+    *,
+    m: int,
+    n: int,
+    compressed: bool = False,
     **options: Any,
 ) -> Tensor:
-    magnitude = _reference(rows, cols, values.abs(), dense.abs(), **options)
-    slack = tolerance(common_accumulator(values.dtype, dense.dtype), cols.numel()) * magnitude
-    return rounded_bound(slack, truth, dense.dtype)
+    pattern = pattern_of(rows, cols, m, n, compressed)
+    return product_error_bound(pattern, values, dense, truth, **options)
 
 
 SPMM = register(
     Operator(
         schema=(
             "spmm(Tensor rows, Tensor cols, Tensor values, Tensor dense, *, SymInt m, SymInt n, "
-            "bool compressed=False, bool transpose=False) -> Tensor"
+            "bool compressed=False, bool transpose=False, float alpha=1.0, "
+            "ScalarType? out_dtype=None) -> Tensor"
         ),
         compute=_compute,
         fake=_fake,

@@ -1,15 +1,19 @@
 """Public helpers for tests and benchmarks of sparse operators.
 
-`assert_close` holds a result to its error bound, `random_pattern` makes patterns,
-`poisoned_outputs` shows values that nobody wrote, and `emulated_gpu` runs GPU kernels on the CPU.
+`assert_close` and `assert_spmm_close` hold a result to its error bound, `random_pattern` makes
+patterns, `poisoned_outputs` shows values that nobody wrote, and `emulated_gpu` runs GPU kernels on
+the CPU.
 """
 
 from sddmm.testing.accuracy import (
     assert_close,
+    assert_spmm_close,
     error_bound,
     magnitude,
     mismatches,
     reference,
+    spmm_error_bound,
+    spmm_reference,
     tolerance,
 )
 from sddmm.testing.emulation import H200, emulated_gpu
@@ -19,6 +23,7 @@ from sddmm.testing.patterns import random_pattern
 __all__ = [
     "H200",
     "assert_close",
+    "assert_spmm_close",
     "emulated_gpu",
     "error_bound",
     "magnitude",
@@ -26,5 +31,7 @@ __all__ = [
     "poisoned_outputs",
     "random_pattern",
     "reference",
+    "spmm_error_bound",
+    "spmm_reference",
     "tolerance",
 ]

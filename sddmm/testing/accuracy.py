@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sddmm.operands import as_operands, oriented
+from sddmm.backends.csr_product import reference_product
+from sddmm.operands import as_operands, as_tensors, oriented
 from sddmm.ops.base import rounded_bound
 from sddmm.ops.base import tolerance as tolerance
 from sddmm.ops.sddmm import magnitude as _magnitude
 from sddmm.ops.sddmm import plan
+from sddmm.ops.spmm import product_error_bound
 from sddmm.sparse.containers import read
+from sddmm.sparse.pattern import SparsePattern
 
 
 def reference(S: Any, a: Any, b: Any, *, alpha: float = 1.0, scale: bool = True) -> Tensor:
@@ -85,13 +88,21 @@ def assert_close(
     A NaN or infinity is right only where the float64 result has the same.
     """
     truth = reference(S, a, b, alpha=alpha, scale=scale)
-    got = values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
-    got = got.detach()
-    if got.shape != truth.shape:
-        raise AssertionError(f"values have shape {tuple(got.shape)}, not {tuple(truth.shape)}")
+    got = _as_result(values, truth)
     bound = error_bound(
         S, a, b, truth, out_dtype=got.dtype, alpha=alpha, scale=scale, precision=precision
     )
+    _refuse_mismatches(got, truth, bound)
+
+
+def _as_result(values: Any, truth: Tensor) -> Tensor:
+    got = values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
+    if got.shape != truth.shape:
+        raise AssertionError(f"values have shape {tuple(got.shape)}, not {tuple(truth.shape)}")
+    return got.detach()
+
+
+def _refuse_mismatches(got: Tensor, truth: Tensor, bound: Tensor) -> None:
     wrong = mismatches(got, truth, bound)
     if bool(wrong.any()):
         at = tuple(int(x) for x in wrong.nonzero()[0])
@@ -99,6 +110,69 @@ def assert_close(
             f"{int(wrong.sum())} of {wrong.numel()} values are wrong, first at {at}: "
             f"{float(got[at])} is not {float(truth[at])} within {float(bound[at]):.3g}"
         )
+
+
+def spmm_reference(
+    S: Any, dense: Any, *, values: Any = None, transpose: bool = False, alpha: float = 1.0
+) -> Tensor:
+    """spmm's result accumulated in float64 from the definition, as a float64 tensor."""
+    pattern, values, dense, transpose = _spmm_operands(S, dense, values, transpose)
+    return reference_product(pattern, values, dense, transpose=transpose, alpha=alpha)
+
+
+def spmm_error_bound(
+    S: Any,
+    dense: Any,
+    truth: Tensor,
+    *,
+    out_dtype: torch.dtype,
+    values: Any = None,
+    transpose: bool = False,
+    alpha: float = 1.0,
+) -> Tensor:
+    """Largest allowed |result - truth| of every entry of spmm's result, float64, like `truth`.
+
+    `tolerance` of a row's number of nonzeros times sum |value| |dense|, and rounding to
+    `out_dtype`.
+    """
+    pattern, values, dense, transpose = _spmm_operands(S, dense, values, transpose)
+    return product_error_bound(
+        pattern, values, dense, truth, transpose=transpose, alpha=alpha, out_dtype=out_dtype
+    )
+
+
+def assert_spmm_close(
+    result: Any,
+    S: Any,
+    dense: Any,
+    *,
+    values: Any = None,
+    transpose: bool = False,
+    alpha: float = 1.0,
+) -> None:
+    """Raise AssertionError unless `result` is spmm(S, dense, ...) within `spmm_error_bound`.
+
+    A NaN or infinity is right only where the float64 result has the same.
+    """
+    options = {"values": values, "transpose": transpose, "alpha": alpha}
+    truth = spmm_reference(S, dense, **options)
+    got = _as_result(result, truth)
+    bound = spmm_error_bound(S, dense, truth, out_dtype=got.dtype, **options)
+    _refuse_mismatches(got, truth, bound)
+
+
+def _spmm_operands(
+    S: Any, dense: Any, values: Any, transpose: bool
+) -> tuple[SparsePattern, Tensor, Tensor, bool]:
+    """The pattern, S's values or those given, the dense operand, and whether to transpose."""
+    sampling = read(S)
+    given = {"dense": dense} if values is None else {"dense": dense, "values": values}
+    tensors, _ = as_tensors(given)
+    weights = tensors.get("values", sampling.values)
+    if weights is None:
+        raise ValueError("S is a pattern without values; give values=")
+    transpose = transpose != sampling.transposed
+    return sampling.pattern, weights.detach(), tensors["dense"].detach(), transpose
 
 
 def mismatches(values: Tensor, truth: Tensor, bound: Tensor) -> Tensor:

@@ -179,7 +179,7 @@ def test_the_torch_operator_checks_as_the_front_door_does() -> None:
         torch.ops.sddmm.sddmm(rows, cols, A, B[:2], None)
     with pytest.raises(ValueError, match=r"col_indices\[1\] is 1"):
         torch.ops.sddmm.spmm(rows[:1].repeat(2), cols, torch.ones(2), B[:1], m=2, n=1)
-    with pytest.raises(ValueError, match="cannot take values"):
+    with pytest.raises(ValueError, match="values must have one entry per nonzero"):
         torch.ops.sddmm.spmm(rows[:1], cols[:1], torch.ones(2), B, m=4, n=3)
 
 
