@@ -42,7 +42,7 @@ usage: python -m experiments COMMAND [key=value ...]
   gemm +shapes=NAME                        a sweep: hgemm, sgemm, n_rows
   ladder [output=DIR] [records=[FILE,...]] merge records of gemm into tables and a plot
   launch [output=DIR]                      what a launch costs the host
-  docs                                     the pages' tables and plot from the committed records
+  docs                                     the pages' tables and pictures anew from the records
   fragments [LAYOUT]                       which lane holds which element of a tensor-core fragment
 
   M is a size (10000x10000), a file (.mtx, .mtx.gz, .smtx, .npz), or a YAML of conf/matrix:

@@ -1,4 +1,4 @@
-"""The pages' tables and plot, made from the committed records: `python -m experiments docs`.
+"""The pages' tables and pictures, made from the committed records: `python -m experiments docs`.
 
 A page marks a table by the file that holds it whole, and by the rows and columns that it shows:
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from experiments import kernel_picture
 from experiments.bench import report, table
 from experiments.bench.config import LadderConfig, ReportConfig
 from experiments.bench.digest import ROOT
@@ -32,6 +33,7 @@ PAGES = (
 RESULTS = ("docs/results/cpu", "docs/results/h200/peers", "docs/results/h200/published")
 LADDER = "docs/results/h200/gemm"
 PLOT = "docs/results/h200/peers/speedup.svg"
+KERNEL_PICTURE = "docs/kernels.svg"
 
 _BLOCK = re.compile(
     r"<!-- results:\s+(?P<marker>(?P<source>\S+)"
@@ -45,9 +47,10 @@ _CELL_BORDER = re.compile(r"(?<!\\)\|")
 
 
 def write_all() -> None:
-    """Write the reports, the plot and the pages' tables anew from the committed records."""
+    """Write the reports, the pictures and the pages' tables anew from the committed records."""
     write_reports(ROOT)
-    report.write(ROOT / PLOT, plot())
+    for path, svg in pictures().items():
+        report.write(ROOT / path, svg)
     for name in PAGES:
         page = ROOT / name
         report.write(page, with_tables(page.read_text(encoding="utf-8")))
@@ -66,6 +69,11 @@ def write_reports(root: Path) -> None:
 def plot() -> str:
     """The README's plot as SVG."""
     return peer_plot.draw(report.merge([str((ROOT / PLOT).with_name("records.jsonl"))]))
+
+
+def pictures() -> dict[str, str]:
+    """Every picture of the pages as SVG, by its path."""
+    return {PLOT: plot(), KERNEL_PICTURE: kernel_picture.draw()}
 
 
 def with_tables(page: str) -> str:

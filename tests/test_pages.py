@@ -70,8 +70,14 @@ def test_a_marker_that_names_nothing_is_refused(marker: str, message: str) -> No
         pages.with_tables(page)
 
 
-def test_the_plot_is_what_the_records_give() -> None:
-    assert (ROOT / pages.PLOT).read_text(encoding="utf-8") == pages.plot()
+@pytest.mark.parametrize(("path", "svg"), list(pages.pictures().items()))
+def test_the_committed_pictures_are_what_the_code_draws(path: str, svg: str) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == svg
+    ElementTree.fromstring(svg)
+    shown = [
+        page for page, text in MARKED.items() if f"]({Path(path).name})" in text or path in text
+    ]
+    assert shown, f"no page shows {path}"
 
 
 def test_the_plot_names_the_quickest_peer_of_every_case_and_shows_what_we_lose() -> None:
