@@ -245,19 +245,19 @@ def _key(pattern: SparsePattern) -> _Key:
     )  # fmt: skip
 
 
-PATTERNS = PatternCache()
+CACHE = PatternCache()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=PATTERNS.forget_locks)
+    os.register_at_fork(after_in_child=CACHE.forget_locks)
 
 
 def cache_info() -> CacheInfo:
     """What is remembered between calls with index tensors and sparse tensors."""
-    return PATTERNS.info()
+    return CACHE.info()
 
 
 def clear_cache() -> None:
     """Forget all patterns of index tensors and sparse tensors, and free what they hold."""
-    PATTERNS.clear()
+    CACHE.clear()
 
 
 def set_cache_limit(max_bytes: int) -> None:
@@ -268,4 +268,4 @@ def set_cache_limit(max_bytes: int) -> None:
     """
     if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 0:
         raise ValueError(f"max_bytes must be an integer >= 0, got {max_bytes!r}")
-    PATTERNS.limit(max_bytes)
+    CACHE.limit(max_bytes)

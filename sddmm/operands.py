@@ -19,7 +19,7 @@ from sddmm.sparse.pattern import SparsePattern
 def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
     """a and b as tensors, and the function that converts a result to their kind."""
     if isinstance(a, Tensor) and isinstance(b, Tensor) and not (a.is_nested or b.is_nested):
-        return a, b, unchanged
+        return a, b, identity
     tensors, to_output = as_tensors({"a": a, "b": b})
     return tensors["a"], tensors["b"], to_output
 
@@ -30,7 +30,7 @@ def as_tensors(operands: dict[str, Any]) -> tuple[dict[str, Tensor], Callable[[T
     The result is numpy if all operands are numpy arrays, else a tensor.
     """
     all_numpy = all(isinstance(x, np.ndarray) for x in operands.values())
-    to_output: Callable[[Tensor], Any] = to_numpy if all_numpy else unchanged
+    to_output: Callable[[Tensor], Any] = to_numpy if all_numpy else identity
     return {name: _operand(x, name) for name, x in operands.items()}, to_output
 
 
@@ -52,7 +52,7 @@ def from_numpy(array: Any, name: str) -> Tensor:
         raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
 
 
-def differentiates(*operands: Tensor | None) -> bool:
+def needs_grad(*operands: Tensor | None) -> bool:
     """Whether autograd will ask for a gradient of any of them."""
     if torch.is_grad_enabled():
         for x in operands:  # a loop, as every call comes by here
@@ -61,7 +61,7 @@ def differentiates(*operands: Tensor | None) -> bool:
     return False
 
 
-def oriented(
+def transpose_if_csc(
     a: Tensor, b: Tensor, pattern: SparsePattern, transposed: bool
 ) -> tuple[Tensor, Tensor]:
     """The operands of the pattern: if it is that of S's transpose, (A B)^T = B^T A^T."""
@@ -82,7 +82,7 @@ def real_number(value: Any, name: str) -> float:
                 f"{name} must be a real number, got a tensor of {value.dtype} and "
                 f"shape {shape_text(value)}"
             )
-        if differentiates(value) or has_tangent(value):
+        if needs_grad(value) or has_tangent(value):
             raise ValueError(
                 f"{name} is a tensor that requires grad, and would get none; multiply a, b or the "
                 f"result by it instead"
@@ -205,7 +205,7 @@ def to_numpy(values: Tensor) -> Any:
     return values.detach().numpy()
 
 
-def unchanged(values: Any) -> Any:
+def identity(values: Any) -> Any:
     return values
 
 

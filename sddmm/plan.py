@@ -17,12 +17,12 @@ from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import Executor, select_backend
 from sddmm.backends.cuda.comparison import same_indices
-from sddmm.cache import PATTERNS
+from sddmm.cache import CACHE
 from sddmm.dtypes import dtype_name
 from sddmm.errors import out_of_memory, overlap
-from sddmm.operands import as_operands, differentiates, oriented, problem_of
+from sddmm.operands import as_operands, needs_grad, problem_of, transpose_if_csc
 from sddmm.ops import traced
-from sddmm.ops.routing import is_plain, must_be_seen
+from sddmm.ops.routing import is_plain, needs_operator
 from sddmm.problem import Problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import parts_of_tensor
@@ -31,16 +31,18 @@ _PLANS_PER_PATTERN = 16
 _lock = threading.Lock()
 
 
-class Prepared(NamedTuple):
-    """What a pattern keeps of a plan: all but itself, so that its memory is freed with it.
+class PreparedPlan(NamedTuple):
+    """The part of a plan that the pattern caches. It holds no reference to the pattern, which would
+    be a cycle.
 
-    `backend` computes it (`forced` if the caller named it, and so `kernel`), `refusals` says why
-    those asked before it do not, `prepare_ms` is what it took, and `versions` the pattern's then.
+    backend: the name of the backend that computes it; requested_backend and kernel: the names that
+    the caller requested, or None. refusals: why the backends that were asked before do not serve.
+    prepare_ms: the time that preparing took. versions: the pattern's when it was prepared.
     """
 
     problem: Problem
     backend: str
-    forced: str | None
+    requested_backend: str | None
     kernel: str | None
     refusals: Mapping[str, str]
     prepare_ms: float
@@ -71,7 +73,7 @@ class Plan:
     """
 
     pattern: SparsePattern
-    prepared: Prepared
+    prepared: PreparedPlan
     alpha: float
     values: Tensor | None
     transposed: bool
@@ -83,7 +85,7 @@ class Plan:
     def __init__(
         self,
         pattern: SparsePattern,
-        prepared: Prepared,
+        prepared: PreparedPlan,
         alpha: float = 1.0,
         values: Tensor | None = None,
         transposed: bool = False,
@@ -105,7 +107,7 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         self._follow()
         made = self.prepared
-        demands = made.forced, made.kernel
+        demands = made.requested_backend, made.kernel
         return _rebuilt, (
             self.pattern, made.problem, demands, self.alpha, self.values, self.transposed
         )  # fmt: skip
@@ -139,15 +141,15 @@ class Plan:
         compared; it does not count changes of the tensors that a sparse tensor was made of. Plan a
         SparsePattern of those.)
         """
-        a, b, give_back = as_operands(a, b)
-        if not is_plain(a, b) and must_be_seen(self, give_back):
-            return give_back(traced.run(self, a, b, out))
+        a, b, to_output = as_operands(a, b)
+        if not is_plain(a, b) and needs_operator(self, to_output):
+            return to_output(traced.run(self, a, b, out))
         self._follow()
-        a, b = oriented(a, b, self.pattern, self.transposed)
+        a, b = transpose_if_csc(a, b, self.pattern, self.transposed)
         self._check_fit(a, b)
         if out is None:
-            return give_back(self.sample(a, b))
-        if differentiates(a, b, self.values):
+            return to_output(self.sample(a, b))
+        if needs_grad(a, b, self.values):
             raise ValueError("out= cannot be differentiated; call run without out")
         self.check_out(out)
         self._check_apart(out, a, b)
@@ -168,7 +170,7 @@ class Plan:
             self.__dict__.update(pattern=pattern, _source_versions=versions)
         if not pattern.is_at(made.versions):
             _check_size(pattern, made.problem)
-            prepared = prepare_once(pattern, made.problem, made.forced, made.kernel)
+            prepared = get_or_prepare(pattern, made.problem, made.requested_backend, made.kernel)
             self.__dict__.update(prepared=prepared)
 
     def check_owner(self) -> None:
@@ -188,9 +190,9 @@ class Plan:
 
     def sample(self, a: Tensor, b: Tensor) -> Tensor:
         """`run` for operands that are already checked and oriented as the pattern."""
-        if not differentiates(a, b, self.values):
+        if not needs_grad(a, b, self.values):
             return self.prepared.compute(a, b, self.values, self.alpha)
-        PATTERNS.of_pattern(self.pattern)  # where the operator looks for plans
+        CACHE.of_pattern(self.pattern)  # where the operator looks for plans
         values: Tensor = torch.ops.sddmm.sddmm(
             self.pattern.major_indices,
             self.pattern.col_indices,
@@ -201,7 +203,7 @@ class Plan:
             alpha=self.alpha,
             out_dtype=self.problem.out_dtype,
             precision=self.problem.precision,
-            backend=self.prepared.forced,
+            backend=self.prepared.requested_backend,
             kernel_name=self.prepared.kernel,
         )
         return values
@@ -284,7 +286,7 @@ def _rebuilt(
     transposed: bool,
 ) -> Plan:
     problem = problem._replace(device=pattern.device)
-    return Plan(pattern, prepare_once(pattern, problem, *demands), alpha, values, transposed)
+    return Plan(pattern, get_or_prepare(pattern, problem, *demands), alpha, values, transposed)
 
 
 def _version(S: Tensor | None) -> int:
@@ -309,19 +311,19 @@ def _check_size(pattern: SparsePattern, problem: Problem) -> None:
         )
 
 
-def prepare_once(
+def get_or_prepare(
     pattern: SparsePattern,
     problem: Problem,
     backend: str | None = None,
     kernel: str | None = None,
     reuse: bool = True,
-) -> Prepared:
+) -> PreparedPlan:
     """What is prepared for this pattern and problem, at the first call. Thread-safe.
 
     backend, kernel: demanded by name. reuse: whether more than one run is to be expected of it.
     Each pattern keeps the last few, until its indices change in place.
     """
-    plans: OrderedDict[tuple[Any, ...], Prepared] = pattern.derive("plans", OrderedDict)
+    plans: OrderedDict[tuple[Any, ...], PreparedPlan] = pattern.derive("plans", OrderedDict)
     key = (problem, backend, kernel, reuse)
     with _lock:
         made = plans.get(key)
@@ -339,7 +341,7 @@ def prepare_once(
 
 def _make(
     pattern: SparsePattern, problem: Problem, name: str | None, kernel: str | None, reuse: bool
-) -> Prepared:
+) -> PreparedPlan:
     versions = pattern.versions
     begin = time.perf_counter()
     backend, refusals = select_backend(problem, name)
@@ -348,4 +350,6 @@ def _make(
         raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{told}")
     execute = backend.prepare(pattern, problem, kernel, reuse)
     prepare_ms = (time.perf_counter() - begin) * 1e3
-    return Prepared(problem, backend.name, name, kernel, refusals, prepare_ms, execute, versions)
+    return PreparedPlan(
+        problem, backend.name, name, kernel, refusals, prepare_ms, execute, versions
+    )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sddmm.backends.base import select_backend
-from sddmm.cache import PATTERNS
+from sddmm.cache import CACHE
 from sddmm.testing import H200, poisoned_outputs
 
 __all__ = ["DATA", "H200", "ROOT", "shared_folder"]
@@ -33,7 +33,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No plan or choice of another test, no matrix of the user's cache, NaN in every new output."""
-    PATTERNS.clear()
+    CACHE.clear()
     select_backend.cache_clear()
     monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "datasets-cache"))
     with poisoned_outputs():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sddmm.cache import PATTERNS
+from sddmm.cache import CACHE
 from sddmm.dtypes import DTYPES, PRECISIONS
 from sddmm.ops.autocast import DEVICES, autocast_kernel
 from sddmm.ops.gradients import Backward, autograd_kernel
@@ -74,7 +74,7 @@ def register(operator: Operator) -> Operator:
 def pattern_of(rows: Tensor, cols: Tensor, m: int, n: int, compressed: bool) -> SparsePattern:
     """The cached pattern with the index tensors that a torch operator received."""
     make = SparsePattern.from_csr if compressed else SparsePattern.from_coo
-    return PATTERNS.of_operator(make(rows, cols, (m, n), copy=False))
+    return CACHE.of_operator(make(rows, cols, (m, n), copy=False))
 
 
 def tolerance(dtype: torch.dtype, k: int, *, precision: str = "ieee") -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from sddmm.operands import differentiates, has_tangent
+from sddmm.operands import has_tangent, needs_grad
 from sddmm.ops.autocast import without_autocast
 
 Backward = Callable[[Any, Tensor], tuple["Tensor | None", ...]]
@@ -50,7 +50,7 @@ def autograd_kernel(op: Any, backward: Backward) -> Callable[..., Tensor]:
 
     def kernel(*inputs: Any, **options: Any) -> Tensor:
         _refuse_tangents(name, inputs)
-        if differentiates(*(x for x in inputs if isinstance(x, Tensor))):
+        if needs_grad(*(x for x in inputs if isinstance(x, Tensor))):
             _refuse_transforms(name)
             result: Tensor = function.apply(*inputs, {**defaults, **options})
             return result

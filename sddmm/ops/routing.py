@@ -26,7 +26,7 @@ from torch.nn import Parameter
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from sddmm.operands import unchanged
+from sddmm.operands import identity
 from sddmm.sparse.pattern import SparsePattern
 
 # Gives what torch.compile has each Python frame compiled by; None or False where it does not.
@@ -46,7 +46,7 @@ def is_plain(a: Any, b: Any) -> bool:
     return not (is_subclass(a) or is_subclass(b))
 
 
-def must_be_seen(S: Any, give_back: Any) -> bool:
+def needs_operator(S: Any, to_output: Any) -> bool:
     """Whether a call that is not plain goes to the operator, with S and this end of its result.
 
     Autocast alone does not reach numpy operands and scipy or cupyx matrices, which hold no
@@ -55,7 +55,7 @@ def must_be_seen(S: Any, give_back: Any) -> bool:
     if is_intercepted():
         return True
     package = type(S).__module__.partition(".")[0]
-    return give_back is unchanged and package not in ("scipy", "cupyx")
+    return to_output is identity and package not in ("scipy", "cupyx")
 
 
 def is_subclass(x: Any) -> bool:

@@ -15,17 +15,17 @@ from sddmm.operands import (
     as_operands,
     check_operands,
     check_values,
-    differentiates,
-    oriented,
+    needs_grad,
     problem_of,
     real_number,
+    transpose_if_csc,
 )
 from sddmm.ops import traced
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
-from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, must_be_seen
-from sddmm.plan import Plan, Prepared, prepare_once
+from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
+from sddmm.plan import Plan, PreparedPlan, get_or_prepare
 from sddmm.problem import Problem, make_problem
-from sddmm.sparse.containers import Sampling, read
+from sddmm.sparse.containers import SparseInput, parse_sparse
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import Parts
 
@@ -84,17 +84,17 @@ def sddmm(
         return _untraced_sddmm(
             S, a, b, alpha=alpha, scale=scale, out_dtype=out_dtype, precision=precision
         )
-    a, b, give_back = as_operands(a, b)
+    a, b, to_output = as_operands(a, b)
     alpha = real_number(alpha, "alpha")
-    if not is_plain(a, b) and must_be_seen(S, give_back):
+    if not is_plain(a, b) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         result = traced.sampled(parts, a, b, alpha, scale, out_dtype, precision)
-        return _give(parts, result, give_back)
-    sampling = read(S)
-    values = sampling.values if scale else None
-    pattern, made, a, b = _fitted(sampling, a, b, values, out_dtype, precision)
-    result = _sampled(pattern, made, a, b, values, alpha)
-    return _give(sampling, result, give_back)
+        return _to_container(parts, result, to_output)
+    sparse = parse_sparse(S)
+    values = sparse.values if scale else None
+    pattern, prepared, a, b = _resolve_plan(sparse, a, b, values, out_dtype, precision)
+    result = _sampled(pattern, prepared, a, b, values, alpha)
+    return _to_container(sparse, result, to_output)
 
 
 def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
@@ -108,18 +108,18 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     """
     if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
         return _untraced_sampled_addmm(S, a, b, beta=beta, alpha=alpha)
-    a, b, give_back = as_operands(a, b)
+    a, b, to_output = as_operands(a, b)
     beta, alpha = real_number(beta, "beta"), real_number(alpha, "alpha")
-    if not is_plain(a, b) and must_be_seen(S, give_back):
+    if not is_plain(a, b) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
-        return _give(parts, traced.sampled_addmm(parts, a, b, beta, alpha), give_back)
-    sampling = read(S)
-    values = traced.require_values(sampling.values)
+        return _to_container(parts, traced.sampled_addmm(parts, a, b, beta, alpha), to_output)
+    sparse = parse_sparse(S)
+    values = traced.require_values(sparse.values)
     read_values = values if beta != 0 else None
     wide = traced.sum_dtype(a.dtype, beta)
-    pattern, made, a, b = _fitted(sampling, a, b, read_values, wide, "ieee")
-    result = _sampled(pattern, made, a, b, None, alpha)
-    return _give(sampling, traced.add_scaled(result, beta, values).to(a.dtype), give_back)
+    pattern, prepared, a, b = _resolve_plan(sparse, a, b, read_values, wide, "ieee")
+    result = _sampled(pattern, prepared, a, b, None, alpha)
+    return _to_container(sparse, traced.add_scaled(result, beta, values).to(a.dtype), to_output)
 
 
 # torch.compile takes no sparse tensor into a graph and runs such calls between two graphs. It must
@@ -160,62 +160,62 @@ def plan(
             "torch.compile cannot trace sddmm.plan, which reads S; make the plan outside and call "
             "its run inside, or call sddmm"
         )
-    sampling = read(S, known=False)
-    pattern = sampling.kept()
+    sparse = parse_sparse(S, use_cache=False)
+    pattern = sparse.stable_pattern()
     problem = make_problem(
         pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
     )
-    values = sampling.values if scale else None
+    values = sparse.values if scale else None
     if values is not None:
         check_values(values, problem)
         values = traced.without_base(values)
-    made = prepare_once(pattern, problem, backend, kernel)
+    prepared = get_or_prepare(pattern, problem, backend, kernel)
     owner = S if isinstance(S, Tensor) else None
-    return Plan(pattern, made, alpha, values, sampling.transposed, sampling.source, owner)
+    return Plan(pattern, prepared, alpha, values, sparse.transposed, sparse.source, owner)
 
 
 def _sampled(
     pattern: SparsePattern,
-    made: Prepared,
+    prepared: PreparedPlan,
     a: Tensor,
     b: Tensor,
     values: Tensor | None,
     alpha: float,
 ) -> Tensor:
-    if differentiates(a, b, values):
-        return Plan(pattern, made, alpha, values).sample(a, b)
-    return made.compute(a, b, values, alpha)
+    if needs_grad(a, b, values):
+        return Plan(pattern, prepared, alpha, values).sample(a, b)
+    return prepared.compute(a, b, values, alpha)
 
 
-def _fitted(
-    sampling: Sampling,
+def _resolve_plan(
+    sparse: SparseInput,
     a: Tensor,
     b: Tensor,
     values: Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str,
-) -> tuple[SparsePattern, Prepared, Tensor, Tensor]:
+) -> tuple[SparsePattern, PreparedPlan, Tensor, Tensor]:
     """What is prepared for these operands, and they as it takes them; all is checked here.
 
     What was checked once is not again: the pattern remembers operands like these.
     """
-    pattern = sampling.pattern
-    a, b = oriented(a, b, pattern, sampling.transposed)
+    pattern = sparse.pattern
+    a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
     like = (a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout)
-    call = (like, out_dtype, precision, sampling.foreign)
-    known: dict[Any, Prepared] = pattern.derive("calls", dict)
-    made = known.get(call)
-    if made is None:
+    call = (like, out_dtype, precision, sparse.is_scipy)
+    known: dict[Any, PreparedPlan] = pattern.derive("calls", dict)
+    prepared = known.get(call)
+    if prepared is None:
         problem = problem_of(pattern, a, b, out_dtype, precision)
-        made = prepare_once(pattern, problem, reuse=not sampling.foreign)
+        prepared = get_or_prepare(pattern, problem, reuse=not sparse.is_scipy)
         if len(known) >= _MOST_CALLS:
             known.clear()
-        known[call] = made
+        known[call] = prepared
     if values is not None:
-        check_values(values, made.problem)
-    if sampling.foreign:
-        _check_foreign(made.problem, a, b)
-    return pattern, made, a, b
+        check_values(values, prepared.problem)
+    if sparse.is_scipy:
+        _check_foreign(prepared.problem, a, b)
+    return pattern, prepared, a, b
 
 
 def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
@@ -224,16 +224,18 @@ def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
             f"S is a scipy or cupyx matrix, which cannot hold {problem.out_dtype}; "
             f"pass out_dtype=torch.float32"
         )
-    if differentiates(a, b):
+    if needs_grad(a, b):
         raise ValueError(
             "S is a scipy or cupyx matrix, which cannot carry gradients, and an operand requires "
             "grad; give S as a torch sparse tensor or a SparsePattern, or call under torch.no_grad"
         )
 
 
-def _give(sampling: Sampling | Parts, values: Tensor, give_back: Callable[[Tensor], Any]) -> Any:
+def _to_container(
+    sparse: SparseInput | Parts, values: Tensor, to_output: Callable[[Tensor], Any]
+) -> Any:
     """S's kind; with heads the bare values, as one matrix cannot hold them."""
-    return sampling.wrap(give_back(values)) if values.dim() == 1 else give_back(values)
+    return sparse.wrap(to_output(values)) if values.dim() == 1 else to_output(values)
 
 
 def _compute(
@@ -255,7 +257,7 @@ def _compute(
     problem = problem_of(pattern, a, b, out_dtype, precision)
     if values is not None:
         check_values(values, problem)
-    return prepare_once(pattern, problem, backend, kernel_name).compute(a, b, values, alpha)
+    return get_or_prepare(pattern, problem, backend, kernel_name).compute(a, b, values, alpha)
 
 
 def _fake(

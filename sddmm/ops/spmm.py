@@ -11,14 +11,14 @@ from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import resolve_lazy_view
 from sddmm.backends.csr_product import csr_product, product_shape, reference_product
-from sddmm.cache import PATTERNS
+from sddmm.cache import CACHE
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_names
-from sddmm.operands import as_tensors, differentiates, real_number, shape_text
+from sddmm.operands import as_tensors, needs_grad, real_number, shape_text
 from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
-from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, must_be_seen
-from sddmm.sparse.containers import read
+from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
+from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -65,26 +65,29 @@ def spmm(
     alpha = real_number(alpha, "alpha")
     if out_dtype is not None and out_dtype not in DTYPES:
         raise TypeError(f"out_dtype must be one of {dtype_names(DTYPES)}, got {out_dtype!r}")
-    if not is_plain(dense, values) and must_be_seen(S, to_output):
+    if not is_plain(dense, values) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         values = _checked_values(parts.shape, parts.cols, parts.values, values, dense, transpose)
         matrix = Matrix(parts.rows, parts.cols, parts.compressed, parts.shape)
         return to_output(_operate(matrix, values, dense, transpose, alpha, out_dtype))
-    sampling = read(S)
-    pattern = sampling.pattern
-    shape = product_shape(pattern.shape, sampling.transposed)
-    values = _checked_values(shape, pattern.col_indices, sampling.values, values, dense, transpose)
-    transpose = bool(transpose) != sampling.transposed
-    if not differentiates(values, dense):
+    sparse = parse_sparse(S)
+    pattern = sparse.pattern
+    shape = product_shape(pattern.shape, sparse.transposed)
+    values = _checked_values(shape, pattern.col_indices, sparse.values, values, dense, transpose)
+    transpose = bool(transpose) != sparse.transposed
+    if not needs_grad(values, dense):
         with without_autocast():
             product = csr_product(
                 pattern, resolve_lazy_view(values), resolve_lazy_view(dense),
                 transpose=transpose, alpha=alpha, out_dtype=out_dtype,
             )  # fmt: skip
         return to_output(product)
-    if sampling.foreign:  # the backward reads what scipy may change until then
-        pattern, values = sampling.kept(), values if values.requires_grad else values.clone()
-    PATTERNS.of_pattern(pattern)  # where the operator looks for groupings
+    if sparse.is_scipy:  # the backward reads what scipy may change until then
+        pattern, values = (
+            sparse.stable_pattern(),
+            values if values.requires_grad else values.clone(),
+        )
+    CACHE.of_pattern(pattern)  # where the operator looks for groupings
     return to_output(_operate(Matrix.of(pattern), values, dense, transpose, alpha, out_dtype))
 
 

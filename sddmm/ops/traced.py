@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from sddmm.dtypes import DTYPES
-from sddmm.operands import check_fit, check_operands, differentiates, oriented, unchanged
+from sddmm.operands import check_fit, check_operands, identity, needs_grad, transpose_if_csc
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.sparse.indices import index_tensor, require_alike
 from sddmm.sparse.pattern import SparsePattern
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 def parts_of(S: Any) -> Parts:
     """The parts of a torch CSR or COO tensor, a SparsePattern or a tuple of COO indices."""
     if isinstance(S, SparsePattern):
-        return Parts(S.major_indices, S.col_indices, S.is_csr, S.shape, None, unchanged)
+        return Parts(S.major_indices, S.col_indices, S.is_csr, S.shape, None, identity)
     if isinstance(S, tuple) and len(S) == 3:
         rows, cols, shape = S
         _check_indices(rows, cols)
         m, n = shape
-        return Parts(rows, cols, False, (m, n), None, unchanged)
+        return Parts(rows, cols, False, (m, n), None, identity)
     if isinstance(S, Tensor):
         parts = parts_of_tensor(S)
         if S.grad_fn is not None and parts.compressed:
@@ -85,7 +85,7 @@ def run(plan: Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
     """What `Plan.run` returns."""
     problem, prepared = plan.problem, plan.prepared
     pattern = plan.pattern if plan._source is None else plan._source
-    a, b = oriented(a, b, pattern, plan.transposed)
+    a, b = transpose_if_csc(a, b, pattern, plan.transposed)
     check_operands(a, b, alike=False)
     _check_planned(plan, a, b)
     if out is not None:
@@ -103,12 +103,12 @@ def run(plan: Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
         # Half operands, under autocast, have half results as in `sddmm`.
         out_dtype=None if problem.out_dtype == problem.dtype else problem.out_dtype,
         precision=problem.precision,
-        backend=prepared.forced,
+        backend=prepared.requested_backend,
         kernel_name=prepared.kernel,
     )
     if out is None:
         return values
-    if differentiates(a, b, plan.values):
+    if needs_grad(a, b, plan.values):
         raise ValueError("out= cannot be differentiated; call run without out")
     return out.copy_(values)
 
@@ -130,7 +130,7 @@ def add_scaled(result: Tensor, beta: float, values: Tensor) -> Tensor:
     """result + beta * values; with beta = 0 values are not read, and have zeros as gradient."""
     if beta != 0:
         return result + beta * values.to(result.dtype)
-    if not differentiates(values):
+    if not needs_grad(values):
         return result
     nothing = torch.ones(values.shape, dtype=torch.bool, device=values.device)
     return result + values.masked_fill(nothing, 0.0)

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.cache import PATTERNS
-from sddmm.operands import from_numpy, to_numpy, unchanged
+from sddmm.cache import CACHE
+from sddmm.operands import from_numpy, identity, to_numpy
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import KINDS, check_gradient_order, parts_of_tensor
 
 
-class Sampling(NamedTuple):
+class SparseInput(NamedTuple):
     """What S says: its pattern, its values (or None), and how to wrap new values like S.
 
     `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
-    `foreign`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
+    `is_scipy`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
     memory, which the pattern is over, may change unseen.
     `source`: the pattern over a sparse tensor's own indices, whose counted changes tell when to
     look at them again; None where `pattern` itself tells.
@@ -28,33 +28,33 @@ class Sampling(NamedTuple):
     values: Tensor | None
     wrap: Callable[[Any], Any]
     transposed: bool = False
-    foreign: bool = False
+    is_scipy: bool = False
     source: SparsePattern | None = None
 
-    def kept(self) -> SparsePattern:
+    def stable_pattern(self) -> SparsePattern:
         """The pattern for what outlives the call: of its own memory, if changes go unseen."""
-        return self.pattern.clone() if self.foreign else self.pattern
+        return self.pattern.clone() if self.is_scipy else self.pattern
 
 
-def read(S: Any, known: bool = True) -> Sampling:
-    """The sampling that S, of any supported kind, stands for.
+def parse_sparse(S: Any, use_cache: bool = True) -> SparseInput:
+    """The pattern and the values of S, which may be of any supported kind.
 
-    known: whether a SparsePattern or a tuple may stand for a remembered pattern of the very same
-    indices, whose plans were made before.
+    use_cache: whether the cached pattern of the very same indices, which may have plans already,
+    may take the place of a SparsePattern or a tuple.
     """
     if isinstance(S, SparsePattern):
-        if not known:
-            return Sampling(S, None, unchanged)
+        if not use_cache:
+            return SparseInput(S, None, identity)
         # Asked once, as asking takes microseconds. S must not hold itself: it would not be freed.
-        other = S.derive("same", lambda: _other_than(S, PATTERNS.of_pattern(S)))
-        return Sampling(S if other is None else other, None, unchanged)
+        other = S.derive("same", lambda: _other_than(S, CACHE.of_pattern(S)))
+        return SparseInput(S if other is None else other, None, identity)
     if isinstance(S, Tensor):
         return _from_torch(S)
     if isinstance(S, tuple) and len(S) == 3:
-        if known and isinstance(S[0], Tensor) and isinstance(S[1], Tensor):
-            pattern = PATTERNS.of_tensors(SparsePattern.from_coo(*S, copy=False))
-            return Sampling(pattern, None, unchanged)
-        return Sampling(SparsePattern.from_coo(*S), None, unchanged)
+        if use_cache and isinstance(S[0], Tensor) and isinstance(S[1], Tensor):
+            pattern = CACHE.of_tensors(SparsePattern.from_coo(*S, copy=False))
+            return SparseInput(pattern, None, identity)
+        return SparseInput(SparsePattern.from_coo(*S), None, identity)
     package = type(S).__module__.partition(".")[0]
     if package in ("scipy", "cupyx") and getattr(S, "format", None) in ("coo", "csr", "csc"):
         return _from_scipy_like(S)
@@ -74,16 +74,16 @@ def _other_than(S: SparsePattern, pattern: SparsePattern) -> SparsePattern | Non
     return None if pattern is S else pattern
 
 
-def _from_torch(S: Tensor) -> Sampling:
+def _from_torch(S: Tensor) -> SparseInput:
     parts = parts_of_tensor(S)
     make = SparsePattern.from_csr if parts.compressed else SparsePattern.from_coo
     pattern = make(parts.rows, parts.cols, parts.shape, copy=False)
-    kept = PATTERNS.of_sparse(pattern, S)
+    kept = CACHE.of_sparse(pattern, S)
     check_gradient_order(S, kept)
-    return Sampling(kept, parts.values, parts.wrap, source=pattern)
+    return SparseInput(kept, parts.values, parts.wrap, source=pattern)
 
 
-def _from_scipy_like(S: Any) -> Sampling:
+def _from_scipy_like(S: Any) -> SparseInput:
     """scipy.sparse and cupyx.scipy.sparse share their names; dlpack shares the memory."""
     if len(S.shape) != 2:
         raise ValueError(f"S must be a 2-D sparse matrix or array, got shape {S.shape}")
@@ -111,7 +111,7 @@ def _from_scipy_like(S: Any) -> Sampling:
         crow, cols = (tensor(x, "S's indices") for x in (S.indptr, S.indices))
         pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
     transposed = S.format == "csc"
-    return Sampling(pattern, values, wrap, transposed, foreign=True)
+    return SparseInput(pattern, values, wrap, transposed, is_scipy=True)
 
 
 def _to_cupy(values: Tensor) -> Any:

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.csr_product import reference_product
-from sddmm.operands import as_operands, as_tensors, oriented
+from sddmm.operands import as_operands, as_tensors, transpose_if_csc
 from sddmm.ops.base import rounded_bound
 from sddmm.ops.base import tolerance as tolerance
 from sddmm.ops.sddmm import magnitude as _magnitude
 from sddmm.ops.sddmm import plan
 from sddmm.ops.spmm import product_error_bound
-from sddmm.sparse.containers import read
+from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -43,10 +43,10 @@ def magnitude(S: Any, a: Any, b: Any) -> Tensor:
     By Cauchy-Schwarz it bounds sum |a_i b_i|, and costs m + n norms instead of another SDDMM.
     Subnormal numbers of the half types count as the smallest normal one.
     """
-    sampling = read(S)
+    sparse = parse_sparse(S)
     a, b, _ = as_operands(a, b)
-    a, b = oriented(a, b, sampling.pattern, sampling.transposed)
-    return _magnitude(sampling.pattern, a, b)
+    a, b = transpose_if_csc(a, b, sparse.pattern, sparse.transposed)
+    return _magnitude(sparse.pattern, a, b)
 
 
 def error_bound(
@@ -66,7 +66,7 @@ def error_bound(
     """
     a, b, _ = as_operands(a, b)
     size = magnitude(S, a, b) * abs(alpha)
-    weights = read(S).values
+    weights = parse_sparse(S).values
     if scale and weights is not None:
         size = size * weights.double().abs()
     slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
@@ -165,14 +165,14 @@ def _spmm_operands(
     S: Any, dense: Any, values: Any, transpose: bool
 ) -> tuple[SparsePattern, Tensor, Tensor, bool]:
     """The pattern, S's values or those given, the dense operand, and whether to transpose."""
-    sampling = read(S)
+    sparse = parse_sparse(S)
     given = {"dense": dense} if values is None else {"dense": dense, "values": values}
     tensors, _ = as_tensors(given)
-    weights = tensors.get("values", sampling.values)
+    weights = tensors.get("values", sparse.values)
     if weights is None:
         raise ValueError("S is a pattern without values; give values=")
-    transpose = transpose != sampling.transposed
-    return sampling.pattern, weights.detach(), tensors["dense"].detach(), transpose
+    transpose = transpose != sparse.transposed
+    return sparse.pattern, weights.detach(), tensors["dense"].detach(), transpose
 
 
 def mismatches(values: Tensor, truth: Tensor, bound: Tensor) -> Tensor:

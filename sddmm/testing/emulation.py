@@ -21,7 +21,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.base import select_backend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec
-from sddmm.cache import PATTERNS
+from sddmm.cache import CACHE
 
 # The index of every emulated GPU: torch never gives it, so no cache mixes the two up.
 _INDEX = -1
@@ -60,7 +60,7 @@ def emulated_gpu(device: Device = H200) -> Iterator[None]:
 
 
 def _forget_plans() -> None:
-    PATTERNS.clear()
+    CACHE.clear()
     select_backend.cache_clear()
 
 

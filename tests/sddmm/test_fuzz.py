@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sddmm.plan import Prepared
+from sddmm.plan import PreparedPlan
 from tests.fuzz.case import CHANGES, DENSITIES, ENTRIES, KINDS, SPECIALS, STRIDES, Case, draw
 from tests.fuzz.run import run
 from tests.fuzz.workers import Source, run_all
@@ -127,10 +127,10 @@ def test_the_cases_are_of_every_kind() -> None:
 
 @pytest.mark.parametrize("fault", ["a value", "a sign", "a NaN", "an old result"])
 def test_a_fault_of_the_package_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute = Prepared.compute
+    compute = PreparedPlan.compute
     first: dict[tuple[object, ...], Tensor] = {}
 
-    def faulty(self: Prepared, a: Tensor, b: Tensor, *rest: object) -> Tensor:
+    def faulty(self: PreparedPlan, a: Tensor, b: Tensor, *rest: object) -> Tensor:
         values = compute(self, a, b, *rest)  # type: ignore[arg-type]
         if values.numel() == 0:
             return values
@@ -145,7 +145,7 @@ def test_a_fault_of_the_package_is_found(fault: str, monkeypatch: pytest.MonkeyP
             return first.setdefault((values.shape, values.dtype, a.data_ptr()), values).clone()
         return values
 
-    monkeypatch.setattr(Prepared, "compute", faulty)
+    monkeypatch.setattr(PreparedPlan, "compute", faulty)
     outcomes = [run(draw(SEED, number)) for number in range(60)]
     assert sum(outcome.kind == "wrong" for outcome in outcomes) >= (1 if "old" in fault else 10)
 

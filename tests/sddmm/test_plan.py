@@ -15,8 +15,8 @@ import sddmm
 from sddmm import SparsePattern
 from sddmm.backends.base import BACKENDS, Executor, select_backend
 from sddmm.backends.cpu.backend import CpuBackend
-from sddmm.cache import PATTERNS, PatternCache
-from sddmm.plan import _PLANS_PER_PATTERN, prepare_once
+from sddmm.cache import CACHE, PatternCache
+from sddmm.plan import _PLANS_PER_PATTERN, get_or_prepare
 from sddmm.problem import make_problem
 from sddmm.testing import assert_close, random_pattern
 
@@ -159,7 +159,7 @@ def test_freed_index_memory_is_never_mistaken_for_the_old_pattern() -> None:
 def test_plans_of_a_pattern_and_patterns_are_bounded() -> None:
     S = random_pattern(6, 5, 12)
     for k in range(1, 3 * _PLANS_PER_PATTERN):
-        prepare_once(S, problem_for(S, k))
+        get_or_prepare(S, problem_for(S, k))
     assert len(S.derive("plans", dict)) == _PLANS_PER_PATTERN
     cache = PatternCache(max_entries=3, max_bytes=10**6)
     patterns = [random_pattern(6, 5, 12, seed=seed) for seed in range(5)]
@@ -209,7 +209,7 @@ def test_many_threads_may_plan_and_run_at_once() -> None:
 
     def work() -> None:
         for _ in range(50):
-            PATTERNS.clear()
+            CACHE.clear()
             if not torch.equal(sddmm.sddmm(S, a, b).values(), expected):
                 wrong.append(1)
 
@@ -314,7 +314,7 @@ def test_a_pattern_is_freed_with_its_last_reference(use: str) -> None:
             sddmm.sddmm(S, a, b)
         gone = weakref.ref(S)
         del S
-        PATTERNS.clear()
+        CACHE.clear()
         assert gone() is None
     finally:
         gc.enable()

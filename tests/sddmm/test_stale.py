@@ -16,7 +16,7 @@ from torch import Tensor
 
 import sddmm
 from sddmm import SparsePattern
-from sddmm.cache import PATTERNS
+from sddmm.cache import CACHE
 from sddmm.testing import random_pattern
 
 M, N, K = 6, 5, 4
@@ -224,7 +224,7 @@ def test_what_is_remembered_goes_with_the_tensors_it_is_of(
     del matrix
     assert sddmm.cache_info().patterns == 1
     del rows
-    assert sddmm.cache_info() == (0, 0, PATTERNS.max_bytes)
+    assert sddmm.cache_info() == (0, 0, CACHE.max_bytes)
 
 
 def test_the_cache_counts_what_was_prepared_and_can_be_bounded_and_emptied() -> None:

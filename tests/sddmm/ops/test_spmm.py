@@ -21,7 +21,7 @@ COO = random_pattern(M, N, NNZ, layout="coo", shuffled=True)
 DUPLICATES = SparsePattern.from_coo([8, 0, 8, 2, 8], [1, 4, 1, 0, 1], (M, N))
 # More nonzeros than positions.
 CROWDED = SparsePattern.from_coo([1] * 64, [2] * 64, (M, N))
-PATTERNS = {"csr": CSR, "coo": COO, "duplicates": DUPLICATES, "crowded": CROWDED}
+CACHE = {"csr": CSR, "coo": COO, "duplicates": DUPLICATES, "crowded": CROWDED}
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
@@ -51,13 +51,13 @@ def to_dense(pattern: SparsePattern, values: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", PATTERNS)
+@pytest.mark.parametrize("kind", CACHE)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("heads", [None, 3])
 def test_the_product_is_that_of_the_dense_matrix(
     dtype: torch.dtype, kind: str, transpose: bool, heads: int | None
 ) -> None:
-    pattern = PATTERNS[kind]
+    pattern = CACHE[kind]
     lead = () if heads is None else (heads,)
     values = randn(*lead, pattern.nnz, dtype=dtype)
     dense = randn(*lead, M if transpose else N, D, dtype=dtype, seed=1)
@@ -176,11 +176,11 @@ def test_special_numbers_reach_exactly_the_rows_that_read_them(
     assert result.isfinite().sum() == result.numel() - D
 
 
-@pytest.mark.parametrize("kind", PATTERNS)
+@pytest.mark.parametrize("kind", CACHE)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("heads", ["none", "both", "dense"])
 def test_first_and_second_gradients(kind: str, transpose: bool, heads: str) -> None:
-    pattern = PATTERNS[kind]
+    pattern = CACHE[kind]
     lead = () if heads == "none" else (2,)
     values = randn(*(lead if heads == "both" else ()), pattern.nnz, dtype=torch.float64)
     dense = randn(*lead, M if transpose else N, 2, dtype=torch.float64)
