@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from sddmm.dtypes import common_accumulator
-from sddmm.sparse.pattern import Grouping, SparsePattern
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.sparse.views import CompressedView
 
 # Elements of one chunk of scaled rows of the dense operand in the reference.
 _CHUNK_ELEMENTS = 2**22
@@ -42,14 +43,14 @@ def csr_product(
     if out.numel() == 0 or pattern.nnz == 0:
         return out.mul_(alpha)
     dtype = common_accumulator(values.dtype, dense.dtype)
-    grouping = pattern.by_column if transpose else pattern.by_row
-    weights = (values if grouping.order is None else values[..., grouping.order]).to(dtype)
+    view = pattern.by_column if transpose else pattern.by_row
+    weights = (values if view.perm is None else values[..., view.perm]).to(dtype)
     size = padded_size((rows, columns), pattern.nnz)
     for target, head_weights, head in _heads(out, weights, dense):
         head = head.to(dtype)
         if size[1] > columns:  # pad copies, even where it adds nothing
             head = torch.nn.functional.pad(head, (0, 0, 0, size[1] - columns))
-        product = _csr_tensor(grouping, head_weights, size) @ head
+        product = _csr_tensor(view, head_weights, size) @ head
         target.copy_((product if alpha == 1 else product.mul_(alpha))[:rows])
     return out
 
@@ -103,13 +104,13 @@ def _heads(out: Tensor, values: Tensor, dense: Tensor) -> Iterator[tuple[Tensor,
     return zip(out, values.expand(dense.shape[0], -1), dense, strict=True)
 
 
-def _csr_tensor(grouping: Grouping, values: Tensor, size: tuple[int, int]) -> Tensor:
-    """The sparse matrix, with empty rows at its end where `size` has more than the grouping."""
-    compressed = grouping.compressed
-    empty_rows = size[0] + 1 - compressed.shape[0]
+def _csr_tensor(view: CompressedView, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """The sparse matrix, with empty rows at its end where `size` has more than the view."""
+    indptr = view.indptr
+    empty_rows = size[0] + 1 - indptr.shape[0]
     if empty_rows:
-        compressed = torch.cat([compressed, compressed[-1:].expand(empty_rows)])
+        indptr = torch.cat([indptr, indptr[-1:].expand(empty_rows)])
     return torch.sparse_csr_tensor(
-        compressed, grouping.minor.to(compressed.dtype), values, size,
+        indptr, view.indices.to(indptr.dtype), values, size,
         device=values.device, check_invariants=False,
     )  # fmt: skip

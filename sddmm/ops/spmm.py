@@ -83,11 +83,9 @@ def spmm(
             )  # fmt: skip
         return to_output(product)
     if sparse.is_scipy:  # the backward reads what scipy may change until then
-        pattern, values = (
-            sparse.stable_pattern(),
-            values if values.requires_grad else values.clone(),
-        )
-    CACHE.of_pattern(pattern)  # where the operator looks for groupings
+        pattern = sparse.stable_pattern()
+        values = values if values.requires_grad else values.clone()
+    CACHE.of_pattern(pattern)  # where the operator looks for views
     return to_output(_operate(Matrix.of(pattern), values, dense, transpose, alpha, out_dtype))
 
 
@@ -216,7 +214,7 @@ def product_error_bound(
         pattern, values.abs(), dense.abs(), transpose=transpose, alpha=abs(alpha)
     )
     accumulator = common_accumulator(values.dtype, dense.dtype)
-    lengths = (pattern.by_column if transpose else pattern.by_row).compressed.diff()
+    lengths = (pattern.by_column if transpose else pattern.by_row).indptr.diff()
     distinct, which = torch.unique(lengths, return_inverse=True)
     gamma = torch.tensor([tolerance(accumulator, k) for k in distinct.tolist()]).to(size)
     return rounded_bound(gamma[which, None] * size, truth, out_dtype or dense.dtype)

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,35 +21,13 @@ from sddmm.sparse.indices import (
     index_tensor,
     own,
     require_alike,
-    row_major,
 )
+from sddmm.sparse.views import CompressedView, RowLengths, group, row_lengths
 
 T = TypeVar("T")
 
 # Whether every use of a pattern looks for changes of its indices that torch does not count.
 _CHECK_INDICES = os.environ.get("SDDMM_CHECK_INDICES", "") not in ("", "0")
-
-
-class RowLengths(NamedTuple):
-    """Nonzeros per row: the shortest, the mean and the longest row, and how many are empty."""
-
-    shortest: int
-    mean: float
-    longest: int
-    empty_rows: int
-
-
-class Grouping(NamedTuple):
-    """A pattern's nonzeros grouped by row (or by column), as compressed sparse storage.
-
-    `compressed` has one more entry than there are groups; `minor` holds the other index of each
-    nonzero; `order[i]` is the position in the pattern of the i-th grouped nonzero, or None when
-    the pattern is stored in that order already. All are contiguous, as cuSPARSE reads no strides.
-    """
-
-    compressed: Tensor
-    minor: Tensor
-    order: Tensor | None
 
 
 class _Derived:
@@ -212,21 +190,21 @@ class SparsePattern:
         return self.derive("row_ids", self._row_ids)
 
     @property
-    def by_row(self) -> Grouping:
+    def by_row(self) -> CompressedView:
         """The nonzeros grouped by row. A pattern whose rows never fall keeps its order."""
         return self.derive("by_row", self._by_row)
 
     @property
-    def by_column(self) -> Grouping:
+    def by_column(self) -> CompressedView:
         """The nonzeros grouped by column (the CSR form of the transpose), rows ascending."""
         return self.derive("by_column", self._by_column)
 
     def to_csr(self) -> SparsePattern:
-        """This pattern in CSR form; nonzeros may move: `by_row.order` says where each came from."""
+        """This pattern in CSR form; nonzeros may move: `by_row.perm` says where each came from."""
         if self.is_csr:
             return self
-        grouping = self.by_row
-        return SparsePattern(self.shape, grouping.minor, crow_indices=grouping.compressed)
+        view = self.by_row
+        return SparsePattern(self.shape, view.indices, crow_indices=view.indptr)
 
     def to_coo(self) -> SparsePattern:
         """This pattern in COO form, nonzeros in the same order."""
@@ -330,29 +308,29 @@ class SparsePattern:
         rows = torch.arange(self.shape[0], dtype=self.index_dtype, device=self.device)
         return rows.repeat_interleave(crow.diff(), output_size=self.nnz)
 
-    def _by_row(self) -> Grouping:
+    def _by_row(self) -> CompressedView:
         self.check()
         if self.crow_indices is not None:
-            return Grouping(self.crow_indices.contiguous(), self.col_indices.contiguous(), None)
+            return CompressedView(
+                self.crow_indices.contiguous(), self.col_indices.contiguous(), None
+            )
         rows = self.row_ids
         if bool((rows[1:] >= rows[:-1]).all()):
-            return Grouping(compress(rows, self.shape[0]), self.col_indices.contiguous(), None)
-        return _group(rows, self.col_indices, self.shape)
+            return CompressedView(
+                compress(rows, self.shape[0]), self.col_indices.contiguous(), None
+            )
+        return group(rows, self.col_indices, self.shape)
 
-    def _by_column(self) -> Grouping:
+    def _by_column(self) -> CompressedView:
         self.check()
-        return _group(self.col_indices, self.row_ids, (self.shape[1], self.shape[0]))
+        return group(self.col_indices, self.row_ids, (self.shape[1], self.shape[0]))
 
     def _is_canonical(self) -> bool:
         rows, cols = self.row_ids, self.col_indices
         return bool(((rows[1:] > rows[:-1]) | (cols[1:] > cols[:-1])).all())
 
     def _row_lengths(self) -> RowLengths:
-        lengths = self.by_row.compressed.diff()
-        if lengths.numel() == 0:
-            return RowLengths(0, 0.0, 0, 0)
-        shortest, longest = (int(x) for x in lengths.aminmax())
-        return RowLengths(shortest, self.nnz / lengths.numel(), longest, int((lengths == 0).sum()))
+        return row_lengths(self.by_row)
 
     def _fingerprint(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -360,15 +338,6 @@ class SparsePattern:
         for indices in (self.major_indices, self.col_indices):
             digest.update(as_array(indices.cpu().contiguous()).data)
         return digest.hexdigest()
-
-
-def _group(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Grouping:
-    """Group by `major`, ascending in `minor` within a group, stable among duplicates."""
-    order = row_major(major, minor, shape)
-    grouping = Grouping(compress(major[order], shape[0]), minor[order], order)
-    if order.device.type == "cuda":  # who asks next may be on another stream
-        torch.cuda.current_stream(order.device).synchronize()
-    return grouping
 
 
 def _rebuilt(

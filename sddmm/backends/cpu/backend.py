@@ -61,15 +61,15 @@ class CpuExecutor:
 
     def __init__(self, pattern: SparsePattern, problem: Problem) -> None:
         by_row = pattern.by_row
-        self._perm = by_row.order
+        self._perm = by_row.perm
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
         self._dtype = dtype = DTYPES[problem.dtype].accumulator
         width = tile_width(problem, dtype.itemsize)
         chunk = _TILED_CHUNK
         if width == 0:
             chunk = min(chunk, max(256, _CHUNK_WORK // max(1, problem.k)))
-        self._indptr = as_array(by_row.compressed.contiguous())
-        self._indices = as_array(by_row.minor.contiguous())
+        self._indptr = as_array(by_row.indptr.contiguous())
+        self._indices = as_array(by_row.indices.contiguous())
         self._width, self._chunk = width, chunk
         # Imported here: numba is optional, and slow to import.
         from sddmm.backends.cpu.kernel import sample

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sddmm import SparsePattern
+from sddmm.sparse.views import group
 from sddmm.testing import random_pattern
 
 
@@ -20,24 +21,24 @@ def test_grouping_by_row_and_by_column_of_unsorted_coo_with_duplicates() -> None
     rows, cols = torch.tensor([2, 0, 2, 0, 2]), torch.tensor([1, 3, 0, 3, 1])
     S = SparsePattern.from_coo(rows, cols, (4, 5))
     by_row = S.by_row
-    assert by_row.compressed.tolist() == [0, 2, 2, 5, 5]
-    assert by_row.minor.tolist() == [3, 3, 0, 1, 1]
-    assert by_row.order is not None
-    assert by_row.order.tolist() == [1, 3, 2, 0, 4]
+    assert by_row.indptr.tolist() == [0, 2, 2, 5, 5]
+    assert by_row.indices.tolist() == [3, 3, 0, 1, 1]
+    assert by_row.perm is not None
+    assert by_row.perm.tolist() == [1, 3, 2, 0, 4]
     by_column = S.by_column
-    assert by_column.compressed.tolist() == [0, 1, 3, 3, 5, 5]
-    assert by_column.minor.tolist() == [2, 2, 2, 0, 0]
-    assert by_column.order is not None
-    assert by_column.order.tolist() == [2, 0, 4, 1, 3]
+    assert by_column.indptr.tolist() == [0, 1, 3, 3, 5, 5]
+    assert by_column.indices.tolist() == [2, 2, 2, 0, 0]
+    assert by_column.perm is not None
+    assert by_column.perm.tolist() == [2, 0, 4, 1, 3]
 
 
 def test_coo_with_ascending_rows_keeps_its_order_whatever_its_columns() -> None:
     S = SparsePattern.from_coo(torch.tensor([0, 0, 1]), torch.tensor([2, 0, 1]), (2, 3))
-    assert S.by_row.order is None
+    assert S.by_row.perm is None
     assert S.to_csr().col_indices.tolist() == [2, 0, 1]
 
 
-def test_groupings_of_strided_indices_are_contiguous() -> None:
+def test_views_of_strided_indices_are_contiguous() -> None:
     S = random_pattern(9, 7, 30)
     crow, rows, cols = (
         x.repeat_interleave(2)[::2] for x in (S.major_indices, S.row_ids, S.col_indices)
@@ -46,20 +47,18 @@ def test_groupings_of_strided_indices_are_contiguous() -> None:
         SparsePattern.from_csr(crow, cols, (9, 7)),
         SparsePattern.from_coo(rows, cols, (9, 7)),
     ):
-        for grouping in (strided.by_row, strided.by_column):
-            assert grouping.compressed.is_contiguous()
-            assert grouping.minor.is_contiguous()
-        assert torch.equal(strided.by_row.minor, S.col_indices)
+        for view in (strided.by_row, strided.by_column):
+            assert view.indptr.is_contiguous()
+            assert view.indices.is_contiguous()
+        assert torch.equal(strided.by_row.indices, S.col_indices)
 
 
 def test_grouping_survives_shapes_whose_product_overflows() -> None:
     big = 2**40
     rows, cols = torch.tensor([big - 1, 0, big - 1]), torch.tensor([5, big - 1, 2])
-    from sddmm.sparse.pattern import _group
-
     ids = torch.tensor([2, 0, 2])
-    grouping = _group(ids, cols, (3, 2**62))
-    assert grouping.minor.tolist() == [big - 1, 2, 5]
+    view = group(ids, cols, (3, 2**62))
+    assert view.indices.tolist() == [big - 1, 2, 5]
     SparsePattern.from_coo(rows, cols, (big, big)).check()
 
 
@@ -103,9 +102,9 @@ def test_numpy_indices_are_taken() -> None:
 def test_a_change_in_place_is_seen_by_everything_derived() -> None:
     S = SparsePattern.from_coo(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 2]), (3, 3))
     before = S.fingerprint
-    assert S.by_row.compressed.tolist() == [0, 1, 3, 3]
+    assert S.by_row.indptr.tolist() == [0, 1, 3, 3]
     S.major_indices[0] = 2
-    assert S.by_row.compressed.tolist() == [0, 0, 2, 3]
+    assert S.by_row.indptr.tolist() == [0, 0, 2, 3]
     assert S.fingerprint != before
     S.col_indices[1] = 7
     with pytest.raises(ValueError, match=r"col_indices\[1\] is 7"):
