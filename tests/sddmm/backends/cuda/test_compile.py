@@ -119,7 +119,7 @@ def test_every_kernel_compiles_without_spilling(
     assert device.arch == arch
     for dtype in spec.dtypes if arch == "sm_90a" else spec.dtypes[:1]:
         sizes = sizes_of(spec, dtype)[:: 1 if arch == "sm_90a" else 3]
-        outs = DTYPES if arch == "sm_90a" else (torch.promote_types(dtype, torch.float32),)
+        outs = tuple(DTYPES) if arch == "sm_90a" else (torch.promote_types(dtype, torch.float32),)
         for i in range(max(len(sizes), len(outs))):
             (k, extra), out_dtype = sizes[i % len(sizes)], outs[i % len(outs)]
             problem = problem_of(spec, dtype, out_dtype, k)

@@ -1,4 +1,4 @@
-// Sixteen bytes of a row of an operand.
+// Sixteen bytes of a row of an operand: what a lane loads at once.
 #pragma once
 
 #include "gemm_core/numeric.cuh"
@@ -9,46 +9,51 @@ struct alignas(16) Chunk {
   gemm_core::u32 word[4];
 };
 
-// The unsigned integer of so many bytes.
+// The number of elements of T in a chunk.
+template <class T>
+constexpr int CHUNK_ELEMENTS = 16 / sizeof(T);
+
+// The unsigned integer of BYTES bytes.
 template <int BYTES>
-struct Piece;
+struct UnsignedOf;
 template <>
-struct Piece<2> {
+struct UnsignedOf<2> {
   using type = unsigned short;
 };
 template <>
-struct Piece<4> {
+struct UnsignedOf<4> {
   using type = unsigned int;
 };
 template <>
-struct Piece<8> {
+struct UnsignedOf<8> {
   using type = unsigned long long;
 };
 
-// Elements `first` .. of a row of k, zeros beyond. Rows start at multiples of BYTES, of which k
-// elements are a multiple too. WHOLE: the chunk ends before k.
-template <int BYTES, bool WHOLE, class T>
+// Loads the chunk that begins at element `first` of a row of k elements; elements past k are zeros.
+// LOAD_BYTES: the number of bytes of one load; every row starts at a multiple of it, and so does
+// its end. NO_TAIL: no chunk reaches past k.
+template <int LOAD_BYTES, bool NO_TAIL, class T>
 __device__ __forceinline__ Chunk load_chunk(const T* row, int first, int k) {
   Chunk chunk{};
-  if constexpr (BYTES == 16) {
-    if (WHOLE || first < k) {
-      const uint4 four = *reinterpret_cast<const uint4*>(row + first);
-      chunk = {four.x, four.y, four.z, four.w};
+  if constexpr (LOAD_BYTES == 16) {
+    if (NO_TAIL || first < k) {
+      const uint4 words = *reinterpret_cast<const uint4*>(row + first);
+      chunk = {words.x, words.y, words.z, words.w};
     }
   } else {
-    using P = typename Piece<BYTES>::type;
-    constexpr int each = BYTES / sizeof(T);
-    unsigned long long half[2] = {0, 0};
+    using Piece = typename UnsignedOf<LOAD_BYTES>::type;
+    constexpr int piece_elements = LOAD_BYTES / sizeof(T);
+    unsigned long long halves[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < 16 / BYTES; ++i) {
-      const int at = first + i * each;
+    for (int i = 0; i < 16 / LOAD_BYTES; ++i) {
+      const int element = first + i * piece_elements;
       const unsigned long long piece =
-          WHOLE || at < k ? *reinterpret_cast<const P*>(row + at) : P{0};
-      half[i * BYTES / 8] |= piece << (i * BYTES % 8 * 8);
+          NO_TAIL || element < k ? *reinterpret_cast<const Piece*>(row + element) : Piece{0};
+      halves[i * LOAD_BYTES / 8] |= piece << (i * LOAD_BYTES % 8 * 8);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      chunk.word[i] = static_cast<gemm_core::u32>(half[i / 2] >> (i % 2 * 32));
+      chunk.word[i] = static_cast<gemm_core::u32>(halves[i / 2] >> (i % 2 * 32));
   }
   return chunk;
 }

@@ -6,10 +6,11 @@
 
 namespace sddmm {
 
-// Returns the last row of low .. high that begins at or before nonzero i. The lanes of a warp search
-// together: each step narrows the range to a 128th.
+// Returns the last row of low .. high that begins at or before nonzero i. The lanes of a warp
+// search together: each step narrows the range to a 128th.
 template <class IndexType>
-__device__ __forceinline__ int find_row(const IndexType* crow, int low, int high, gemm_core::i64 i) {
+__device__ __forceinline__ int find_row(const IndexType* crow, int low, int high,
+                                        gemm_core::i64 i) {
   using gemm_core::i64;
   constexpr int PROBES = 4;  // the number of loads of a lane that are in flight together
   while (low < high) {

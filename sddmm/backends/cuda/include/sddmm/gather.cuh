@@ -1,134 +1,155 @@
-// Sums of consecutive nonzeros by one warp, whatever their rows and columns.
+// Dot products of consecutive nonzeros by one warp, whatever their rows and columns.
 #pragma once
 
 #include "sddmm/row_dot.cuh"
 
 namespace sddmm {
 
-// Rows of an operand in global memory, `pitch` elements apart. BYTES, WHOLE: see load_chunk. NEAR:
-// whether rows lie in shared memory. GUARDED: whether a chunk may be in part beyond a row's end.
-template <class T, int BYTES, bool WHOLE>
+// Rows of an operand in global memory, `pitch` elements apart. LOAD_BYTES, NO_TAIL: see load_chunk.
+// IN_SHARED: whether the rows are in shared memory. HAS_TAIL: whether a chunk may reach past a
+// row's end.
+template <class T, int LOAD_BYTES, bool NO_TAIL>
 struct GlobalRows {
   const T* first;
   i64 pitch;
   int k;
 
-  static constexpr bool NEAR = false, GUARDED = !WHOLE;
+  static constexpr bool IN_SHARED = false, HAS_TAIL = !NO_TAIL;
   struct Row {
-    const T* at;
+    const T* elements;
     int k;
-    // Elements 16 / sizeof(T) * chunk and on.
     __device__ __forceinline__ Chunk load(int chunk) const {
-      return load_chunk<BYTES, WHOLE>(at, chunk * static_cast<int>(16 / sizeof(T)), k);
+      return load_chunk<LOAD_BYTES, NO_TAIL>(elements, chunk * static_cast<int>(16 / sizeof(T)), k);
     }
   };
   __device__ __forceinline__ Row row(int i) const { return {first + i * pitch, k}; }
 };
 
-// The nonzeros begin .. end, 8 * BATCHES at a time. (rows[i], cols[i]) is the position of nonzero i,
-// whose rows come from rows_a and rows_b, and order[i], or i if order is null, where its sum is
-// stored. Rows of k elements go through registers in passes of SEGMENTS times 64 bytes; SINGLE: in
-// one. TURNED: odd nonzeros take each two segments in turned order, so that rows in shared memory,
-// two of which are read at once, lie in different banks.
-template <class T, int BATCHES, int SEGMENTS, bool SINGLE, bool TURNED, class RowsA, class RowsB,
-          class Store>
+// The number of bytes of a row that the lanes of a nonzero load at once, a chunk each.
+constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
+
+// Calls store(position, sum) for each nonzero begin .. end - 1, GROUP of them at a time. Nonzero i
+// is at (rows[i], cols[i]), its rows are rows_a.row(rows[i]) and rows_b.row(cols[i]), and its
+// position is perm[i], or i if perm is null.
+//
+// BATCHES: the number of batches in a group. LOADS_PER_PASS: the number of chunks of a row that a
+// lane loads at once; longer rows take several passes. ONE_PASS: whether no row does. SWIZZLED: odd
+// nonzeros load the two chunks of each pair in the opposite order. Shared memory serves two rows at
+// once; they so fall into different banks.
+template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, bool SWIZZLED, class RowsA,
+          class RowsB, class Store>
 __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const int* rows,
-                                       const int* cols, const int* order, i64 begin, i64 end,
+                                       const int* cols, const int* perm, i64 begin, i64 end,
                                        int k_passes, const Store& store) {
-  constexpr int GROUP = 8 * BATCHES;
-  constexpr u32 ALL = 0xffffffff;
-  static_assert(!TURNED || SEGMENTS % 2 == 0, "segments take turns in pairs");
+  constexpr int GROUP = BATCH_NONZEROS * BATCHES;
+  static_assert(!SWIZZLED || LOADS_PER_PASS % 2 == 0, "chunks are swizzled in pairs");
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int turn = TURNED ? g % 2 : 0;
-  const int passes = SINGLE ? 1 : k_passes;
-  // Beyond the end: the last nonzero again, which costs no memory traffic and is not stored.
-  auto index = [&](const int* indices, i64 p) {
-    const i64 i = p + lane % GROUP;
+  const int swizzle = SWIZZLED ? g % 2 : 0;
+  const int passes = ONE_PASS ? 1 : k_passes;
+
+  // Past the end the last nonzero is loaded again: it costs no memory traffic and is not stored.
+  auto load_index = [&](const int* indices, i64 group) {
+    const i64 i = group + lane % GROUP;
     return indices[i < end ? i : end - 1];
   };
-  int row = index(rows, begin), col = index(cols, begin);
-  int place = order == nullptr ? 0 : index(order, begin);
-  Chunk kept[SEGMENTS];  // the row of A of the group before, if it had one
-  int kept_row = -1;
-  for (i64 p = begin; p < end; p += GROUP) {
-    const int own_row = row, own_col = col;
-    auto row_of_b = [&](int j) { return rows_b.row(__shfl_sync(ALL, own_col, 8 * j + g)); };
+  int row = load_index(rows, begin), col = load_index(cols, begin);
+  int position = perm == nullptr ? 0 : load_index(perm, begin);
+  // The row of A that the last group used, if all its nonzeros were of one row.
+  Chunk cached_a[LOADS_PER_PASS];
+  int cached_row = -1;
+
+  for (i64 group = begin; group < end; group += GROUP) {
+    const int group_row = row, group_col = col;
+    auto row_of_b = [&](int j) {
+      return rows_b.row(__shfl_sync(FULL_MASK, group_col, BATCH_NONZEROS * j + g));
+    };
     typename RowsB::Row b_row[BATCHES];
-    // Early, but for rows of several passes, which leave no registers for it.
-    if constexpr (SINGLE)
+    // Rows of several passes leave no registers for the addresses this early.
+    if constexpr (ONE_PASS)
 #pragma unroll
       for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
-    const int first_row = __shfl_sync(ALL, row, 0);
-    const bool one_row = __all_sync(ALL, row == first_row);
-    const i64 own_place = order == nullptr ? p + lane : place;
-    if (p + GROUP < end) {
-      row = index(rows, p + GROUP), col = index(cols, p + GROUP);
-      if (order != nullptr) place = index(order, p + GROUP);
+    const int first_row = __shfl_sync(FULL_MASK, row, 0);
+    const bool same_row = __all_sync(FULL_MASK, row == first_row);
+    const i64 group_position = perm == nullptr ? group + lane : position;
+
+    // Prefetch the indices of the next group.
+    if (group + GROUP < end) {
+      row = load_index(rows, group + GROUP), col = load_index(cols, group + GROUP);
+      if (perm != nullptr) position = load_index(perm, group + GROUP);
     }
+
     RowDot<T, BATCHES> dot;
-    if (one_row) {
+    if (same_row) {
       const typename RowsA::Row a_row = rows_a.row(first_row);
-      if constexpr (!SINGLE)
+      if constexpr (!ONE_PASS)
 #pragma unroll
         for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
       for (int pass = 0; pass < passes; ++pass) {
-        const int chunk = pass * SEGMENTS * 4 + t;
-        auto keep_row = [&] {
-          if (SINGLE && kept_row == first_row) return;
+        const int chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
+        auto load_a = [&] {
+          if (ONE_PASS && cached_row == first_row) return;
 #pragma unroll
-          for (int s = 0; s < SEGMENTS; ++s) kept[s] = a_row.load(chunk + 4 * (s ^ turn));
+          for (int s = 0; s < LOADS_PER_PASS; ++s)
+            cached_a[s] = a_row.load(chunk + LANES_PER_NONZERO * (s ^ swizzle));
         };
-        // Before the rows of B or after them: as the compiler has enough registers for.
-        constexpr bool FIRST = RowsA::GUARDED || sizeof(T) > 2;
-        if constexpr (FIRST) keep_row();
-        Chunk b[SEGMENTS][BATCHES];
+        // Before the rows of B or after them, as the compiler has registers for.
+        constexpr bool A_FIRST = RowsA::HAS_TAIL || sizeof(T) > 2;
+        if constexpr (A_FIRST) load_a();
+        Chunk b[LOADS_PER_PASS][BATCHES];
 #pragma unroll
-        for (int s = 0; s < SEGMENTS; ++s)
+        for (int s = 0; s < LOADS_PER_PASS; ++s)
 #pragma unroll
-          for (int j = 0; j < BATCHES; ++j) b[s][j] = b_row[j].load(chunk + 4 * (s ^ turn));
-        if constexpr (!FIRST) keep_row();
+          for (int j = 0; j < BATCHES; ++j)
+            b[s][j] = b_row[j].load(chunk + LANES_PER_NONZERO * (s ^ swizzle));
+        if constexpr (!A_FIRST) load_a();
 #pragma unroll
-        for (int s = 0; s < SEGMENTS; ++s) dot.add_shared(b[s], kept[s]);
+        for (int s = 0; s < LOADS_PER_PASS; ++s) dot.add_shared(b[s], cached_a[s]);
       }
-      kept_row = first_row;
+      cached_row = first_row;
     } else {
-      // As many loads from global memory in flight as above, or as registers allow.
-      constexpr int EACH = SEGMENTS == 1 || (RowsB::NEAR && SINGLE) ? BATCHES : BATCHES / 2;
+      // The number of batches whose loads are in flight together: as many bytes of global memory as
+      // above, or as registers allow.
+      constexpr int BATCHES_IN_FLIGHT =
+          LOADS_PER_PASS == 1 || (RowsB::IN_SHARED && ONE_PASS) ? BATCHES : BATCHES / 2;
 #pragma unroll
-      for (int first = 0; first < BATCHES; first += EACH) {
-        typename RowsA::Row a_row[EACH];
+      for (int first = 0; first < BATCHES; first += BATCHES_IN_FLIGHT) {
+        typename RowsA::Row a_row[BATCHES_IN_FLIGHT];
 #pragma unroll
-        for (int j = 0; j < EACH; ++j) {
-          a_row[j] = rows_a.row(__shfl_sync(ALL, own_row, 8 * (first + j) + g));
-          if constexpr (!SINGLE) b_row[first + j] = row_of_b(first + j);
+        for (int j = 0; j < BATCHES_IN_FLIGHT; ++j) {
+          a_row[j] =
+              rows_a.row(__shfl_sync(FULL_MASK, group_row, BATCH_NONZEROS * (first + j) + g));
+          if constexpr (!ONE_PASS) b_row[first + j] = row_of_b(first + j);
         }
         for (int pass = 0; pass < passes; ++pass) {
-          const int chunk = pass * SEGMENTS * 4 + t;
-          Chunk a[EACH][SEGMENTS], b[EACH][SEGMENTS];
+          const int chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
+          Chunk a[BATCHES_IN_FLIGHT][LOADS_PER_PASS], b[BATCHES_IN_FLIGHT][LOADS_PER_PASS];
 #pragma unroll
-          for (int j = 0; j < EACH; ++j)
+          for (int j = 0; j < BATCHES_IN_FLIGHT; ++j)
 #pragma unroll
-            for (int s = 0; s < SEGMENTS; ++s) {
-              b[j][s] = b_row[first + j].load(chunk + 4 * (s ^ turn));
-              a[j][s] = a_row[j].load(chunk + 4 * (s ^ turn));
+            for (int s = 0; s < LOADS_PER_PASS; ++s) {
+              b[j][s] = b_row[first + j].load(chunk + LANES_PER_NONZERO * (s ^ swizzle));
+              a[j][s] = a_row[j].load(chunk + LANES_PER_NONZERO * (s ^ swizzle));
             }
 #pragma unroll
-          for (int j = 0; j < EACH; ++j) dot.add(first + j, b[j], a[j]);
+          for (int j = 0; j < BATCHES_IN_FLIGHT; ++j) dot.add(first + j, b[j], a[j]);
         }
       }
-      // The next group's row is another one, unless rows are unsorted; so no register keeps it.
-      kept_row = -1;
+      // Unless rows are unsorted the next group has another row, so no registers keep this one.
+      cached_row = -1;
 #pragma unroll
-      for (int s = 0; s < SEGMENTS; ++s) kept[s] = {};
+      for (int s = 0; s < LOADS_PER_PASS; ++s) cached_a[s] = {};
     }
+
+    // Reduce, then give lane l the sum of nonzero l of the group.
     dot.finish();
-    Sum<T> mine = 0;
+    Sum<T> own_sum = 0;
 #pragma unroll
     for (int j = 0; j < BATCHES; ++j) {
-      const Sum<T> sum = __shfl_sync(ALL, dot.sum(j), RowDot<T, BATCHES>::holder(lane % 8));
-      if (lane / 8 == j) mine = sum;
+      const Sum<T> sum =
+          __shfl_sync(FULL_MASK, dot.sum(j), RowDot<T, BATCHES>::owner_lane(lane % 8));
+      if (lane / 8 == j) own_sum = sum;
     }
-    if (lane < GROUP && p + lane < end) store(own_place, mine);
+    if (lane < GROUP && group + lane < end) store(group_position, own_sum);
   }
 }
 

@@ -1,23 +1,29 @@
-// Dot products of rows by a warp, 16 bytes at a time: lanes 4 g .. 4 g + 3 have the rows of nonzero g.
+// Dot products of rows by a warp, one chunk at a time: lanes 4 g .. 4 g + 3 hold the two rows of
+// nonzero g.
 #pragma once
 
 #include "gemm_core/ptx/mma.cuh"
 #include "sddmm/chunk.cuh"
 #include "sddmm/value.cuh"
+#include "sddmm/warp.cuh"
 
 namespace sddmm {
 
-// Sums of BATCHES batches of eight nonzeros. The four lanes of a nonzero hand in chunks of its row of
-// A and its row of B, the same elements of both, in any order. `add_shared`: all have the same row of
-// A; `add`: those of batch j have rows of their own, COUNT chunks of them. After `finish`, lane
-// `holder(g)` has the sum of nonzero g of batch j.
+// The number of lanes that share the rows of a nonzero, and of nonzeros that a warp so works on at
+// once: a batch.
+constexpr int LANES_PER_NONZERO = 4, BATCH_NONZEROS = 8;
+
+// Sums of BATCHES batches. The four lanes of a nonzero pass chunks of its row of A and of its row
+// of B: the same elements of both, in any order. `add_shared`: all nonzeros of all batches have the
+// same row of A. `add`: the nonzeros of batch j have rows of their own, COUNT chunks of each. After
+// `finish`, lane `owner_lane(g)` holds the sum of nonzero g of each batch.
 //
-// Numbers of 16 bits go through mma.m16n8k16. Lane 4 g + t gives row g of either operand, four of its
-// k: which ones does not matter as long as both agree, so that a plain 16-byte load feeds two
-// instructions without a shuffle. The sums wanted are the diagonal of the product.
+// Elements of 16 bits go through mma.m16n8k16. Lane 4 g + t passes row g of either operand, four of
+// its k. Which k does not matter as long as both operands agree, so a plain 16-byte load feeds two
+// instructions without a shuffle. The sums of the nonzeros are the diagonal of the product.
 template <class T, int BATCHES>
 struct RowDot {
-  static_assert(sizeof(T) == 2 && BATCHES % 2 == 0, "");
+  static_assert(sizeof(T) == 2 && BATCHES % 2 == 0, "a product of 16 rows takes two batches");
   float sums[BATCHES / 2][4] = {};
 
   __device__ __forceinline__ void add_shared(const Chunk (&b)[BATCHES], const Chunk& a) {
@@ -31,10 +37,10 @@ struct RowDot {
       }
   }
 
-  // A chunk is an operand as it lies: its words 0 and 2 are rows 0 .. 7, words 1 and 3 rows 8 .. 15.
-  // The one product adds up words 0 and 2 in its upper half, the other words 1 and 3 in its lower one;
-  // the other halves are dropped. So no operand is filled up with zeros or with rows of another batch,
-  // whose infinities would turn sums of this one into NaN.
+  // A chunk is passed as the 16-row operand unchanged: its words 0 and 2 are rows 0 .. 7, words 1
+  // and 3 rows 8 .. 15. One product sums words 0 and 2 in its upper half, the other words 1 and 3
+  // in its lower half; the other halves are dropped. So no operand is padded with zeros or with
+  // rows of another batch, whose infinities would turn sums of this batch into NaN.
   template <int COUNT>
   __device__ __forceinline__ void add(int j, const Chunk (&b)[COUNT], const Chunk (&a)[COUNT]) {
     float(&pair)[4] = sums[j / 2];
@@ -49,15 +55,15 @@ struct RowDot {
   }
 
   __device__ __forceinline__ void finish() {}
-  static __device__ __forceinline__ int holder(int g) { return 4 * g + g / 2; }
-  // In a holder: of its nonzero of batch j.
+  static __device__ __forceinline__ int owner_lane(int g) { return 4 * g + g / 2; }
+  // In an owner lane: the sum of its nonzero of batch j.
   __device__ __forceinline__ float sum(int j) const {
     const float* pair = sums[j / 2] + j % 2 * 2;
     return threadIdx.x / 4 % 2 ? pair[1] : pair[0];
   }
 };
 
-// Floats and doubles by ordinary multiply-adds.
+// The same for floats and doubles, by ordinary multiply-adds.
 template <class T, int BATCHES>
 struct ScalarDot {
   T sums[BATCHES] = {};
@@ -71,20 +77,21 @@ struct ScalarDot {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) multiply(sums[j], b[i], a[i]);
   }
+  // Reduces over the four lanes of each nonzero.
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int j = 0; j < BATCHES; ++j)
 #pragma unroll
-      for (int apart = 1; apart < 4; apart *= 2)
-        sums[j] += __shfl_xor_sync(0xffffffff, sums[j], apart);
+      for (int distance = 1; distance < LANES_PER_NONZERO; distance *= 2)
+        sums[j] += __shfl_xor_sync(FULL_MASK, sums[j], distance);
   }
-  static __device__ __forceinline__ int holder(int g) { return 4 * g; }
+  static __device__ __forceinline__ int owner_lane(int g) { return LANES_PER_NONZERO * g; }
   __device__ __forceinline__ T sum(int j) const { return sums[j]; }
 
  private:
   static __device__ __forceinline__ void multiply(T& sum, const Chunk& b, const Chunk& a) {
 #pragma unroll
-    for (int i = 0; i < 16 / sizeof(T); ++i) sum += element(a, i) * element(b, i);
+    for (int i = 0; i < CHUNK_ELEMENTS<T>; ++i) sum += element(a, i) * element(b, i);
   }
   static __device__ __forceinline__ T element(const Chunk& chunk, int i) {
     if constexpr (sizeof(T) == 4) {

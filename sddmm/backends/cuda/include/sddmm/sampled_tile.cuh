@@ -40,8 +40,8 @@ struct SampledTile {
     }
   };
 
-  // Columns, from n0 on, of a thread's first DEPTH nonzeros in each of its rows: asked for before the
-  // sums are there, as memory takes its time.
+  // Columns, from n0 on, of a thread's first DEPTH nonzeros in each of its rows: asked for before
+  // the sums are there, as memory takes its time.
   template <int DEPTH>
   struct Columns {
     Rows rows;
@@ -67,8 +67,8 @@ struct SampledTile {
     }
   };
 
-  // store(nonzero, sum) for the nonzeros in columns left .. left + BN of what `columns` knows, by all
-  // threads, whose sums are in place. All are read before the first is stored.
+  // store(nonzero, sum) for the nonzeros in columns left .. left + BN of what `columns` knows, by
+  // all threads, whose sums are in place. All are read before the first is stored.
   template <int DEPTH, class Store>
   __device__ __forceinline__ void sample(const Columns<DEPTH>& columns, int left,
                                          const Store& store) const {

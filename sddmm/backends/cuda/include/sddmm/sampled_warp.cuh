@@ -1,5 +1,5 @@
-// The epilogue of wgmma's sums, of which only the sampled entries are wanted. Each warp takes its own 16
-// rows apart, so that no warp waits for another.
+// The epilogue of wgmma's sums, of which only the sampled entries are wanted. Each warp takes its
+// own 16 rows apart, so that no warp waits for another.
 #pragma once
 
 #include "gemm_core/fragment.cuh"
@@ -7,26 +7,26 @@
 
 namespace sddmm {
 
-// 16 rows of COLUMNS columns, PART of them at a time in shared memory, as STAGED. Eight lanes sample a
-// row, each of them four rows; it knows DEPTH nonzeros of each early. ROW_BYTES: what shared memory has
-// for a row, 256 or 176.
+// 16 rows of COLUMNS columns, PART of them at a time in shared memory, as STAGED. Eight lanes
+// sample a row, each of them four rows; it knows DEPTH nonzeros of each early. ROW_BYTES: what
+// shared memory has for a row, 256 or 176.
 template <class STAGED, int COLUMNS, int DEPTH, int ROW_BYTES>
 struct SampledWarp {
-  // Rows 256 bytes apart lie in the same banks, so their columns are XORed with the row, by eights. Those
-  // 160 or 176 bytes apart lie in different banks by themselves.
+  // Rows 256 bytes apart lie in the same banks, so their columns are XORed with the row, by eights.
+  // Those 160 or 176 bytes apart lie in different banks by themselves.
   static constexpr bool XORED = ROW_BYTES == 256;
   static constexpr int PART = (XORED ? 256 : sizeof(STAGED) == 4 ? 160 : 176) / sizeof(STAGED);
   static constexpr int BYTES = 16 * ROW_BYTES;  // of shared memory, a warp
   static constexpr int LANES = 8, ROWS = 4;     // lanes that share a row; rows of a lane
   static_assert(COLUMNS % 8 == 0 && (XORED || ROW_BYTES == 176), "");
 
-  // What is known of the nonzeros of a lane's rows before the sums are there, as memory takes its time:
-  // where those of each row begin and end, and the columns of the first of them, else -1.
+  // What is known of the nonzeros of a lane's rows before the sums are there, as memory takes its
+  // time: where those of each row begin and end, and the columns of the first of them, else -1.
   struct Nonzeros {
     int begin[ROWS], end[ROWS], columns[ROWS][DEPTH];
 
-    // from: where those of the warp's 16 rows begin, by_row apart, each followed by its end; null if
-    // there are none.
+    // from: where those of the warp's 16 rows begin, by_row apart, each followed by its end; null
+    // if there are none.
     __device__ __forceinline__ void find(const int* from, int by_row) {
 #pragma unroll
       for (int h = 0; h < ROWS; ++h) {
@@ -47,8 +47,9 @@ struct SampledWarp {
     __device__ __forceinline__ bool has(int h, int d) const { return at(h, d) < end[h]; }
   };
 
-  // store(nonzero, scale * sum) for all nonzeros of the warp's rows, whose columns, in `cols`, ascend
-  // from n0. sums: as in fragment.cuh: wgmma_d. By a whole warp; `staged` has BYTES of its own.
+  // store(nonzero, scale * sum) for all nonzeros of the warp's rows, whose columns, in `cols`,
+  // ascend from n0. sums: as in fragment.cuh: wgmma_d. By a whole warp; `staged` has BYTES of its
+  // own.
   template <class Store>
   static __device__ __forceinline__ void sample(const float (&sums)[COLUMNS / 2], float scale,
                                                 const Nonzeros& nonzeros, const int* cols, int n0,

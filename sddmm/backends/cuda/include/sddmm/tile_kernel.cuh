@@ -6,8 +6,8 @@
 
 namespace sddmm {
 
-// Parameters of every tile kernel. a, (m, k), and b, (n, k). tiles: (row, column), in tiles, of each
-// that is computed, (tile_count,), and where each of its rows' nonzeros lie among cols.
+// Parameters of every tile kernel. a, (m, k), and b, (n, k). tiles: (row, column), in tiles, of
+// each that is computed, (tile_count,), and where each of its rows' nonzeros lie among cols.
 template <class T, class OUT>
 struct TileArguments {
   const T *a, *b, *values;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void sampled_tile(const TileArguments<T, OUT>& p, uns
   put(acc, sums);
   __syncthreads();
   const Result<T, OUT> result{p.out + head * p.head_out, p.values, static_cast<float>(p.alpha)};
-  result.in_order(p.order, [&](const auto& store) { sums.sample(columns, 0, store); });
+  result.permuted(p.order, [&](const auto& store) { sums.sample(columns, 0, store); });
 }
 
 }  // namespace sddmm

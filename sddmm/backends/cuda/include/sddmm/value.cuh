@@ -1,4 +1,4 @@
-// What sums are kept in, and how one becomes a value of the result.
+// The type that products are summed in, and the conversion of a sum to a stored value.
 #pragma once
 
 #include "gemm_core/numeric.cuh"
@@ -12,10 +12,11 @@ using gemm_core::Numeric;
 using gemm_core::u32;
 using gemm_core::u16;
 
-// Of products of T: double for double, else float.
+// The type of sums of products of T: double for double, else float.
 template <class T>
 using Sum = typename gemm_core::Select<sizeof(T) == 8, double, float>::type;
 
+// x in the type of its sums.
 template <class T>
 __device__ __forceinline__ Sum<T> widened(T x) {
   return Numeric<T>::to_float(x);
@@ -25,7 +26,7 @@ __device__ __forceinline__ double widened(double x) {
   return x;
 }
 
-// A sum, float or double, as a value of the result; never through double where neither is.
+// Converts a float or a double to OUT; never through double where neither type is double.
 template <class OUT>
 struct Narrow {
   template <class S>
@@ -38,29 +39,29 @@ struct Narrow<double> {
   static __device__ __forceinline__ double from(double x) { return x; }
 };
 
-// Where results go: out[at] = alpha * sum * values[at], `at` the nonzero's place in the caller's
-// order. values: null for none.
+// The output of a kernel: out[i] = alpha * sum * values[i], where i is the position of a nonzero in
+// the caller's order, and values are ones if null.
 template <class T, class OUT>
 struct Result {
   OUT* out;
   const T* values;
   Sum<T> alpha;
 
-  __device__ __forceinline__ void store(i64 at, Sum<T> sum) const {
+  __device__ __forceinline__ void store(i64 position, Sum<T> sum) const {
     sum *= alpha;
-    if (values != nullptr) sum *= widened(values[at]);
-    out[at] = Narrow<OUT>::from(sum);
+    if (values != nullptr) sum *= widened(values[position]);
+    out[position] = Narrow<OUT>::from(sum);
   }
 
-  // Calls each(store), where store(nonzero, sum) takes nonzeros in an order whose places in the
-  // caller's `order` has; the common case, no order and no values, without a branch.
-  template <class Each>
-  __device__ __forceinline__ void in_order(const int* order, const Each& each) const {
-    if (order == nullptr && values == nullptr) {
-      each([&](int nonzero, Sum<T> sum) { out[nonzero] = Narrow<OUT>::from(sum * alpha); });
+  // Calls store_all(store), where store(nonzero, sum) stores at position perm[nonzero]. The common
+  // case, neither perm nor values, has a store of its own without branches.
+  template <class StoreAll>
+  __device__ __forceinline__ void permuted(const int* perm, const StoreAll& store_all) const {
+    if (perm == nullptr && values == nullptr) {
+      store_all([&](int nonzero, Sum<T> sum) { out[nonzero] = Narrow<OUT>::from(sum * alpha); });
     } else {
-      each([&](int nonzero, Sum<T> sum) {
-        store(order == nullptr ? nonzero : order[nonzero], sum);
+      store_all([&](int nonzero, Sum<T> sum) {
+        store(perm == nullptr ? nonzero : perm[nonzero], sum);
       });
     }
   }

@@ -25,7 +25,8 @@ __device__ __forceinline__ int run_length(int key) {
   return !first || key < 0 ? 0 : (later_runs == 0 ? 32 : __ffs(later_runs) - 1) - lane;
 }
 
-// entries[after + 1 .. last] = value, for each lane's own range. All lanes fill a long range together.
+// entries[after + 1 .. last] = value, for each lane's own range. All lanes fill a long range
+// together.
 __device__ __forceinline__ void fill(int* entries, int after, int last, int value) {
   constexpr int SHORT = 8;  // the number of entries up to which a lane fills its range alone
   const int lane = threadIdx.x % 32;

@@ -38,11 +38,11 @@ class Arguments(ctypes.Structure):
     """Of row_gather.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("a", "b", "values", "before", "out")),
-        *((name, POINTER) for name in ("rows", "cols", "order")),
-        *((name, LONG) for name in ("count", "pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
-        ("chunks", LONG),
-        *((name, INT) for name in ("chunk", "heads", "k")),
+        *((name, POINTER) for name in ("a", "b", "values", "partial_sums", "out")),
+        *((name, POINTER) for name in ("rows", "cols", "perm")),
+        *((name, LONG) for name in ("nnz", "pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
+        ("warps_per_head", LONG),
+        *((name, INT) for name in ("nnz_per_warp", "heads", "k")),
         ("alpha", DOUBLE),
     ]
 
@@ -74,11 +74,11 @@ def shape_of(problem: Problem, step: int) -> dict[str, int | bool]:
     # Nonzeros at a time, by eights: as many as registers hold.
     four = step == 16 and segments <= (4 if DTYPES[problem.dtype].is_half else 2)
     return {
-        "BYTES": step,
-        "SEGMENTS": segments,
+        "LOAD_BYTES": step,
+        "PASS_BYTES": per_pass,
         "BATCHES": 4 if four else 2,
-        "SINGLE": row_bytes <= per_pass,
-        "WHOLE": step == 16 and row_bytes > 0 and row_bytes % per_pass == 0,
+        "ONE_PASS": row_bytes <= per_pass,
+        "NO_TAIL": step == 16 and row_bytes > 0 and row_bytes % per_pass == 0,
     }
 
 
@@ -102,8 +102,7 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         shape = shape_of(part, step)
         # Pieces of few bytes want more registers.
         blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
-        threads = {"THREADS": spec.threads, "MIN_BLOCKS": blocks_per_sm}
-        made = macros({**types(part), **shape, **threads})
+        made = macros({**types(part), **shape, "MIN_BLOCKS": blocks_per_sm})
         kernel = loader.runtime.load_kernel(spec, made, Arguments, device.index)
         chunk = chunk_of(part, count, device, 8 * int(shape["BATCHES"]))
         chunks = -(-count // chunk)
@@ -119,8 +118,9 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         kernel, blocks, chunk, chunks = kernels[kind]
         return bound(kernel, blocks, {
             **placed(a, b_t), "rows": rows.data_ptr(), "cols": cols.data_ptr(),
-            "order": address(order), "count": count, "head_out": problem.nnz, "chunks": chunks,
-            "chunk": chunk, "heads": heads, "k": part.k, "alpha": 1.0,
+            "perm": address(order), "nnz": count, "head_out": problem.nnz,
+            "warps_per_head": chunks, "nnz_per_warp": chunk, "heads": heads, "k": part.k,
+            "alpha": 1.0,
         }, still_open)  # fmt: skip
 
     def bind(a: Tensor, b_t: Tensor) -> Bound:
@@ -130,11 +130,13 @@ def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Devi
         sums = problem._replace(k=width, out_dtype=DTYPES[problem.dtype].accumulator)
         last = (problem.k - 1) // width * width
         early = [
-            bind_part(a[..., at : at + width], b_t[..., at : at + width], sums, ("before", "out"))
+            bind_part(
+                a[..., at : at + width], b_t[..., at : at + width], sums, ("partial_sums", "out")
+            )
             for at in range(0, last, width)
         ]
         rest = problem._replace(k=problem.k - last)
-        final = bind_part(a[..., last:], b_t[..., last:], rest, ("before", *OPEN))
+        final = bind_part(a[..., last:], b_t[..., last:], rest, ("partial_sums", *OPEN))
 
         def launch(values: int, out: int, alpha: float) -> None:
             partial = _partial_sums(problem)  # of this run alone: others may be under way

@@ -1,41 +1,68 @@
-// SDDMM by gathering: a warp takes equally many nonzeros, loads their rows of A and of B by 16 bytes,
-// and keeps a row of A in registers while it stays the same. Any pattern, in any order, without
-// preparation. Limit: the bytes of B's rows, one row per nonzero, out of L2.
+// SDDMM by gathering: each warp takes equally many nonzeros, loads their rows of A and of B by 16
+// bytes a lane, and keeps a row of A in registers while it stays the same. Any pattern, in any
+// order, without preparation. Limit: the bytes of B's rows, one row per nonzero, out of L2.
+#include "gemm_core/parameters.cuh"
 #include "sddmm/gather.cuh"
 
 using namespace sddmm;
 
-using Element = SDDMM_ELEMENT;
-using Rows = GlobalRows<Element, SDDMM_BYTES, SDDMM_WHOLE>;
+// What row_gather/host.py chooses, by macro.
+struct Config {
+  // The types of the operands and of the output.
+  using Element = SDDMM_ELEMENT;
+  using Output = SDDMM_OUTPUT;
+  // The number of bytes of one load; all rows start and end at multiples of it: 2, 4, 8 or 16.
+  static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES;
+  // The number of bytes of a row that the four lanes of a nonzero load in one pass.
+  static constexpr int PASS_BYTES = SDDMM_PASS_BYTES;
+  // Whether one pass loads a whole row.
+  static constexpr bool ONE_PASS = SDDMM_ONE_PASS;
+  // Whether rows end where a pass ends, so that no load needs a guard.
+  static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
+  // The number of batches of eight nonzeros that a warp works on at once.
+  static constexpr int BATCHES = SDDMM_BATCHES;
+  // The number of threads of a block, and of blocks that the registers of a multiprocessor must
+  // hold.
+  static constexpr int THREADS = SDDMM_THREADS, MIN_BLOCKS = SDDMM_MIN_BLOCKS;
+};
+
+using Element = Config::Element;
+using Rows = GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
+constexpr int LOADS_PER_PASS = Config::PASS_BYTES / STEP_BYTES;
+static_assert(Config::PASS_BYTES % STEP_BYTES == 0, "every lane loads equally many chunks");
 
 struct Arguments {
   const Element *a, *b, *values;
-  const Sum<Element>* before;  // sums of earlier elements of k, laid out as out, or null
-  SDDMM_OUTPUT* out;
-  const int *rows, *cols, *order;
-  i64 count;               // nonzeros
-  i64 pitch_a, pitch_b;    // elements from row to row
-  i64 head_a, head_b, head_out;  // and from head to head
-  i64 chunks;              // warps a head,
-  int chunk;               // of so many nonzeros each
-  int heads, k;
+  // The sums over earlier slices of k, at the positions of `out`; null for the first slice.
+  const Sum<Element>* partial_sums;
+  Config::Output* out;
+  const int *rows, *cols, *perm;  // (nnz,); perm may be null
+  i64 nnz;
+  i64 pitch_a, pitch_b;          // elements from row to row
+  i64 head_a, head_b, head_out;  // elements from head to head
+  i64 warps_per_head;
+  int nnz_per_warp, heads, k;
   double alpha;
 };
+GEMM_CORE_CHECK_STRUCT(Arguments)
 
-extern "C" __global__ void __launch_bounds__(SDDMM_THREADS, SDDMM_MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
-  const i64 warp = static_cast<i64>(blockIdx.x) * (SDDMM_THREADS / 32) + threadIdx.x / 32;
-  const i64 head = warp / p.chunks, begin = (warp - head * p.chunks) * p.chunk;
+  // Which nonzeros of which head this warp computes.
+  const i64 warp = static_cast<i64>(blockIdx.x) * (Config::THREADS / 32) + threadIdx.x / 32;
+  const i64 head = warp / p.warps_per_head;
+  const i64 begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
   if (head >= p.heads) return;
-  const i64 end = begin + p.chunk < p.count ? begin + p.chunk : p.count;
-  const Result<Element, SDDMM_OUTPUT> result{p.out + head * p.head_out, p.values,
-                                             static_cast<Sum<Element>>(p.alpha)};
-  constexpr int pass = SDDMM_SEGMENTS * 64 / sizeof(Element);
-  gather<Element, SDDMM_BATCHES, SDDMM_SEGMENTS, SDDMM_SINGLE, false>(
+  const i64 end = begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz;
+
+  const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
+                                               static_cast<Sum<Element>>(p.alpha)};
+  constexpr int pass_elements = Config::PASS_BYTES / sizeof(Element);
+  gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, false>(
       Rows{p.a + head * p.head_a, p.pitch_a, p.k}, Rows{p.b + head * p.head_b, p.pitch_b, p.k},
-      p.rows, p.cols, p.order, begin, end, (p.k + pass - 1) / pass,
-      [&](i64 at, Sum<Element> sum) {
-        if (p.before != nullptr) sum += p.before[head * p.head_out + at];
-        result.store(at, sum);
+      p.rows, p.cols, p.perm, begin, end, (p.k + pass_elements - 1) / pass_elements,
+      [&](i64 position, Sum<Element> sum) {
+        if (p.partial_sums != nullptr) sum += p.partial_sums[head * p.head_out + position];
+        result.store(position, sum);
       });
 }

@@ -1,6 +1,6 @@
-// SDDMM by dense tiles: gemm_core's mma.sync main loop over the tiles that hold nonzeros, of which the
-// epilogue stores the sampled entries only. Limit: the tensor cores' rate for whole tiles, however few
-// of their entries are wanted.
+// SDDMM by dense tiles: gemm_core's mma.sync main loop over the tiles that hold nonzeros, of which
+// the epilogue stores the sampled entries only. Limit: the tensor cores' rate for whole tiles,
+// however few of their entries are wanted.
 #include "gemm_core/epilogue_dense.cuh"
 #include "gemm_core/mainloop_mma.cuh"
 #include "sddmm/tile_kernel.cuh"

@@ -10,8 +10,8 @@ using namespace sddmm;
 constexpr bool WEIGHTED = SDDMM_WEIGHTED;  // by values
 
 using Mainloop = gemm_core::MainloopWgmma<SDDMM_ELEMENT, SDDMM_BLOCK_M, SDDMM_BLOCK_N, SDDMM_STAGES>;
-// What is stored as it is may be rounded before it is taken apart, which halves the work; a double is
-// made of a float in the end.
+// What is stored as it is may be rounded before it is taken apart, which halves the work; a double
+// is made of a float in the end.
 using Staged = gemm_core::Select<WEIGHTED || sizeof(SDDMM_OUTPUT) == 8, float, SDDMM_OUTPUT>::type;
 using Warp = SampledWarp<Staged, Mainloop::BN, SDDMM_DEPTH, SDDMM_ROW_BYTES>;
 

@@ -1,6 +1,6 @@
-// SDDMM by WMMA tiles: as tile_mma, on gemm_core's WMMA main loop, whose fragments' layout tells where
-// a sum lies. The published SDDMM log's way, with tiles of many warps. Limit: as tile_mma, and padded
-// shared memory.
+// SDDMM by WMMA tiles: as tile_mma, on gemm_core's WMMA main loop, whose fragments' layout tells
+// where a sum lies. The published SDDMM log's way, with tiles of many warps. Limit: as tile_mma,
+// and padded shared memory.
 #include "gemm_core/epilogue_dense.cuh"
 #include "gemm_core/mainloop_wmma.cuh"
 #include "sddmm/tile_kernel.cuh"

@@ -28,10 +28,11 @@ class Arguments(ctypes.Structure):
     """Of windows.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("a", "b", "values", "out", "rows", "slots", "order")),
-        ("starts", POINTER),
+        *((name, POINTER) for name in ("a", "b", "values", "out", "rows", "slots", "perm")),
+        ("window_offsets", POINTER),
         *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
-        *((name, INT) for name in ("count", "chunks", "chunk", "windows", "width", "n", "k")),
+        *((name, INT) for name in ("nnz", "blocks_per_head", "nnz_per_block")),
+        *((name, INT) for name in ("window_count", "window_width", "n", "k")),
         ("alpha", DOUBLE),
     ]
 
@@ -54,14 +55,14 @@ def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device
         step = alignment(a, b_t, row_bytes)
         kernel = kernels.get(step)
         if kernel is None:
-            made = macros({**types(problem), **shape_of(problem, step), "THREADS": spec.threads})
+            made = macros({**types(problem), **shape_of(problem, step)})
             kernel = kernels[step] = loader.runtime.load_kernel(spec, made, Arguments, device.index)
         return bound(kernel, chunks * heads, {
             **placed(a, b_t), "rows": work.rows.data_ptr(), "slots": work.slots.data_ptr(),
-            "order": work.order.data_ptr(), "starts": work.starts.data_ptr(),
-            "head_out": problem.nnz, "count": count, "chunks": chunks, "chunk": chunk,
-            "windows": work.starts.numel() - 1, "width": work.width, "n": problem.n,
-            "k": problem.k,
+            "perm": work.order.data_ptr(), "window_offsets": work.starts.data_ptr(),
+            "head_out": problem.nnz, "nnz": count, "blocks_per_head": chunks,
+            "nnz_per_block": chunk, "window_count": work.starts.numel() - 1,
+            "window_width": work.width, "n": problem.n, "k": problem.k,
         })  # fmt: skip
 
     return Launch(bind, rows_are_contiguous)
