@@ -15,6 +15,10 @@ from tests.conftest import ROOT
 README = (ROOT / "README.md").read_text()
 
 
+def run_python(program: str) -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, check=True)
+
+
 def test_the_first_example_runs() -> None:
     (example, *_) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     small = example.replace("100_000, 3_000_000", "1_000, 3_000")
@@ -24,7 +28,26 @@ def test_the_first_example_runs() -> None:
         "\nexpected = (q[target].double() * k[source].double()).sum(1)"
         "\ntorch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-4)"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", small + check], cwd=ROOT, check=True)
+    run_python(small + check)
+
+
+def test_the_examples_of_use_run() -> None:
+    use = README.partition("## Use\n")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```python\n(.*?)```", use, re.DOTALL)
+    operands = """
+import torch
+heads, m, n, d = 2, 30, 20, 64
+S = (torch.rand(m, n) < 0.3).float().to_sparse_csr()
+crow_indices, col_indices = S.crow_indices(), S.col_indices()
+a, b = torch.randn(m, d), torch.randn(d, n)
+q, k, v = (torch.randn(heads, rows, d) for rows in (m, n, n))
+"""
+    check = """
+dense = torch.zeros(m, n).masked_scatter_(S.to_dense() > 0, values)
+torch.testing.assert_close(dense, (a @ b) * S.to_dense(), rtol=1e-4, atol=1e-4)
+assert out.shape == (heads, m, d)
+"""
+    run_python(operands + example + check)
 
 
 def test_every_gemm_kernel_belongs_to_a_section_of_the_ladder_and_has_records() -> None:
@@ -39,11 +62,21 @@ def test_every_gemm_kernel_belongs_to_a_section_of_the_ladder_and_has_records() 
         assert f"| {name} " in measured, name
 
 
-def test_every_file_it_links_to_exists() -> None:
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_file_and_heading_it_links_to_exists() -> None:
     for page in (ROOT / name for name in PAGES):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if "://" not in target:
-                assert (page.parent / target).exists(), target
+        for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
+            if "://" in target:
+                continue
+            linked = page.parent / target if target else page
+            assert linked.exists(), target
+            if anchor:
+                assert anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
 
 
 def test_every_method_is_described() -> None:
