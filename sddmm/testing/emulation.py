@@ -18,6 +18,7 @@ from gemm_core.emulation.kernel import (
     tensor_map,
 )
 from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import Parameters
 from sddmm.backends.base import select_backend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec
@@ -33,17 +34,19 @@ H200 = Device(
 
 
 @contextlib.contextmanager
-def emulated_gpu(device: Device = H200) -> Iterator[None]:
+def emulated_gpu(device: Device = H200) -> Iterator[list[str]]:
     """Within the block the GPU backend plans and computes patterns on the CPU.
 
     g++ compiles the kernels' real sources, once; each thread of a block runs as a fiber. This shows
     wrong indices, guards and tails without a GPU, on small problems; it shows neither races nor
     speed. Undefined behaviour ends the process.
 
+    The block gets a list of the names of the kernels launched in it, in their order.
+
     device: the GPU that plans are made for. A SparsePattern keeps its plans, so give the block
     patterns of its own. Only one thread at a time may be in such a block. RuntimeError without g++.
 
-        with emulated_gpu():
+        with emulated_gpu() as launches:
             values = sddmm.plan(S, k=64, dtype=a.dtype, kernel="row_gather").run(a, b)
     """
     reason = missing_compiler()
@@ -51,9 +54,9 @@ def emulated_gpu(device: Device = H200) -> Iterator[None]:
         raise RuntimeError(f"emulated_gpu: {reason}")
     before = loader.runtime
     _forget_plans()
-    loader.runtime = _EmulatedRuntime(replace(device, index=_INDEX))
+    loader.runtime = runtime = _EmulatedRuntime(replace(device, index=_INDEX))
     try:
-        yield
+        yield runtime.launches
     finally:
         loader.runtime = before
         _forget_plans()
@@ -71,6 +74,7 @@ class _EmulatedRuntime(loader.CudaRuntime):
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self.launches: list[str] = []
 
     def unavailable(self) -> str | None:
         return None
@@ -96,8 +100,17 @@ class _EmulatedRuntime(loader.CudaRuntime):
         return tensor_map(x, box_rows, box_columns)
 
 
+class _Kernel(EmulatedKernel):
+    """An emulated kernel that tells the block in which it is launched."""
+
+    def launch(self, blocks: int, arguments: Parameters) -> None:
+        if isinstance(loader.runtime, _EmulatedRuntime):
+            loader.runtime.launches.append(self.name)
+        super().launch(blocks, arguments)
+
+
 @functools.cache
 def _load_kernel(spec: KernelSpec, macros: loader.Macros, parameters: Any) -> EmulatedKernel:
     all_macros = loader.compile_macros(spec, macros, parameters)
     library = compile_library(spec.path, "sddmm_kernel", all_macros, loader.INCLUDE)
-    return EmulatedKernel(spec.name, library, parameters, spec.threads)
+    return _Kernel(spec.name, library, parameters, spec.threads)

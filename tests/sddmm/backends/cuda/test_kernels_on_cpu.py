@@ -12,17 +12,16 @@ from unittest import mock
 import pytest
 import torch
 
+import sddmm
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda import analysis
-from sddmm.backends.cuda.backend import GpuExecute, prepared_for
+from sddmm.backends.cuda.backend import prepared_for
 from sddmm.backends.cuda.kernels.registry import KERNELS
 from sddmm.backends.cuda.kernels.row_gather import host as gather
 from sddmm.backends.cuda.kernels.tile_wgmma import host as tile_tma
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import random_pattern
-from tests.conftest import H200
+from sddmm.testing import H200, emulated_gpu, random_pattern
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
@@ -40,13 +39,10 @@ def check(
     scaled: bool = False,
     out_dtype: torch.dtype = torch.float32,
     device: Device = H200,
-) -> GpuExecute:
-    """Run the kernel and compare every value with the exact one."""
-    problem = make_problem(
-        pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
-    )
-    execute = prepared_for(pattern, problem, device, kernel)
+) -> tuple[sddmm.Plan, list[str]]:
+    """Compare every value with the exact one; the plan and the kernels that it launched."""
     generator = torch.Generator().manual_seed(k)
+    values = torch.randint(1, 4, (pattern.nnz,), generator=generator).to(dtype) if scaled else None
     per_16_bytes = 16 // dtype.itemsize
     pitch = -(-k // per_16_bytes) * per_16_bytes + (0 if aligned else 1)
 
@@ -56,17 +52,30 @@ def check(
         return at_a_cliff(whole[..., :k])
 
     a, b_t = operand(pattern.shape[0]), operand(pattern.shape[1])
-    values = torch.randint(1, 4, (pattern.nnz,), generator=generator).to(dtype) if scaled else None
-    out = torch.full(problem.values_shape, float("nan"), dtype=out_dtype)
-    execute(a, b_t.mT, values, 2.0 if scaled else 1.0, out)
+    with emulated_gpu(device) as launches:
+        plan = sddmm.plan(
+            pattern if values is None else with_values(pattern, values), k=k, dtype=dtype,
+            heads=heads, out_dtype=out_dtype, precision=precision, kernel=kernel, backend="cuda",
+            alpha=2.0 if scaled else 1.0,
+        )  # fmt: skip
+        got = plan.run(a, b_t.mT)
     left = a.double()[..., pattern.row_ids.long(), :]
     right = b_t.double()[..., pattern.col_indices.long(), :]
     expected = (left * right).sum(-1)
     if values is not None:
         expected = 2 * expected * values.double()
-    wrong = (out.double() != expected).nonzero()
-    assert not len(wrong), f"{len(wrong)} of {out.numel()} wrong, first at {wrong[0].tolist()}"
-    return execute
+    wrong = (got.double() != expected).nonzero()
+    assert not len(wrong), f"{len(wrong)} of {got.numel()} wrong, first at {wrong[0].tolist()}"
+    return plan, launches
+
+
+def with_values(pattern: SparsePattern, values: torch.Tensor) -> torch.Tensor:
+    if pattern.is_csr:
+        return torch.sparse_csr_tensor(
+            pattern.crow_indices, pattern.col_indices, values, pattern.shape
+        )
+    indices = torch.stack([pattern.row_ids, pattern.col_indices])
+    return torch.sparse_coo_tensor(indices, values, pattern.shape)
 
 
 SPECS = [pytest.param(spec, id=name) for name, spec in KERNELS.items()]
@@ -119,9 +128,8 @@ def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | 
     small = replace(H200, l2_bytes=1000)
     pattern = random_pattern(9, 40, 250, layout="coo", shuffled=True)
     k = 7 * 512 // dtype.itemsize + 3 * 16 // dtype.itemsize
-    with mock.patch.object(gather, "bound", wraps=gather.bound) as bound:
-        check("row_gather", pattern, k, dtype, heads=heads, scaled=True, device=small)
-    assert bound.call_count == 8
+    _, launches = check("row_gather", pattern, k, dtype, heads=heads, scaled=True, device=small)
+    assert launches.count("row_gather") == 8
 
 
 WGMMA = [name for name in KERNELS if name.startswith("tile_wgmma")]
@@ -173,8 +181,9 @@ def test_hybrid_of_a_dense_block_and_scattered_nonzeros(heads: int | None) -> No
     rows = torch.cat([rows, scattered.row_ids.long()])
     cols = torch.cat([cols, scattered.col_indices.long()])
     pattern = SparsePattern.from_coo(rows, cols, (300, 400))
-    execute = check("hybrid", pattern, 64, torch.float16, heads=heads)
-    assert len(execute.launches) == 2
+    _, launches = check("hybrid", pattern, 64, torch.float16, heads=heads)
+    assert launches[-2].startswith("tile_wgmma")
+    assert launches[-1] == "row_gather"
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
@@ -192,25 +201,20 @@ def test_every_tile_of_a_pattern_that_is_dense_and_even(
     """One pass finds the nonzeros of all tiles, ragged ones too."""
     device = replace(H200, capability=capability, sm_count=8)
     pattern = random_pattern(300, 470, 60_000, layout=layout, index_dtype=torch.int32)
-    execute = check(None, pattern, 64, dtype, precision=precision, heads=2, device=device)
-    assert execute.notes[0].startswith(f"kernel   {kernel}")
-    (known,) = pattern.derive("gpu_analyses", list)
-    assert known.starts is not None
+    _, launches = check(None, pattern, 64, dtype, precision=precision, heads=2, device=device)
+    assert launches[0] == "analyse"
+    assert launches[1].startswith(kernel)
+    assert len(launches) == 2
 
 
 def test_a_pattern_is_analysed_once_for_problems_that_ask_for_the_same() -> None:
     """By tiles and by rows, however often either is asked for."""
     pattern = random_pattern(300, 470, 60_000, layout="csr", index_dtype=torch.int32)
-    with mock.patch.object(analysis, "begin", wraps=analysis.begin) as begun:
-        for kernel, k in (
-            (None, 40),
-            ("row_gather", 40),
-            (None, 64),
-            (None, 72),
-            ("row_gather", 8),
-        ):
-            check(kernel, pattern, k, torch.float16, device=replace(H200, sm_count=8))
-    assert begun.call_count == 2
+    launched: list[str] = []
+    for kernel, k in ((None, 40), ("row_gather", 40), (None, 64), (None, 72), ("row_gather", 8)):
+        device = replace(H200, sm_count=8)
+        launched += check(kernel, pattern, k, torch.float16, device=device)[1]
+    assert launched.count("analyse") == 2
 
 
 @pytest.mark.parametrize("reuse", [False, True])
@@ -235,9 +239,9 @@ def test_dense_patterns_that_are_unsorted_or_leave_tiles_empty_are_counted(layou
     else:
         unsorted = random_pattern(300, 470, 60_000, layout="coo", shuffled=True)
     for pattern in (unsorted, uneven):
-        execute = check(None, pattern, 64, torch.float16, device=replace(H200, sm_count=8))
-        assert execute.notes[0].startswith("kernel   tile_wgmma")
-        assert pattern.derive("gpu_analyses", list)[-1].counts is not None
+        _, launches = check(None, pattern, 64, torch.float16, device=replace(H200, sm_count=8))
+        assert launches[-2] == "tile_bounds"
+        assert launches[-1].startswith("tile_wgmma")
 
 
 def test_duplicates_and_unsorted_columns_in_tiles() -> None:
@@ -251,12 +255,9 @@ def test_duplicates_and_unsorted_columns_in_tiles() -> None:
 @pytest.mark.parametrize("lazy", [torch._neg_view, lambda x: torch._efficientzerotensor(x.shape)])
 def test_views_that_torch_makes_true_when_they_are_read(lazy: Any) -> None:
     pattern = random_pattern(20, 30, 90)
-    problem = make_problem(pattern, k=8, dtype=torch.float32)
-    execute = prepared_for(pattern, problem, H200)
     a, b_t = torch.randn(20, 8), torch.randn(30, 8)
-    weights, out = torch.randn(90), torch.full((90,), torch.nan)
-    for operands in ((lazy(a), b_t, weights), (a, lazy(b_t), weights), (a, b_t, lazy(weights))):
-        execute(operands[0], operands[1].mT, operands[2], 1.0, out)
-        dense = (operands[0] + 0) @ (operands[1] + 0).mT
-        expected = dense[pattern.row_ids, pattern.col_indices] * operands[2]
-        torch.testing.assert_close(out, expected)
+    plan = sddmm.plan(pattern, k=8, dtype=torch.float32, backend="cuda")
+    for left, right in ((lazy(a), b_t), (a, lazy(b_t))):
+        dense = (left + 0) @ (right + 0).mT
+        expected = dense[pattern.row_ids, pattern.col_indices]
+        torch.testing.assert_close(plan.run(left, right.mT), expected)
