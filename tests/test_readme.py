@@ -94,3 +94,29 @@ def test_the_glossary_has_one_plain_sentence_for_each_word() -> None:
         assert sentence.endswith("."), word
         assert ". " not in sentence, word
         assert not sentence.startswith("Of "), word
+
+
+def test_every_room_has_a_line_in_contributing_and_every_line_a_room() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+    table = contributing.partition("## Where a line of code belongs")[2].partition("\n\n| package")[
+        0
+    ]
+    named = set(re.findall(r"`([\w/]+)`", re.sub(r"\|[^|]*\|$", "", table, flags=re.MULTILINE)))
+    folders = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in ("gemm_core", "sddmm", "datasets", "experiments")
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    within = ("sddmm/backends/cuda/kernels/", "experiments/sddmm/")  # a folder per kernel, methods
+    rooms = {folder for folder in folders if not folder.startswith(within)}
+    assert rooms - {"gemm_core", "sddmm", "experiments"} <= named
+    for room in named:
+        assert (ROOT / room).is_dir(), room
+
+
+def test_every_file_that_contributing_names_exists() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+    for name in re.findall(
+        r"`((?:gemm_core|sddmm|datasets|experiments|conf|tests)/[\w./]+)`", contributing
+    ):
+        assert (ROOT / name).exists(), name
