@@ -1,6 +1,8 @@
 """SDDMM, sampled dense-dense matrix multiplication: (A @ B) at the nonzeros of a sparse S."""
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from sddmm.backends.base import BACKENDS
 from sddmm.backends.cpu.backend import CpuBackend
@@ -11,7 +13,11 @@ from sddmm.cache import CacheInfo, cache_info, clear_cache, set_cache_limit
 from sddmm.ops.sddmm import plan, sampled_addmm, sddmm
 from sddmm.ops.spmm import spmm
 from sddmm.plan import Plan
+from sddmm.sparse.module import PatternModule
 from sddmm.sparse.pattern import SparsePattern
+
+if TYPE_CHECKING:
+    from sddmm import testing as testing
 
 BACKENDS += [CudaBackend(), CpuBackend(), TorchCsrBackend(), ReferenceBackend()]
 
@@ -22,6 +28,7 @@ except PackageNotFoundError:  # a checkout that was never installed
 
 __all__ = [
     "CacheInfo",
+    "PatternModule",
     "Plan",
     "SparsePattern",
     "__version__",
@@ -33,3 +40,10 @@ __all__ = [
     "set_cache_limit",
     "spmm",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`sddmm.testing` is imported at its first use: a program that computes needs no test tools."""
+    if name == "testing":
+        return importlib.import_module("sddmm.testing")
+    raise AttributeError(f"module 'sddmm' has no attribute {name!r}")

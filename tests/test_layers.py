@@ -161,3 +161,9 @@ def test_the_laboratory_without_hydra_says_which_extra_to_install() -> None:
     (line,) = done.stderr.splitlines()
     assert "python -m experiments needs hydra, which is not installed" in line
     assert "pip install -e '.[laboratory]'" in line
+
+
+def test_sddmm_gives_its_testing_tools_without_importing_them_before() -> None:
+    code = "import sddmm, sys; before = 'sddmm.testing' in sys.modules; "
+    code += "print(before, sddmm.testing.assert_close.__name__, hasattr(sddmm, 'nothing'))"
+    assert python(code).split() == ["False", "assert_close", "False"]

@@ -67,6 +67,17 @@ def _described(S: Any, package: str) -> str:
         return f"a {package} matrix of format {S.format}; convert it with S.tocsr()"
     if isinstance(S, (tuple, list)):
         return f"a {type(S).__name__} of {len(S)}; a COO tuple has two index tensors and a shape"
+    if hasattr(S, "to_torch_sparse_csr_tensor"):  # torch_sparse's SparseTensor
+        return f"{type(S)}; convert it with S.to_torch_sparse_csr_tensor()"
+    if hasattr(S, "edge_index"):  # PyTorch Geometric's Data
+        return f"{type(S)}; give SparsePattern.from_edge_index(S.edge_index, S.num_nodes)"
+    if hasattr(S, "edges") and hasattr(S, "num_nodes"):  # DGL's graphs
+        return f"{type(S)}; give SparsePattern.from_edge_index(S.edges(), S.num_nodes())"
+    if hasattr(S, "dtype") and hasattr(S, "shape"):
+        return (
+            f"{type(S)} of shape {tuple(S.shape)}; give a mask as a torch tensor to "
+            f"SparsePattern.from_torch, an edge_index to SparsePattern.from_edge_index"
+        )
     return repr(type(S))
 
 

@@ -23,6 +23,12 @@ def compress(sorted_ids: Tensor, groups: int) -> Tensor:
     return starts.to(sorted_ids.dtype) if sorted_ids.numel() < 2**31 else starts
 
 
+def expand(indptr: Tensor, nnz: int) -> Tensor:
+    """The group of each of nnz elements, (nnz,): the inverse of `compress`."""
+    ids = torch.arange(indptr.numel() - 1, dtype=indptr.dtype, device=indptr.device)
+    return ids.repeat_interleave(indptr.diff(), output_size=nnz)
+
+
 def row_major(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Tensor:
     """What sorts by `major`, then by `minor`, stable among duplicates."""
     if shape[0] * shape[1] < 2**63:

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sddmm.errors import memory_bytes
+from sddmm.sparse import formats
+from sddmm.sparse.csr_values import csr_tensor
+from sddmm.sparse.index_tensors import NOTHING_DERIVED, Derived, IndexTensors
 from sddmm.sparse.indices import (
-    as_array,
     check_crow,
     check_range,
     checked_shape,
     compress,
+    expand,
     index_tensor,
     own,
     require_alike,
 )
 from sddmm.sparse.views import CompressedView, RowLengths, group, row_lengths
 
-T = TypeVar("T")
-
-# Whether every use of a pattern looks for changes of its indices that torch does not count.
-_CHECK_INDICES = os.environ.get("SDDMM_CHECK_INDICES", "") not in ("", "0")
-
-
-class _Derived:
-    """What was derived from indices in one state of theirs: values by name.
-
-    aliases: of the index tensors; they keep the memory. growth: a count of additions.
-    """
-
-    __slots__ = ("aliases", "growth", "values", "versions")
-
-    def __init__(self, versions: tuple[int, ...], aliases: tuple[Tensor, ...]) -> None:
-        self.versions, self.aliases = versions, aliases
-        self.values: dict[str, Any] = {}
-        self.growth = 0
-
-
-_NOTHING = _Derived((), ())  # of no pattern
-
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class SparsePattern:
+class SparsePattern(IndexTensors):
     """Positions of the nonzeros of an m x n sparse matrix, in COO or CSR form.
 
     Make one with `from_coo` or `from_csr`. The order of the nonzeros is kept as given; COO may be
@@ -64,7 +42,14 @@ class SparsePattern:
     was derived before stays in use; with SDDMM_CHECK_INDICES=1 in the environment every use of a
     pattern compares its indices with a digest and raises RuntimeError for such a change.
 
-    Copies and pickles hold the indices alone. `==` is identity; compare `fingerprint`s.
+    Copies and pickles hold the indices alone. Patterns are equal (`==`) if shape, form, index dtype
+    and indices are, on whatever device, which waits for a GPU; so are their `fingerprint`s. Their
+    hash is one of shape, form and dtype, so that a pattern stays a key of its dict while its
+    indices change; many patterns of one shape in one dict are compared by content.
+
+    A pattern moves with `to`, `cuda` and `cpu`, also as an attribute of a PyTorch Geometric `Data`
+    (which collates patterns into a list). A Module takes tensors alone as buffers: give it a
+    `PatternModule`.
     """
 
     shape: tuple[int, int]
@@ -75,7 +60,7 @@ class SparsePattern:
     is_csr: bool
     index_dtype: torch.dtype
     device: torch.device
-    _derived: _Derived
+    _derived: Derived
 
     def __init__(
         self,
@@ -87,7 +72,8 @@ class SparsePattern:
         major = row_indices if crow_indices is None else crow_indices
         if major is None or (crow_indices is not None and row_indices is not None):
             raise ValueError("a pattern has either crow_indices (CSR) or row_indices (COO)")
-        self.__dict__.update(  # at once, as to freeze each field takes its time
+        # One dict update: a frozen dataclass assigns fields through the slow object.__setattr__.
+        self.__dict__.update(
             shape=shape,
             col_indices=col_indices,
             crow_indices=crow_indices,
@@ -96,7 +82,7 @@ class SparsePattern:
             is_csr=crow_indices is not None,
             index_dtype=col_indices.dtype,
             device=col_indices.device,
-            _derived=_NOTHING,
+            _derived=NOTHING_DERIVED,
         )
 
     @classmethod
@@ -144,6 +130,58 @@ class SparsePattern:
             crow, cols = own(crow), own(cols)
         return cls(shape, cols, crow_indices=crow)
 
+    @classmethod
+    def from_torch(cls, S: Tensor) -> SparsePattern:
+        """Pattern of a torch sparse COO, CSR or CSC tensor, or of a 2-D bool mask's true entries.
+
+        The nonzeros keep the order of S's values; those of a CSC tensor become COO. The indices are
+        copied, as torch does not count all changes of a sparse tensor's. Refuses block formats.
+        """
+        return cls._of(formats.of_torch(S))
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> SparsePattern:
+        """Pattern of a scipy.sparse (or cupyx) coo, csr or csc matrix or array, on its device.
+
+        The nonzeros keep the order of `matrix.data`; those of a csc matrix become COO. The indices
+        are copied.
+        """
+        return cls._of(formats.of_scipy(matrix))
+
+    @classmethod
+    def from_edge_index(cls, edge_index: Any, num_nodes: int | tuple[int, int]) -> SparsePattern:
+        """Pattern of a graph's adjacency matrix: the source of an edge is the row, the target the
+        column.
+
+        edge_index: (2, edges), sources first, as in PyTorch Geometric, or the pair of tensors that
+        DGL's `edges()` returns; the order of the edges is kept. num_nodes: of the graph, or the
+        pair (sources, targets) of a bipartite one. So `sddmm(S, x, y.mT)` gives the dot product of
+        x[source] and y[target] for every edge, and `spmm(S, x, values=w, transpose=True)` sums
+        w * x[source] at every target, a layer's aggregation. `S.T` has the targets as rows.
+        """
+        return cls._of(formats.of_edge_index(edge_index, num_nodes))
+
+    @classmethod
+    def _of(cls, stored: formats.StoredIndices) -> SparsePattern:
+        make = cls.from_csr if stored.is_csr else cls.from_coo
+        return make(stored.major, stored.cols, stored.shape)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SparsePattern):
+            return NotImplemented
+        if self is other:
+            return True
+        kinds = ((x.shape, x.is_csr, x.index_dtype, x.nnz) for x in (self, other))
+        if len(set(kinds)) > 1:
+            return False
+        other = other.to(self.device)
+        return torch.equal(self.col_indices, other.col_indices) and torch.equal(
+            self.major_indices, other.major_indices
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.is_csr, self.index_dtype))
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are of the indices; what was derived belongs to this memory alone."""
         return _rebuilt, (self.shape, self.col_indices, self.crow_indices, self.row_indices)
@@ -154,29 +192,6 @@ class SparsePattern:
         return (
             f"SparsePattern({m}x{n}, nnz={self.nnz}, {layout}, {self.index_dtype}, {self.device})"
         )
-
-    @property
-    def nnz(self) -> int:
-        return self.col_indices.numel()
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """Addresses of the index tensors and torch's counts of their in-place changes.
-
-        Equal tuples mean unchanged indices, as far as torch counts, while the memory is kept.
-        """
-        major, cols = self.major_indices, self.col_indices
-        try:
-            return major.data_ptr(), cols.data_ptr(), major._version, cols._version
-        except RuntimeError:  # a tensor made in inference mode has no count
-            counts = (0 if tensor.is_inference() else tensor._version for tensor in (major, cols))
-            return major.data_ptr(), cols.data_ptr(), *counts
-
-    def is_at(self, versions: tuple[int, ...]) -> bool:
-        """Whether the indices are as they were when `versions` was read."""
-        if _CHECK_INDICES:
-            self._current()
-        return self.versions == versions
 
     def check(self) -> None:
         """Raise ValueError if an index lies outside the shape or crow_indices fall."""
@@ -210,23 +225,74 @@ class SparsePattern:
         """This pattern in COO form, nonzeros in the same order."""
         return SparsePattern(self.shape, self.col_indices, row_indices=self.row_ids)
 
+    def to_torch(self, values: Tensor) -> Tensor:
+        """The torch sparse COO or CSR tensor of this pattern with these values, (nnz,), in order.
+
+        Differentiable in the values. A CSR tensor shares the pattern's indices, a COO tensor copies
+        them.
+        """
+        if not isinstance(values, Tensor) or tuple(values.shape) != (self.nnz,):
+            got = tuple(values.shape) if isinstance(values, Tensor) else type(values)
+            raise ValueError(f"values must be a tensor of shape ({self.nnz},), got {got}")
+        if values.device != self.device:
+            raise ValueError(f"values are on {values.device} and the pattern on {self.device}")
+        self.check()
+        if self.crow_indices is not None:
+            return csr_tensor(values, self.crow_indices, self.col_indices, self.shape)
+        return torch.sparse_coo_tensor(
+            torch.stack([self.major_indices, self.col_indices]), values, self.shape,
+            device=self.device, is_coalesced=self._is_coalesced(), check_invariants=False,
+        )  # fmt: skip
+
+    @property
+    def T(self) -> SparsePattern:
+        """The pattern of the transpose, in COO form, with the nonzeros in the same order.
+
+        Take it again after a change of the indices in place.
+        """
+        return self.derive("transpose", self._transpose)
+
+    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> SparsePattern:
+        """The pattern on this device: itself if it is there already, else a copy.
+
+        What was prepared for it is prepared again on the other device.
+        """
+
+        def move(indices: Tensor) -> Tensor:
+            return indices.to(device, non_blocking=non_blocking)
+
+        return self._map(move)
+
+    def cuda(
+        self, device: torch.device | str | int | None = None, non_blocking: bool = False
+    ) -> SparsePattern:
+        """The pattern on a GPU, the current one if None; see `to`."""
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
+
+    def cpu(self) -> SparsePattern:
+        """The pattern in the host's memory; see `to`."""
+        return self.to("cpu")
+
     def clone(self) -> SparsePattern:
         """The same pattern in memory of its own."""
-        major, cols = self.major_indices.clone(), self.col_indices.clone()
-        if self.is_csr:
-            return SparsePattern(self.shape, cols, crow_indices=major)
-        return SparsePattern(self.shape, cols, row_indices=major)
+        return self._map(Tensor.clone)
 
     def alias(self) -> SparsePattern:
         """The same pattern by tensors of its own over this memory, which count the same changes."""
-        major, cols = self.major_indices.detach(), self.col_indices.detach()
+        return self._map(Tensor.detach)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> SparsePattern:
+        """The pattern of changed index tensors; this one if no tensor is another."""
+        major, cols = change(self.major_indices), change(self.col_indices)
+        if major is self.major_indices and cols is self.col_indices:
+            return self
         if self.is_csr:
             return SparsePattern(self.shape, cols, crow_indices=major)
         return SparsePattern(self.shape, cols, row_indices=major)
 
     @property
     def is_canonical(self) -> bool:
-        """Whether the columns of a CSR pattern ascend within each row, without duplicates."""
+        """Whether columns ascend within each row, without duplicates, where the rows never fall."""
         return self.derive("is_canonical", self._is_canonical)
 
     @property
@@ -237,62 +303,7 @@ class SparsePattern:
     @property
     def fingerprint(self) -> str:
         """A digest of shape, form and indices: equal for equal patterns, across processes."""
-        return self.derive("fingerprint", self._fingerprint)
-
-    def derive(self, name: str, compute: Callable[[], T]) -> T:
-        """compute(), remembered until torch changes an index tensor in place."""
-        values = self._current().values
-        if name not in values:
-            values.setdefault(name, compute())  # another thread's, if it was quicker
-            self.grown()
-        value: T = values[name]
-        return value
-
-    def grown(self) -> None:
-        """Notes that more is kept with this pattern now, so that a cache counts its bytes anew."""
-        self._derived.growth += 1
-
-    @property
-    def growth(self) -> int:
-        """A number that changes when more is kept with this pattern."""
-        return self._derived.growth
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the indices and of all that was prepared for them."""
-        return memory_bytes(self.major_indices, self.col_indices, self._derived.values)
-
-    def _current(self) -> _Derived:
-        """What was derived from the indices as they are now."""
-        versions = self.versions
-        derived = self._derived
-        if derived.versions != versions:
-            self._check_lengths()
-            # The aliases keep the memory, so that its address stays that of these indices.
-            aliases = (self.major_indices.detach(), self.col_indices.detach())
-            derived = _Derived(versions, aliases)
-            self.__dict__["_derived"] = derived  # whole: another thread may be reading the old one
-        if _CHECK_INDICES:
-            self._check_uncounted(derived)
-        return derived
-
-    def _check_uncounted(self, derived: _Derived) -> None:
-        fingerprint = self._fingerprint()
-        if derived.values.setdefault("uncounted", fingerprint) != fingerprint:
-            raise RuntimeError(
-                f"the indices of {self!r} were changed in a way that torch does not count, such as "
-                f"through a numpy array that shares their memory; make a new pattern instead"
-            )
-
-    def _check_lengths(self) -> None:
-        """Index tensors may be resized or given other memory after the pattern was made."""
-        name, wanted = ("crow", self.shape[0] + 1) if self.is_csr else ("row", self.nnz)
-        require_alike(self.major_indices, f"{name}_indices", self.col_indices)
-        if self.major_indices.numel() != wanted:
-            raise ValueError(
-                f"{name}_indices must have {wanted} entries beside {self.nnz} col_indices, "
-                f"got {self.major_indices.numel()}: it was resized after the pattern was made"
-            )
+        return self.derive("fingerprint", self.compute_fingerprint)
 
     def _check(self) -> None:
         m, n = self.shape
@@ -304,9 +315,7 @@ class SparsePattern:
 
     def _row_ids(self) -> Tensor:
         self.check()
-        crow = self.major_indices
-        rows = torch.arange(self.shape[0], dtype=self.index_dtype, device=self.device)
-        return rows.repeat_interleave(crow.diff(), output_size=self.nnz)
+        return expand(self.major_indices, self.nnz)
 
     def _by_row(self) -> CompressedView:
         self.check()
@@ -325,19 +334,19 @@ class SparsePattern:
         self.check()
         return group(self.col_indices, self.row_ids, (self.shape[1], self.shape[0]))
 
+    def _transpose(self) -> SparsePattern:
+        m, n = self.shape
+        return SparsePattern((n, m), self.row_ids, row_indices=self.col_indices)
+
+    def _is_coalesced(self) -> bool:
+        return self.by_row.perm is None and self.is_canonical
+
     def _is_canonical(self) -> bool:
         rows, cols = self.row_ids, self.col_indices
         return bool(((rows[1:] > rows[:-1]) | (cols[1:] > cols[:-1])).all())
 
     def _row_lengths(self) -> RowLengths:
         return row_lengths(self.by_row)
-
-    def _fingerprint(self) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(f"{self.shape} {self.is_csr} {self.index_dtype}".encode())
-        for indices in (self.major_indices, self.col_indices):
-            digest.update(as_array(indices.cpu().contiguous()).data)
-        return digest.hexdigest()
 
 
 def _rebuilt(

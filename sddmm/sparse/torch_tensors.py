@@ -85,9 +85,18 @@ def _other_layout(S: Tensor) -> str:
     """What a torch tensor of a layout that is not taken is, and what to give instead."""
     if S.layout != torch.strided:
         return f"a torch tensor of layout {S.layout}; convert it with S.to_sparse_csr()"
+    if S.dtype == torch.bool:
+        return (
+            "a dense torch tensor of bool; if it is a mask, give "
+            "SparsePattern.from_torch(mask), made once for all calls"
+        )
     if S.dim() == 2 and S.shape[0] == 2 and not S.is_floating_point():
         return (
             "a dense 2 x E tensor of integers; if it is an edge_index, give the tuple "
-            "(edge_index[0], edge_index[1], (m, n)), whose first entry are the rows"
+            "(edge_index[0], edge_index[1], (m, n)), whose first entry are the rows, or "
+            "SparsePattern.from_edge_index(edge_index, num_nodes)"
         )
-    return "a dense torch tensor; convert a mask with S.to_sparse_csr()"
+    return (
+        "a dense torch tensor; convert a mask with S.to_sparse_csr(), or give "
+        "SparsePattern.from_torch(S != 0)"
+    )

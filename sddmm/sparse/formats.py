@@ -1,0 +1,82 @@
+"""The index tensors of sparse matrices and graphs in other libraries' formats."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sddmm.sparse.indices import checked_shape, compress, expand, index_tensor
+
+
+class StoredIndices(NamedTuple):
+    """The index tensors of one matrix: crow_indices if `is_csr`, else row_indices, as `major`."""
+
+    major: Tensor
+    cols: Tensor
+    shape: tuple[int, int]
+    is_csr: bool
+
+
+def of_torch(S: Any) -> StoredIndices:
+    """Copies of the indices of a torch COO, CSR or CSC tensor, or the positions of a bool mask."""
+    if not isinstance(S, Tensor):
+        raise TypeError(f"S must be a torch tensor, got {type(S)}; see from_scipy, from_coo")
+    if S.dim() != 2 or (S.layout != torch.strided and S.dense_dim()):
+        raise ValueError(f"S must be 2-D without dense dimensions, got shape {tuple(S.shape)}")
+    shape = (S.shape[0], S.shape[1])
+    if S.layout == torch.strided:
+        return _of_mask(S, shape)
+    if S.layout == torch.sparse_coo:
+        rows, cols = S._indices().clone()
+        return StoredIndices(rows, cols, shape, False)
+    if S.layout == torch.sparse_csr:
+        return StoredIndices(S.crow_indices().clone(), S.col_indices().clone(), shape, True)
+    if S.layout == torch.sparse_csc:
+        rows = S.row_indices().clone()
+        return StoredIndices(rows, expand(S.ccol_indices(), rows.numel()), shape, False)
+    raise TypeError(f"S has layout {S.layout}, whose values are blocks; give S.to_sparse_csr()")
+
+
+def of_scipy(matrix: Any) -> StoredIndices:
+    """Copies of the indices of a scipy.sparse or cupyx coo, csr or csc matrix or array."""
+    kind = getattr(matrix, "format", None)
+    if kind is None or not hasattr(matrix, "tocsr"):
+        raise TypeError(f"matrix must be a scipy.sparse or cupyx matrix, got {type(matrix)}")
+    if len(matrix.shape) != 2:
+        raise ValueError(f"matrix must be 2-D, got shape {matrix.shape}")
+    shape = checked_shape(matrix.shape)
+    if kind == "coo":
+        rows, cols = (index_tensor(x, "matrix's indices").clone() for x in (matrix.row, matrix.col))
+        return StoredIndices(rows, cols, shape, False)
+    if kind not in ("csr", "csc"):
+        raise TypeError(f"matrix has format {kind}; convert it with matrix.tocsr()")
+    indptr = index_tensor(matrix.indptr, "matrix's indptr").clone()
+    indices = index_tensor(matrix.indices, "matrix's indices").clone()
+    if kind == "csr":
+        return StoredIndices(indptr, indices, shape, True)
+    return StoredIndices(indices, expand(indptr, indices.numel()), shape, False)
+
+
+def of_edge_index(edge_index: Any, num_nodes: Any) -> StoredIndices:
+    """The indices of a graph's adjacency matrix: row = source, column = target."""
+    sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
+    if not hasattr(edge_index, "__len__") or len(edge_index) != 2:
+        got = f"shape {tuple(edge_index.shape)}" if hasattr(edge_index, "shape") else edge_index
+        raise ValueError(f"edge_index must be (2, edges): sources, targets; got {got}")
+    source, target = (
+        index_tensor(x, f"edge_index[{i}], the {end}")
+        for i, (x, end) in enumerate(zip(edge_index, ("sources", "targets"), strict=True))
+    )
+    return StoredIndices(source, target, checked_shape(sizes), False)
+
+
+def _of_mask(mask: Tensor, shape: tuple[int, int]) -> StoredIndices:
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"S is a dense tensor of {mask.dtype}; give the mask S != 0, or for an edge_index of "
+            f"(source, target) use from_edge_index"
+        )
+    rows, cols = mask.nonzero(as_tuple=True)
+    return StoredIndices(compress(rows, shape[0]), cols.contiguous(), shape, True)
