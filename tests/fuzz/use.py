@@ -294,9 +294,13 @@ def _bytes(buffer: Tensor) -> Tensor:
 
 
 def _copied(x: Any, how: str) -> Any:
-    if how == "copy":
-        return copy.copy(x)
-    return copy.deepcopy(x) if how == "deepcopy" else pickle.loads(pickle.dumps(x))
+    if how == "deepcopy":
+        return copy.deepcopy(x)
+    copied = copy.copy(x) if how == "copy" else pickle.loads(pickle.dumps(x))
+    # Old torch (seen with 2.5) lists each sparse tensor that it copies so, and checks the list when
+    # any tensor is loaded later. The case may have broken it by then: that is its purpose.
+    getattr(torch._utils, "_sparse_tensors_to_validate", []).clear()
+    return copied
 
 
 def spoiled(case: Case, a: Any, b: Any) -> tuple[Any, Any]:
