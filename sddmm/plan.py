@@ -52,7 +52,7 @@ class PreparedPlan(NamedTuple):
     def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
         """A new tensor of values, not differentiable; what the torch operator runs."""
         problem = self.problem
-        shape, dtype = problem.values_shape, problem.out_dtype
+        shape, dtype = problem.values_shape(), problem.out_dtype
         try:
             out = torch.empty(shape, dtype=dtype, device=problem.device)
         except torch.OutOfMemoryError as error:
@@ -247,7 +247,7 @@ class Plan:
             raise TypeError(f"{self._wanted_out()}, got {got}")
         problem = self.problem
         fits = (
-            tuple(out.shape) == problem.values_shape
+            tuple(out.shape) == problem.values_shape()
             and out.dtype == problem.out_dtype
             and out.device == problem.device
             and out.is_contiguous()
@@ -265,7 +265,7 @@ class Plan:
         problem = self.problem
         return (
             f"out must be a contiguous {dtype_name(problem.out_dtype)} tensor of shape "
-            f"{problem.values_shape} on {problem.device}"
+            f"{problem.values_shape()} on {problem.device}"
         )
 
     def _check_apart(self, out: Tensor, a: Tensor, b: Tensor) -> None:

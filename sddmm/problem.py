@@ -32,7 +32,6 @@ class Problem(NamedTuple):
     heads: int | None
     device: torch.device
 
-    @property
     def values_shape(self) -> tuple[int, ...]:
         return (self.nnz,) if self.heads is None else (self.heads, self.nnz)
 

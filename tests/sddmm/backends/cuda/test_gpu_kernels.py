@@ -63,7 +63,7 @@ def check(
 ) -> None:
     plan = plan_of(spec, pattern, k, dtype, heads, out_dtype)
     a, b = operands(pattern, k, dtype, heads)
-    out = torch.full(plan.problem.values_shape, torch.nan, dtype=plan.problem.out_dtype).cuda()
+    out = torch.full(plan.problem.values_shape(), torch.nan, dtype=plan.problem.out_dtype).cuda()
     assert_close(plan.run(a, b, out), pattern, a, b, precision=spec.precision)
 
 
