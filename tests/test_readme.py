@@ -25,7 +25,8 @@ def test_the_first_example_runs() -> None:
     assert small != example
     check = (
         "\nassert scores.shape == (edges,)"
-        "\nexpected = (q[target].double() * k[source].double()).sum(1)"
+        "\nsource, target = edge_index"
+        "\nexpected = (q[source].double() * k[target].double()).sum(1)"
         "\ntorch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-4)"
     )
     run_python(small + check)
@@ -33,21 +34,26 @@ def test_the_first_example_runs() -> None:
 
 def test_the_examples_of_use_run() -> None:
     use = README.partition("## Use\n")[2].partition("\n## ")[0]
-    (example,) = re.findall(r"```python\n(.*?)```", use, re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", use, re.DOTALL)
     operands = """
+import scipy.sparse
 import torch
-heads, m, n, d = 2, 30, 20, 64
-S = (torch.rand(m, n) < 0.3).float().to_sparse_csr()
+heads, m, n, d, device = 2, 30, 20, 64, "cpu"
+mask = torch.rand(m, n) < 0.3
+S = mask.float().to_sparse_csr()
 crow_indices, col_indices = S.crow_indices(), S.col_indices()
 a, b = torch.randn(m, d), torch.randn(d, n)
 q, k, v = (torch.randn(heads, rows, d) for rows in (m, n, n))
+matrix, edge_index, num_nodes = scipy.sparse.random(m, n), torch.randint(m, (2, 50)), m
 """
     check = """
-dense = torch.zeros(m, n).masked_scatter_(S.to_dense() > 0, values)
-torch.testing.assert_close(dense, (a @ b) * S.to_dense(), rtol=1e-4, atol=1e-4)
+sampled = torch.zeros(m, n).masked_scatter_(mask, values)
+torch.testing.assert_close(sampled, (a @ b) * mask, rtol=1e-4, atol=1e-4)
 assert out.shape == (heads, m, d)
+values = torch.randn(50)
 """
-    run_python(operands + example + check)
+    assert len(examples) == 2
+    run_python(operands + examples[0] + check + examples[1])
 
 
 def test_every_gemm_kernel_belongs_to_a_section_of_the_ladder_and_has_records() -> None:
