@@ -82,7 +82,7 @@ def variants(config: GemmConfig) -> dict[str, KernelSpec | None]:
         for name, spec in KERNELS.items()
         if dtype in spec.dtypes
         and config.accumulate in spec.accumulates
-        and config.b_rows in spec.b_rows
+        and _B_LAYOUT[config.b_rows] in spec.b_layouts
     }
     for name in config.variants:
         if name not in serving:
@@ -105,6 +105,9 @@ _HOST = tuple(
     ROOT / "gemm_core" / "runtime" / name for name in ("compile.py", "launch.py", "tensor_map.py")
 )
 
+# The option b_rows names the rows of B as they are stored: n rows of k elements, or k rows of n.
+_B_LAYOUT = {"n": "nk", "k": "kn"}
+
 
 def _key(config: GemmConfig, name: str, spec: KernelSpec | None) -> str:
     """The digest of what is measured: the product, the variant with its code, the device."""
@@ -119,7 +122,9 @@ def _key(config: GemmConfig, name: str, spec: KernelSpec | None) -> str:
             "timing": vars(config.timing),
             "variant": name,
             "device": device_name("cuda"),
-            "spec": repr(spec and replace(spec, rate=0.0)),  # by which choose() ranks, no more
+            "spec": repr(
+                spec and replace(spec, h200_tflops=0.0)
+            ),  # by which choose() ranks, no more
             "code": measured_code(*files, measuring=_MEASURING),
             "libraries": libraries_of(*files),
         }

@@ -1,4 +1,4 @@
-"""gemm: check, choose, launch."""
+"""`gemm()` checks its arguments, chooses a kernel and launches it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import torch
 from torch import Tensor
 
 from gemm_core.ladder.choose import choose
-from gemm_core.ladder.spec import ELEMENTS, KERNEL_FOLDER, PRECISIONS, GemmProblem, KernelSpec
+from gemm_core.ladder.spec import (
+    ELEMENTS,
+    KERNEL_FOLDER,
+    PARAMETERS,
+    PRECISIONS,
+    GemmProblem,
+    KernelSpec,
+)
 from gemm_core.ladder.wmma_layout import check_wmma_layout
 from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.compile import compile_kernel
 from gemm_core.runtime.device import device
-from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
-
-# Of every GEMM kernel: a, b, c, m, n, k and the row pitches of a, b, c in elements.
-PARAMETERS = (POINTER, POINTER, POINTER, INT, INT, INT, LONG, LONG, LONG)
+from gemm_core.runtime.launch import Kernel
 
 _ACCUMULATE = ("fp32", "fp16")
 
@@ -61,21 +65,22 @@ def gemm(
 
 
 def problem_of(a: Tensor, b: Tensor, out: Tensor, accumulate: str, precision: str) -> GemmProblem:
-    """The problem of operands that are laid out as the kernels read them."""
-    b_rows = "k" if b.stride(1) == 1 else "n"
+    """The problem of operands that already have a layout which the kernels read."""
+    b_layout = "kn" if b.stride(1) == 1 else "nk"
     return GemmProblem(
         m=a.shape[0],
         n=b.shape[1],
         k=a.shape[1],
         dtype=a.dtype,
         out_dtype=out.dtype,
-        b_rows=b_rows,
-        aligned_a=_rows_start_at(a, a.stride(0), 16),
-        aligned_b=_rows_start_at(b, _pitch(b, b_rows), 16),
-        paired_c=_rows_start_at(out, out.stride(0), 2 * out.element_size()),
+        b_layout=b_layout,
+        aligned_a=_rows_are_aligned(a, a.stride(0), 16),
+        aligned_b=_rows_are_aligned(b, _pitch(b, b_layout), 16),
+        c_vec2_aligned=_rows_are_aligned(out, out.stride(0), 2 * out.element_size()),
         accumulate=accumulate,
         precision=precision,
-        near_rows=fits_32bit_offsets(a, a.stride(0)) and fits_32bit_offsets(b, _pitch(b, b_rows)),
+        fits_32bit_offsets=fits_32bit_offsets(a, a.stride(0))
+        and fits_32bit_offsets(b, _pitch(b, b_layout)),
     )
 
 
@@ -90,7 +95,7 @@ def launch(spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
 def launch_arguments(
     spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor
 ) -> tuple[int, ...]:
-    """What a loaded kernel is called with: blocks, then PARAMETERS."""
+    """The arguments of a loaded kernel's call: the number of blocks, then PARAMETERS."""
     return (
         spec.blocks(problem),
         a.data_ptr(),
@@ -100,7 +105,7 @@ def launch_arguments(
         problem.n,
         problem.k,
         a.stride(0),
-        _pitch(b, problem.b_rows),
+        _pitch(b, problem.b_layout),
         out.stride(0),
     )
 
@@ -129,11 +134,11 @@ def _either_major(x: Tensor) -> Tensor:
     return x if 1 in x.stride() and fits_32bit_offsets(x, max(x.stride())) else x.contiguous()
 
 
-def _pitch(b: Tensor, b_rows: str) -> int:
-    return b.stride(0) if b_rows == "k" else b.stride(1)
+def _pitch(b: Tensor, b_layout: str) -> int:
+    return b.stride(0) if b_layout == "kn" else b.stride(1)
 
 
-def _rows_start_at(x: Tensor, pitch: int, multiple: int) -> bool:
+def _rows_are_aligned(x: Tensor, pitch: int, multiple: int) -> bool:
     return x.data_ptr() % multiple == 0 and pitch * x.element_size() % multiple == 0
 
 

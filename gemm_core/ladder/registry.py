@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gemm_core.ladder.spec import KernelSpec
+from gemm_core.ladder.spec import LAYOUTS_OF_B, KernelSpec
 
 HALF = (torch.float16, torch.bfloat16)
 FLOAT = (torch.float32,)
@@ -21,7 +21,7 @@ def _naive(
         threads=1024,
         dtypes=dtypes,
         accumulates=accumulates,
-        rate=5,
+        h200_tflops=5,
     )
 
 
@@ -29,7 +29,7 @@ def _simt(
     name: str,
     tile: tuple[int, int, int],
     thread: tuple[int, int],
-    rate: float,
+    h200_tflops: float,
     *,
     vector: int = 4,
     spread: bool = True,
@@ -39,7 +39,11 @@ def _simt(
     min_blocks: int = 1,
     dtypes: tuple[torch.dtype, ...] = FLOAT,
 ) -> KernelSpec:
-    """CUDA cores; halves are multiplied and summed in pairs. thread: outputs of a thread."""
+    """CUDA cores; halves are multiplied and summed in pairs.
+
+    thread: rows and columns of outputs that a thread computes. spread: they are groups of four,
+    interleaved with other threads' groups, so that shared memory is read without bank conflicts.
+    """
     warps = (tile[0] // (4 * thread[0]), tile[1] // (8 * thread[1]))
     return KernelSpec(
         name=name,
@@ -51,7 +55,7 @@ def _simt(
         shared_bytes=buffers * tile[2] * (tile[0] + tile[1] + 2 * pad) * dtypes[0].itemsize,
         min_blocks=min_blocks,
         raster_group=8,
-        rate=rate,
+        h200_tflops=h200_tflops,
         defines={
             "WARPS_M": warps[0],
             "WARPS_N": warps[1],
@@ -70,7 +74,7 @@ def _half2(
     name: str,
     tile: tuple[int, int, int],
     thread: tuple[int, int],
-    rate: float,
+    h200_tflops: float,
     *,
     vector: int,
     spread: bool = True,
@@ -78,9 +82,9 @@ def _half2(
     pad: int = 0,
     asynchronous: bool = False,
 ) -> KernelSpec:
-    """CUDA cores on pairs of halves. vector: halves of one access to global memory."""
+    """CUDA cores on pairs of halves. vector: the number of halves of one global memory access."""
     return _simt(
-        name, tile, thread, rate, vector=vector, spread=spread, buffers=buffers, pad=pad,
+        name, tile, thread, h200_tflops, vector=vector, spread=spread, buffers=buffers, pad=pad,
         asynchronous=asynchronous, dtypes=FP16,
     )  # fmt: skip
 
@@ -89,18 +93,21 @@ def _wmma(
     name: str,
     tile: tuple[int, int, int],
     warps: tuple[int, int],
-    rate: float,
+    h200_tflops: float,
     *,
     fragment: tuple[int, int] = (16, 16),
     stages: int = 1,
     asynchronous: bool = False,
     pad: int = 0,
-    buffered: bool = False,
-    swizzle: bool = False,
+    prefetch_fragments: bool = False,
+    block_swizzle: bool = False,
     accumulates: tuple[str, ...] = ("fp32", "fp16"),
-    b_rows: str = "kn",
+    b_layouts: tuple[str, ...] = LAYOUTS_OF_B,
 ) -> KernelSpec:
-    """WMMA. swizzle: blocks in an order that shares rows and columns in L2."""
+    """Tensor cores through WMMA instructions.
+
+    block_swizzle: blocks that run together share rows of A and columns of B in L2.
+    """
     block_m, block_n, block_k = tile
     bytes_n_rows = (block_m + block_n) * (block_k + pad)
     bytes_k_rows = block_m * (block_k + pad) + block_k * (block_n + pad)
@@ -111,11 +118,11 @@ def _wmma(
         threads=32 * warps[0] * warps[1],
         dtypes=FP16,
         accumulates=accumulates,
-        b_rows=b_rows,
-        near_rows=asynchronous,
+        b_layouts=b_layouts,
+        uses_32bit_offsets=asynchronous,
         shared_bytes=stages * max(bytes_n_rows, bytes_k_rows) * 2,
-        raster_group=8 if swizzle else 1,
-        rate=rate,
+        raster_group=8 if block_swizzle else 1,
+        h200_tflops=h200_tflops,
         defines={
             "FRAGMENT_M": fragment[0],
             "FRAGMENT_N": fragment[1],
@@ -124,7 +131,7 @@ def _wmma(
             "STAGES": stages,
             "ASYNC": asynchronous,
             "PAD": pad,
-            "BUFFERED": buffered,
+            "PREFETCH_FRAGMENTS": prefetch_fragments,
         },
     )
 
@@ -134,7 +141,7 @@ def _mma(
     tile: tuple[int, int, int],
     warps: tuple[int, int],
     stages: int,
-    rate: float,
+    h200_tflops: float,
     *,
     precision: str = "ieee",
 ) -> KernelSpec:
@@ -148,11 +155,11 @@ def _mma(
         threads=32 * warps[0] * warps[1],
         dtypes=HALF if precision == "ieee" else FLOAT,
         precision=precision,
-        b_rows="kn" if precision == "ieee" else "n",
-        near_rows=True,
+        b_layouts=LAYOUTS_OF_B if precision == "ieee" else ("nk",),
+        uses_32bit_offsets=True,
         shared_bytes=stages * (block_m + block_n) * block_k * itemsize,
         raster_group=16,
-        rate=rate,
+        h200_tflops=h200_tflops,
         defines={
             "WARPS_M": warps[0],
             "WARPS_N": warps[1],
@@ -217,8 +224,8 @@ _HGEMM_WMMA = (
         threads=32,
         dtypes=FP16,
         accumulates=("fp32", "fp16"),
-        whole_tiles=True,
-        rate=27,
+        full_tiles_only=True,
+        h200_tflops=27,
     ),
     _wmma("wmma_mma4x2", (64, 32, 16), (4, 2), 30),
     _wmma("wmma_mma4x2_warp2x4", _K16, (4, 2), 76),
@@ -228,7 +235,7 @@ _HGEMM_WMMA = (
     _wmma("wmma_mma4x2_warp2x4x2_async", _K32, (4, 2), 62, asynchronous=True),
     _wmma("wmma_mma4x2_warp2x4x2_async_offset", _K32, (4, 2), 118, asynchronous=True, pad=8),
     _wmma("wmma_mma4x2_warp2x4x2_rbuf_async_offset", _K32, (4, 2), 148, stages=2,
-          asynchronous=True, pad=8, buffered=True),
+          asynchronous=True, pad=8, prefetch_fragments=True),
     _wmma("wmma_mma4x2_warp2x4_dbuf", _K16, (4, 2), 44, stages=2),
     _wmma("wmma_mma4x2_warp2x4_dbuf_offset", _K16, (4, 2), 64, stages=2, pad=8),
     _wmma("wmma_mma4x4_warp2x2x2_dbuf", _K32, (4, 4), 47, stages=2),
@@ -239,36 +246,37 @@ _HGEMM_WMMA = (
     _wmma("wmma_m8n32k16_mma4x2_warp4x2_dbuf_offset", _K16, (4, 2), 63, fragment=(8, 32), stages=2,
           pad=8),
     *(
-        _wmma(f"wmma_mma4x2_warp2x4_stage{s}", _K16, (4, 2), rate, stages=s, asynchronous=True,
+        _wmma(f"wmma_mma4x2_warp2x4_stage{s}", _K16, (4, 2), tflops, stages=s, asynchronous=True,
               pad=8)
-        for s, rate in ((2, 205), (3, 254), (4, 254))
+        for s, tflops in ((2, 205), (3, 254), (4, 254))
     ),
     *(
-        _wmma(f"wmma_mma4x2_warp2x4x2_stage{s}_dsmem", _K32, (4, 2), rate, stages=s,
+        _wmma(f"wmma_mma4x2_warp2x4x2_stage{s}_dsmem", _K32, (4, 2), tflops, stages=s,
               asynchronous=True, pad=8)
-        for s, rate in ((2, 175), (3, 229), (4, 229))
+        for s, tflops in ((2, 175), (3, 229), (4, 229))
     ),
     *(
-        _wmma(f"wmma_mma4x2_warp2x4x2_stage{s}_dsmem_swizzle", _K32, (4, 2), rate, stages=s,
-              asynchronous=True, pad=8, swizzle=True)
-        for s, rate in ((2, 176), (3, 237), (4, 236))
+        _wmma(f"wmma_mma4x2_warp2x4x2_stage{s}_dsmem_swizzle", _K32, (4, 2), tflops, stages=s,
+              asynchronous=True, pad=8, block_swizzle=True)
+        for s, tflops in ((2, 176), (3, 237), (4, 236))
     ),
     *(
-        _wmma(f"wmma_mma4x4_warp4x4_stage{s}_dsmem", (256, 256, 16), (4, 4), rate, stages=s,
-              asynchronous=True, pad=8, accumulates=("fp16",), b_rows="k")
-        for s, rate in ((2, 292), (3, 278), (4, 289))
+        _wmma(f"wmma_mma4x4_warp4x4_stage{s}_dsmem", (256, 256, 16), (4, 4), tflops, stages=s,
+              asynchronous=True, pad=8, accumulates=("fp16",), b_layouts=("kn",))
+        for s, tflops in ((2, 292), (3, 278), (4, 289))
     ),
     *(
-        _wmma(f"wmma_mma4x4_warp4x4_stage{s}_dsmem_swizzle", (256, 256, 16), (4, 4), rate, stages=s,
-              asynchronous=True, pad=8, accumulates=("fp16",), b_rows="k", swizzle=True)
-        for s, rate in ((2, 302), (3, 303), (4, 303))
+        _wmma(f"wmma_mma4x4_warp4x4_stage{s}_dsmem_swizzle", (256, 256, 16), (4, 4), tflops,
+              stages=s, asynchronous=True, pad=8, accumulates=("fp16",), b_layouts=("kn",),
+              block_swizzle=True)
+        for s, tflops in ((2, 302), (3, 303), (4, 303))
     ),
     _wmma("wmma_mma2x4_warp4x4x2_rbuf_stage3_dsmem_swizzle", (128, 256, 32), (2, 4), 351, stages=3,
-          asynchronous=True, pad=8, buffered=True, swizzle=True),
+          asynchronous=True, pad=8, prefetch_fragments=True, block_swizzle=True),
     _wmma("wmma_mma2x4_warp4x4x2_rbuf_stage4_dsmem_swizzle", (128, 256, 32), (2, 4), 338, stages=4,
-          asynchronous=True, pad=8, buffered=True, swizzle=True),
+          asynchronous=True, pad=8, prefetch_fragments=True, block_swizzle=True),
     _wmma("wmma_mma2x2_warp4x4x4_rbuf_stage3_dsmem_swizzle", (128, 128, 64), (2, 2), 328, stages=3,
-          asynchronous=True, pad=8, buffered=True, swizzle=True, b_rows="n"),
+          asynchronous=True, pad=8, prefetch_fragments=True, block_swizzle=True, b_layouts=("nk",)),
 )  # fmt: skip
 
 _MMA = (
@@ -294,11 +302,11 @@ _WGMMA = (
         dtypes=FLOAT,
         precision="tf32x3",
         shared_bytes=4 * (3 * 128 * 32 * 4 + 16),
-        near_rows=True,
+        uses_32bit_offsets=True,
         min_capability=(9, 0),
         max_capability=(9, 0),
         raster_group=8,
-        rate=75,
+        h200_tflops=75,
         defines={"STAGES": 4},
     ),
 )

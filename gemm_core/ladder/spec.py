@@ -1,4 +1,4 @@
-"""Problems and kernels as plain values."""
+"""GEMM problems and kernels as plain values."""
 
 from __future__ import annotations
 
@@ -10,32 +10,40 @@ import torch
 
 from gemm_core.runtime.compile import prefixed_macros
 from gemm_core.runtime.device import Device, format_capability
+from gemm_core.runtime.launch import INT, LONG, POINTER, parameter_macros
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
-"""What float32 may be multiplied as, from the most to the least exact.
+"""The arithmetics for float32 operands, from the most to the least exact.
 
-ieee: as float32. tf32x3: as the sum of two numbers of TF32, about float32's accuracy. tf32: as one,
-rounded to nearest, with 10 bits of its fraction. In both finite numbers stay finite, however large;
-infinities and NaN reach the products that they reach in float32; numbers below 2^-126 may count as
-zero. A product of finite numbers that overflows float32 is infinite, or NaN in tf32x3.
+ieee: float32 products. tf32x3: each operand is the sum of two TF32 numbers, which gives about
+float32's accuracy. tf32: each operand is rounded to the nearest TF32 number, with a fraction of 10
+bits. In both, finite operands stay finite, however large; infinities and NaN reach the products
+that they reach in float32; numbers below 2^-126 may count as zero. A product of finite numbers that
+overflows float32 is infinite, or NaN in tf32x3.
 """
+
+LAYOUTS_OF_B = ("kn", "nk")
+"""B is stored as k rows of n elements, or as n rows of k, the transpose of a contiguous tensor."""
+
+# Parameters of every GEMM kernel: a, b, c, m, n, k and the row pitches of a, b, c in elements.
+PARAMETERS = (POINTER, POINTER, POINTER, INT, INT, INT, LONG, LONG, LONG)
 
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 
-# Names in the device headers: of the types of elements, and of sums.
+# C++ types of accumulators and of elements in the device headers.
 _ACCUMULATORS = {"fp32": "float", "fp16": "f16"}
 ELEMENTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "float"}
 
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """C (m, n) = A (m, k) B (k, n), as it lies in memory. Hashable.
+    """The sizes, dtypes and memory layout of C (m, n) = A (m, k) B (k, n). Hashable.
 
-    A and C are row-major with a row pitch. b_rows: "n" if B is stored as n rows of k (the
-    transpose of a contiguous tensor), "k" if as k rows of n. aligned_a, aligned_b: every stored
-    row starts at a multiple of 16 bytes. paired_c: every row of C starts at a multiple of two
-    elements. near_rows: the stored rows of A, and those of B, start less than 2^24 bytes apart.
-    accumulate: "fp32" or "fp16"; precision, for float32: the least exact of PRECISIONS to accept.
+    A and C are row-major with a row pitch. b_layout: one of LAYOUTS_OF_B. aligned_a, aligned_b:
+    every stored row starts at a multiple of 16 bytes. c_vec2_aligned: every row of C starts at a
+    multiple of two elements. fits_32bit_offsets: the stored rows of A, and those of B, start less
+    than 2^24 bytes apart. accumulate: "fp32" or "fp16". precision, for float32: the least exact of
+    PRECISIONS to accept.
     """
 
     m: int
@@ -43,24 +51,24 @@ class GemmProblem:
     k: int
     dtype: torch.dtype
     out_dtype: torch.dtype
-    b_rows: str
+    b_layout: str
     aligned_a: bool
     aligned_b: bool
-    paired_c: bool
+    c_vec2_aligned: bool
     accumulate: str = "fp32"
     precision: str = "ieee"
-    near_rows: bool = True
+    fits_32bit_offsets: bool = True
 
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One named variant of one family: static facts, and the one predicate of what it serves.
+    """Static facts of one kernel variant, and the one predicate that says what it serves.
 
     source: file in kernels/. defines: macros without their prefix GEMM_, beside those that follow
-    from the tile and the problem. accumulates: the types of sum it can form; precision: what its
-    arithmetic is. b_rows: the storages of B that it reads. whole_tiles: it has no guards.
-    near_rows: it computes addresses inside a tile, of at most 256 rows, in 32 bits.
-    min_blocks: blocks that share a multiprocessor. rate: TFLOP/s that it reaches on an H200 with
+    from the tile and the problem. accumulates: the accumulator types it offers. precision: its
+    arithmetic. b_layouts: the layouts of B that it reads. full_tiles_only: it has no bounds checks.
+    uses_32bit_offsets: it addresses the elements of a tile, of at most 256 rows, by 32-bit offsets.
+    min_blocks: blocks that share a multiprocessor. h200_tflops: the rate measured on an H200 with
     the GPU full, by which `choose` ranks.
     """
 
@@ -71,15 +79,15 @@ class KernelSpec:
     dtypes: tuple[torch.dtype, ...]
     accumulates: tuple[str, ...] = ("fp32",)
     precision: str = "ieee"
-    b_rows: str = "kn"
-    whole_tiles: bool = False
-    near_rows: bool = False
+    b_layouts: tuple[str, ...] = LAYOUTS_OF_B
+    full_tiles_only: bool = False
+    uses_32bit_offsets: bool = False
     min_blocks: int = 1
     shared_bytes: int = 0
     min_capability: tuple[int, int] = (8, 0)
     max_capability: tuple[int, int] | None = None
     raster_group: int = 1
-    rate: float = 1.0
+    h200_tflops: float = 1.0
     defines: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -105,11 +113,12 @@ class KernelSpec:
             return f"accumulates in {', '.join(self.accumulates)}, not in {problem.accumulate}"
         if PRECISIONS.index(self.precision) > PRECISIONS.index(problem.precision):
             return f"computes with precision {self.precision}, less than {problem.precision}"
-        if problem.b_rows not in self.b_rows:
-            return f"needs b stored as rows of {self.b_rows}, got rows of {problem.b_rows}"
-        if self.near_rows and not problem.near_rows:
+        if problem.b_layout not in self.b_layouts:
+            served = "".join(layout[0] for layout in self.b_layouts)
+            return f"needs b stored as rows of {served}, got rows of {problem.b_layout[0]}"
+        if self.uses_32bit_offsets and not problem.fits_32bit_offsets:
             return "needs rows of a and of b that start less than 2^24 bytes apart"
-        if self.whole_tiles and not _whole(problem, self.tile):
+        if self.full_tiles_only and not _has_full_tiles_only(problem, self.tile):
             m, n, k = self.tile
             return (
                 f"needs m, n, k that are multiples of {m}, {n}, {k} and rows that start at "
@@ -120,11 +129,11 @@ class KernelSpec:
         return None
 
     def blocks(self, problem: GemmProblem) -> int:
-        """Tiles of C: the length of the one-dimensional grid."""
+        """The number of tiles of C, which is the length of the one-dimensional grid."""
         return -(-problem.m // self.tile[0]) * -(-problem.n // self.tile[1])
 
     def macros(self, problem: GemmProblem) -> dict[str, str]:
-        """All macros of the source for `problem`, by full name."""
+        """All macros that the source needs for `problem`, by their full names."""
         block_m, block_n, block_k = self.tile
         values: dict[str, str | int | bool] = {
             "ELEMENT": ELEMENTS[problem.dtype],
@@ -134,19 +143,20 @@ class KernelSpec:
             "BLOCK_K": block_k,
             "THREADS": self.threads,
             "MIN_BLOCKS": self.min_blocks,
+            "SHARED_BYTES": self.shared_bytes,
             "ACCUMULATOR": _ACCUMULATORS[problem.accumulate],
             "RASTER_GROUP": self.raster_group,
-            "B_ROWS_ARE_N": problem.b_rows == "n",
+            "B_ROWS_ARE_N": problem.b_layout == "nk",
             "ALIGNED_A": problem.aligned_a,
             "ALIGNED_B": problem.aligned_b,
-            "PAIRED_C": problem.paired_c,
+            "C_VEC2_ALIGNED": problem.c_vec2_aligned,
             **self.defines,
         }
-        return prefixed_macros("GEMM_", values)
+        return {**prefixed_macros("GEMM_", values), **parameter_macros(PARAMETERS)}
 
 
 def raster(block: int, tiles_m: int, tiles_n: int, group: int) -> tuple[int, int]:
-    """(tile row, tile column) of a block: the twin of raster.cuh."""
+    """The (tile row, tile column) that a block computes: the twin of raster.cuh."""
     band = block // (group * tiles_n)
     first = band * group
     height = min(group, tiles_m - first)
@@ -154,7 +164,7 @@ def raster(block: int, tiles_m: int, tiles_n: int, group: int) -> tuple[int, int
     return first + within % height, within // height
 
 
-def _whole(problem: GemmProblem, tile: tuple[int, int, int]) -> bool:
+def _has_full_tiles_only(problem: GemmProblem, tile: tuple[int, int, int]) -> bool:
     sizes = (problem.m, problem.n, problem.k)
     aligned = problem.aligned_a and problem.aligned_b
     return aligned and all(size % part == 0 for size, part in zip(sizes, tile, strict=True))

@@ -49,13 +49,18 @@ def test_the_layout_of_a_problem_is_read_off_its_operands() -> None:
     a, out = torch.empty(32, 24, dtype=torch.float16), torch.empty(32, 16, dtype=torch.float16)
     b = torch.empty(24, 16, dtype=torch.float16)
     plain = problem_of(a, b, out, "fp32", "ieee")
-    assert (plain.b_rows, plain.aligned_a, plain.aligned_b, plain.paired_c) == ("k", 1, 1, 1)
-    assert problem_of(a, torch.empty(16, 24).half().T, out, "fp32", "ieee").b_rows == "n"
+    assert (plain.b_layout, plain.aligned_a, plain.aligned_b, plain.c_vec2_aligned) == (
+        "kn",
+        1,
+        1,
+        1,
+    )
+    assert problem_of(a, torch.empty(16, 24).half().T, out, "fp32", "ieee").b_layout == "nk"
     shifted = torch.empty(32 * 24 + 1, dtype=torch.float16)[1:].view(32, 24)
     assert not problem_of(shifted, b, out, "fp32", "ieee").aligned_a
     odd = torch.empty(24, 17, dtype=torch.float16)[:, :16]
     assert not problem_of(a, odd, out, "fp32", "ieee").aligned_b
-    assert not problem_of(a, b, torch.empty(32, 17).half()[:, :16], "fp32", "ieee").paired_c
+    assert not problem_of(a, b, torch.empty(32, 17).half()[:, :16], "fp32", "ieee").c_vec2_aligned
 
 
 def test_rows_far_apart_are_a_problem_of_their_own() -> None:
@@ -63,8 +68,8 @@ def test_rows_far_apart_are_a_problem_of_their_own() -> None:
     b, out = torch.empty(8, 8).half(), torch.empty(2, 8).half()
     for columns, near in ((2**23 - 8, True), (2**23, False)):
         far = torch.empty(2, columns, dtype=torch.float16)[:, :8]
-        assert problem_of(far, b, out, "fp32", "ieee").near_rows == near
-        assert problem_of(out, far.T, out, "fp32", "ieee").near_rows == near
+        assert problem_of(far, b, out, "fp32", "ieee").fits_32bit_offsets == near
+        assert problem_of(out, far.T, out, "fp32", "ieee").fits_32bit_offsets == near
 
 
 def test_kernels_are_named_simplest_first() -> None:

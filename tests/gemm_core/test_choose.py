@@ -14,8 +14,8 @@ from gemm_core.runtime.device import arch_of
 from tests.conftest import H200
 
 PROBLEM = GemmProblem(
-    m=4096, n=4096, k=4096, dtype=torch.float16, out_dtype=torch.float16, b_rows="n",
-    aligned_a=True, aligned_b=True, paired_c=True,
+    m=4096, n=4096, k=4096, dtype=torch.float16, out_dtype=torch.float16, b_layout="nk",
+    aligned_a=True, aligned_b=True, c_vec2_aligned=True,
 )  # fmt: skip
 FLOAT = replace(PROBLEM, dtype=torch.float32, out_dtype=torch.float32)
 
@@ -51,11 +51,15 @@ def test_blocks_that_run_together_are_near_each_other() -> None:
         ("mma_tf32_128x128x32_stage3", {"dtype": torch.float32}, "precision tf32, less than ieee"),
         (
             "mma_tf32_128x128x32_stage3",
-            {"dtype": torch.float32, "precision": "tf32", "b_rows": "k"},
+            {"dtype": torch.float32, "precision": "tf32", "b_layout": "kn"},
             "needs b stored as rows of n, got rows of k",
         ),
-        ("mma_128x256x64_stage3", {"near_rows": False}, "start less than 2^24 bytes apart"),
-        ("wmma_mma4x2_warp2x4_async", {"near_rows": False}, "less than 2^24 bytes apart"),
+        (
+            "mma_128x256x64_stage3",
+            {"fits_32bit_offsets": False},
+            "start less than 2^24 bytes apart",
+        ),
+        ("wmma_mma4x2_warp2x4_async", {"fits_32bit_offsets": False}, "less than 2^24 bytes apart"),
         ("hgemm_naive", {"m": 2**30, "n": 2**30}, "has more blocks than a grid"),
         (
             "wgmma_tf32x3_128x128x32_stage4",
@@ -97,10 +101,12 @@ def test_a_tile_larger_than_the_gpus_shared_memory_is_refused_and_another_serves
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("b_rows", ["n", "k"])
-def test_rows_that_are_far_apart_are_served_too(dtype: torch.dtype, b_rows: str) -> None:
-    far = replace(PROBLEM, dtype=dtype, out_dtype=dtype, b_rows=b_rows, near_rows=False)
-    assert not choose(far, H200).near_rows
+@pytest.mark.parametrize("b_layout", ["nk", "kn"])
+def test_rows_that_are_far_apart_are_served_too(dtype: torch.dtype, b_layout: str) -> None:
+    far = replace(
+        PROBLEM, dtype=dtype, out_dtype=dtype, b_layout=b_layout, fits_32bit_offsets=False
+    )
+    assert not choose(far, H200).uses_32bit_offsets
 
 
 def test_an_unknown_kernel_is_told_with_the_known_ones() -> None:
@@ -109,9 +115,9 @@ def test_an_unknown_kernel_is_told_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
-@pytest.mark.parametrize("b_rows", ["n", "k"])
-def test_every_float_problem_has_a_kernel_at_least_as_exact(precision: str, b_rows: str) -> None:
-    spec = choose(replace(FLOAT, precision=precision, b_rows=b_rows), H200)
+@pytest.mark.parametrize("b_layout", ["nk", "kn"])
+def test_every_float_problem_has_a_kernel_at_least_as_exact(precision: str, b_layout: str) -> None:
+    spec = choose(replace(FLOAT, precision=precision, b_layout=b_layout), H200)
     order = ("ieee", "tf32x3", "tf32")
     assert order.index(spec.precision) <= order.index(precision)
 

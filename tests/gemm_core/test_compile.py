@@ -41,11 +41,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def problem(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, aligned: bool = True, accumulate: str = ""
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, aligned: bool = True, accumulate: str = ""
 ) -> GemmProblem:
     return GemmProblem(
-        m=256, n=256, k=256, dtype=dtype, out_dtype=dtype, b_rows=b_rows, aligned_a=aligned,
-        aligned_b=aligned, paired_c=aligned, precision=spec.precision,
+        m=256, n=256, k=256, dtype=dtype, out_dtype=dtype, b_layout=b_layout, aligned_a=aligned,
+        aligned_b=aligned, c_vec2_aligned=aligned, precision=spec.precision,
         accumulate=accumulate or spec.accumulates[0],
     )  # fmt: skip
 
@@ -64,19 +64,19 @@ def compiled(spec: KernelSpec, made: GemmProblem, arch: str) -> Cubin:
 )
 def test_every_kernel_compiles_without_spilling(name: str, arch: str) -> None:
     spec = KERNELS[name]
-    for b_rows, accumulate in itertools.product(spec.b_rows, spec.accumulates):
-        made = problem(spec, spec.dtypes[0], b_rows, accumulate=accumulate)
+    for b_layout, accumulate in itertools.product(spec.b_layouts, spec.accumulates):
+        made = problem(spec, spec.dtypes[0], b_layout, accumulate=accumulate)
         resources = compiled(spec, made, arch).resources
         assert resources.spill_bytes == 0
         assert 0 < resources.registers <= 255
         assert resources.shared_bytes + spec.shared_bytes <= 232_448
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if not KERNELS[name].whole_tiles])
+@pytest.mark.parametrize("name", [name for name in KERNELS if not KERNELS[name].full_tiles_only])
 def test_unaligned_operands_and_every_dtype_compile_too(name: str) -> None:
     spec = KERNELS[name]
     for dtype in spec.dtypes:
-        made = problem(spec, dtype, spec.b_rows[0], aligned=False)
+        made = problem(spec, dtype, spec.b_layouts[0], aligned=False)
         assert compiled(spec, made, "sm_90a").resources.spill_bytes == 0
 
 
@@ -87,7 +87,7 @@ ONE_OF_EACH_SOURCE = {spec.source: name for name, spec in reversed(KERNELS.items
 def test_every_source_compiles_for_the_dtypes_of_results_that_it_does_not_refuse(name: str) -> None:
     spec = KERNELS[name]
     for dtype, out_dtype in itertools.product(spec.dtypes, (*ELEMENTS, torch.float64)):
-        made = replace(problem(spec, dtype, spec.b_rows[0]), out_dtype=out_dtype)
+        made = replace(problem(spec, dtype, spec.b_layouts[0]), out_dtype=out_dtype)
         reason = spec.refuses(made, H200)
         if out_dtype == torch.float64:
             assert reason == "stores float16, bfloat16, float32, not float64"
@@ -123,7 +123,7 @@ def promised(spec: KernelSpec) -> set[str]:
 @pytest.mark.parametrize("name", [name for name in KERNELS if "naive" not in name])
 def test_kernels_are_made_of_the_instructions_they_promise(name: str, tmp_path: Path) -> None:
     spec = KERNELS[name]
-    made = problem(spec, spec.dtypes[0], spec.b_rows[0])
+    made = problem(spec, spec.dtypes[0], spec.b_layouts[0])
     found = opcodes(compiled(spec, made, "sm_90a"), tmp_path)
     assert promised(spec) <= found
     assert not {"LDL", "STL"} & found

@@ -20,10 +20,10 @@ CASES = [
     pytest.param(spec, dtype, rows, sums, id=f"{name}-{str(dtype)[6:]}-{rows}-{sums}")
     for name, spec in KERNELS.items()
     for dtype in spec.dtypes
-    for rows in spec.b_rows
+    for rows in spec.b_layouts
     for sums in spec.accumulates
 ]
-every_kernel = pytest.mark.parametrize(("spec", "dtype", "b_rows", "accumulate"), CASES)
+every_kernel = pytest.mark.parametrize(("spec", "dtype", "b_layout", "accumulate"), CASES)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,11 +31,11 @@ def _compiled_by_all_cores() -> None:
     """What the tests below ask for most, so that they do not compile it one after the other."""
     jobs = []
     for case in CASES:
-        spec, dtype, b_rows, accumulate = case.values
+        spec, dtype, b_layout, accumulate = case.values
         for aligned, paired in ((True, False), (True, True), (False, False)):
             problem = GemmProblem(
-                m=16, n=16, k=16, dtype=dtype, out_dtype=dtype, b_rows=b_rows, aligned_a=aligned,
-                aligned_b=aligned, paired_c=paired, accumulate=accumulate,
+                m=16, n=16, k=16, dtype=dtype, out_dtype=dtype, b_layout=b_layout,
+                aligned_a=aligned, aligned_b=aligned, c_vec2_aligned=paired, accumulate=accumulate,
                 precision=spec.precision,
             )  # fmt: skip
             jobs.append((KERNEL_FOLDER / spec.source, spec.macros(problem), device(0).arch))
@@ -56,17 +56,17 @@ def stored(rows: int, cols: int, dtype: torch.dtype, offset: int = 0, pad: int =
 
 
 def operands(
-    m: int, n: int, k: int, dtype: torch.dtype, b_rows: str, offset: int = 0, pad: int = 0
+    m: int, n: int, k: int, dtype: torch.dtype, b_layout: str, offset: int = 0, pad: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     a = stored(m, k, dtype, offset, pad)
-    if b_rows == "n":
+    if b_layout == "nk":
         return a, stored(n, k, dtype, offset, pad).T
     return a, stored(k, n, dtype, offset, pad)
 
 
 def sizes(spec: KernelSpec, m: int, n: int, k: int) -> tuple[int, int, int]:
     """These, or the next that a kernel without guards takes."""
-    if not spec.whole_tiles:
+    if not spec.full_tiles_only:
         return m, n, k
     return tuple(-(-size // part) * part for size, part in zip((m, n, k), spec.tile, strict=True))
 
@@ -108,7 +108,7 @@ def assert_right(
 def shapes_of(spec: KernelSpec) -> Iterator[tuple[int, int, int]]:
     """1; around the tile in every dimension; primes; odd and even K tiles; fewer than stages."""
     tm, tn, tk = spec.tile
-    if spec.whole_tiles:
+    if spec.full_tiles_only:
         yield from [(tm, tn, tk), (2 * tm, tn, 2 * tk), (5 * tm, 3 * tn, 7 * tk)]
         return
     yield from [(1, 2, 1), (2, 1, 3), (tm, tn, tk), (2 * tm, tn, 2 * tk), (tm, 2 * tn, 7 * tk)]
@@ -118,34 +118,34 @@ def shapes_of(spec: KernelSpec) -> Iterator[tuple[int, int, int]]:
 
 @every_kernel
 def test_any_shape_is_right(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
     for m, n, k in shapes_of(spec):
         if min(n, k) == 1:  # a stride of such an operand says nothing of its storage
-            b_rows = spec.b_rows[-1]
-        a, b = operands(m, n, k, dtype, b_rows)
-        if b_rows == "n" and b.stride(1) == 1:
+            b_layout = spec.b_layouts[-1]
+        a, b = operands(m, n, k, dtype, b_layout)
+        if b_layout == "nk" and b.stride(1) == 1:
             continue
         assert_right(spec, a, b, run(spec, a, b, accumulate), accumulate)
 
 
 @every_kernel
 def test_k_of_zero_gives_zeros(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
     m, n, _ = sizes(spec, 70, 90, 0)
     a = torch.empty(m, 8, dtype=dtype, device="cuda")[:, :0]
     b = torch.empty(n, 8, dtype=dtype, device="cuda")[:, :0].T
-    if b_rows == "k":
+    if b_layout == "kn":
         b = torch.empty(0, n, dtype=dtype, device="cuda")
     assert not run(spec, a, b, accumulate).any()
 
 
 @every_kernel
 def test_small_integers_are_exact(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
-    a, b = operands(*sizes(spec, 200, 300, 130), dtype, b_rows)
+    a, b = operands(*sizes(spec, 200, 300, 130), dtype, b_layout)
     a.copy_(torch.randint(-2, 3, a.shape, device="cuda"))
     b.copy_(torch.randint(-2, 3, b.shape, device="cuda"))
     expected = (a.double() @ b.double()).to(dtype)
@@ -154,13 +154,13 @@ def test_small_integers_are_exact(
 
 @every_kernel
 def test_permutations_move_rows_and_columns(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
     """One-hot rows show a wrong index that random data would hide in its noise."""
     size = 160
     order = torch.randperm(size, device="cuda")
     a = torch.eye(size, device="cuda")[order].to(dtype)
-    _, b = operands(size, size, size, dtype, b_rows)
+    _, b = operands(size, size, size, dtype, b_layout)
     b.copy_(torch.randint(-99, 100, b.shape, device="cuda"))
     assert torch.equal(run(spec, a, b, accumulate), b[order])
 
@@ -168,10 +168,10 @@ def test_permutations_move_rows_and_columns(
 @every_kernel
 @pytest.mark.parametrize(("offset", "pad"), [(1, 0), (0, 1), (3, 5), (8, 8)])
 def test_any_alignment_is_right(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str, offset: int, pad: int
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str, offset: int, pad: int
 ) -> None:
-    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_rows, offset, pad)
-    if spec.whole_tiles and (offset, pad) != (8, 8):
+    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_layout, offset, pad)
+    if spec.full_tiles_only and (offset, pad) != (8, 8):
         with pytest.raises(ValueError, match="rows that start at multiples of 16 bytes"):
             run(spec, a, b, accumulate)
         return
@@ -180,9 +180,9 @@ def test_any_alignment_is_right(
 
 @every_kernel
 def test_nan_and_infinity_reach_their_row_and_column_only(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
-    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_rows)
+    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_layout)
     a[17, 5], b[69, 139] = torch.nan, torch.inf
     c = run(spec, a, b, accumulate)
     expected = torch.zeros_like(c, dtype=torch.bool)
@@ -192,10 +192,10 @@ def test_nan_and_infinity_reach_their_row_and_column_only(
 
 @every_kernel
 def test_infinity_beside_zeros_and_large_numbers(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
     """Zero times infinity is NaN; anything else times infinity is infinite, whatever its size."""
-    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_rows)
+    a, b = operands(*sizes(spec, 140, 150, 70), dtype, b_layout)
     a.fill_(1)
     a[90] = -1
     a[17, 5], a[90, 69] = torch.inf, -torch.inf
@@ -209,9 +209,9 @@ def test_infinity_beside_zeros_and_large_numbers(
 
 @every_kernel
 def test_a_hundred_runs_give_the_same_bits(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
-    a, b = operands(*sizes(spec, 300, 260, 500), dtype, b_rows)
+    a, b = operands(*sizes(spec, 300, 260, 500), dtype, b_layout)
     first = run(spec, a, b, accumulate).clone()
     options = {"kernel": spec.name, "precision": spec.precision, "accumulate": accumulate}
     for _ in range(100):
@@ -220,9 +220,9 @@ def test_a_hundred_runs_give_the_same_bits(
 
 @every_kernel
 def test_streams_and_graphs(
-    spec: KernelSpec, dtype: torch.dtype, b_rows: str, accumulate: str
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
-    a, b = operands(*sizes(spec, 300, 260, 100), dtype, b_rows)
+    a, b = operands(*sizes(spec, 300, 260, 100), dtype, b_layout)
     fresh_a = torch.randn_like(a)
     options = {"kernel": spec.name, "precision": spec.precision, "accumulate": accumulate}
     gemm(a, b, **options)
@@ -259,16 +259,16 @@ def test_a_kernel_that_refuses_says_why() -> None:
         gemm(a, a, kernel="mma_tf32_128x128x32_stage3", precision="tf32")
 
 
-@pytest.mark.parametrize("b_rows", ["n", "k"])
-def test_rows_that_are_far_apart(b_rows: str) -> None:
+@pytest.mark.parametrize("b_layout", ["nk", "kn"])
+def test_rows_that_are_far_apart(b_layout: str) -> None:
     """Strided ones are copied; where the rows themselves are long, another kernel serves."""
     wide = torch.randn(300, 2**23 + 8, device="cuda").half()
-    b = torch.randn(*((40, 64) if b_rows == "n" else (64, 40)), device="cuda").half()
-    b = b.T if b_rows == "n" else b
+    b = torch.randn(*((40, 64) if b_layout == "nk" else (64, 40)), device="cuda").half()
+    b = b.T if b_layout == "nk" else b
     torch.testing.assert_close(gemm(wide[:, :64], b), wide[:, :64] @ b, rtol=1e-2, atol=1e-1)
     ones = torch.ones(2**23 + 8, 8, dtype=torch.float16, device="cuda")
     wide.fill_(2.0**-24)
-    c = gemm(wide, ones.T.contiguous().T if b_rows == "n" else ones)
+    c = gemm(wide, ones.T.contiguous().T if b_layout == "nk" else ones)
     assert (c - 0.5).abs().max() < 1e-2
     with pytest.raises(ValueError, match="start less than 2\\^24 bytes apart"):
         gemm(wide, ones, kernel="mma_128x128x32_stage4")

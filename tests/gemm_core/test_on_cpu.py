@@ -61,7 +61,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def program(folder: Path, spec: KernelSpec, problem: GemmProblem) -> Path:
     """The kernel specialised to the problem's dtype and layout, as an executable; built once."""
-    flags = f"{problem.b_rows}{problem.aligned_a:d}{problem.aligned_b:d}{problem.paired_c:d}"
+    flags = (
+        f"{problem.b_layout}{problem.aligned_a:d}{problem.aligned_b:d}{problem.c_vec2_aligned:d}"
+    )
     flags += problem.accumulate
     path = folder / f"{spec.name}-{str(problem.dtype)[6:]}-{flags}"
     if not path.exists():
@@ -97,20 +99,20 @@ def run_on_cpu(
     spec: KernelSpec,
     x: torch.Tensor,
     y: torch.Tensor,
-    b_rows: str,
+    b_layout: str,
     accumulate: str,
     aligned: bool,
 ) -> torch.Tensor:
     """x @ y. What lies beside them is NaN, and what lies beside the result stays as it was."""
     (m, k), n, dtype = x.shape, y.shape[1], x.dtype
     a = stored(x, aligned, torch.nan)
-    b = stored(y.T if b_rows == "n" else y, aligned, torch.nan)
+    b = stored(y.T if b_layout == "nk" else y, aligned, torch.nan)
     c = torch.nn.functional.pad(stored(x.new_full((m, n), 77.0), aligned, 77.0), (0, 8), value=77.0)
     per_chunk = 16 // dtype.itemsize
     problem = GemmProblem(
-        m=m, n=n, k=k, dtype=dtype, out_dtype=dtype, b_rows=b_rows,
+        m=m, n=n, k=k, dtype=dtype, out_dtype=dtype, b_layout=b_layout,
         aligned_a=a.stride(0) % per_chunk == 0, aligned_b=b.stride(0) % per_chunk == 0,
-        paired_c=c.stride(0) % 2 == 0, precision=spec.precision, accumulate=accumulate,
+        c_vec2_aligned=c.stride(0) % 2 == 0, precision=spec.precision, accumulate=accumulate,
     )  # fmt: skip
     assert spec.refuses(problem, H200) is None
     # Of a and b no byte more than what is read: padding after the last row belongs to others.
@@ -118,7 +120,7 @@ def run_on_cpu(
         bytes(x.contiguous().view(torch.uint8).flatten().tolist())[: max(0, end) * dtype.itemsize]
         for x, end in (
             (a, (m - 1) * a.stride(0) + k),
-            (b, (n - 1) * b.stride(0) + k if b_rows == "n" else (k - 1) * b.stride(0) + n),
+            (b, (n - 1) * b.stride(0) + k if b_layout == "nk" else (k - 1) * b.stride(0) + n),
             (c, c.numel()),
         )
     ]
@@ -143,25 +145,25 @@ def check_exact(
     folder: Path,
     spec: KernelSpec,
     shape: tuple[int, int, int],
-    b_rows: str,
+    b_layout: str,
     accumulate: str,
     aligned: bool,
 ) -> None:
     """Compare with the exact product of integers."""
     m, n, k = shape
     x, y = integers(m, k, spec.dtypes[0]), integers(k, n, spec.dtypes[0])
-    got = run_on_cpu(folder, spec, x, y, b_rows, accumulate, aligned)
+    got = run_on_cpu(folder, spec, x, y, b_layout, accumulate, aligned)
     wrong = (got != (x.float() @ y.float()).to(got.dtype)).nonzero()
     assert not len(wrong), f"{len(wrong)} wrong, first at {wrong[0].tolist()}"
 
 
 CASES = [
-    pytest.param(KERNELS[name], b_rows, accumulate, id=f"{name}-{b_rows}-{accumulate}")
+    pytest.param(KERNELS[name], b_layout, accumulate, id=f"{name}-{b_layout}-{accumulate}")
     for name in NAMES
-    for b_rows in KERNELS[name].b_rows
+    for b_layout in KERNELS[name].b_layouts
     for accumulate in KERNELS[name].accumulates
 ]
-every_case = pytest.mark.parametrize(("spec", "b_rows", "accumulate"), CASES)
+every_case = pytest.mark.parametrize(("spec", "b_layout", "accumulate"), CASES)
 
 
 def test_every_kernel_source_is_run_here() -> None:
@@ -170,7 +172,7 @@ def test_every_kernel_source_is_run_here() -> None:
 
 @every_case
 def test_ragged_shapes_are_exact(
-    spec: KernelSpec, b_rows: str, accumulate: str, programs: Path
+    spec: KernelSpec, b_layout: str, accumulate: str, programs: Path
 ) -> None:
     """Less and more than a tile, K tiles fewer and more than stages, K tails of aligned rows."""
     tm, tn, tk = spec.tile
@@ -180,31 +182,31 @@ def test_ragged_shapes_are_exact(
         (tm, tn + 8, max(1, 3 * tk - 8)),
         (5, tn - 3, 6 * tk),
     ]
-    if spec.whole_tiles:
+    if spec.full_tiles_only:
         shapes = [(tm, tn, tk), (2 * tm, 3 * tn, 4 * tk)]
     for shape in shapes:
-        check_exact(programs, spec, shape, b_rows, accumulate, aligned=True)
+        check_exact(programs, spec, shape, b_layout, accumulate, aligned=True)
 
 
 @pytest.mark.parametrize(
-    ("spec", "b_rows", "accumulate"),
-    [case for case in CASES if not case.values[0].whole_tiles],
+    ("spec", "b_layout", "accumulate"),
+    [case for case in CASES if not case.values[0].full_tiles_only],
 )
 def test_unaligned_rows_and_odd_sizes_are_exact(
-    spec: KernelSpec, b_rows: str, accumulate: str, programs: Path
+    spec: KernelSpec, b_layout: str, accumulate: str, programs: Path
 ) -> None:
     tm, _, tk = spec.tile
     for shape in ((tm - 1, 9, 2 * tk + 1), (1, 1, 1), (3, 2, 0)):
-        check_exact(programs, spec, shape, b_rows, accumulate, aligned=False)
+        check_exact(programs, spec, shape, b_layout, accumulate, aligned=False)
 
 
 @every_case
 def test_nan_and_infinity_reach_their_row_and_column_only(
-    spec: KernelSpec, b_rows: str, accumulate: str, programs: Path
+    spec: KernelSpec, b_layout: str, accumulate: str, programs: Path
 ) -> None:
     """Beside zeros and large numbers too; both sit in the last k, where a tail is filled up."""
     tm, tn, tk = spec.tile
-    m, n, k = (tm, tn, 2 * tk) if spec.whole_tiles else (tm + 1, tn - 1, 2 * tk + 7)
+    m, n, k = (tm, tn, 2 * tk) if spec.full_tiles_only else (tm + 1, tn - 1, 2 * tk + 7)
     x, y = integers(m, k, spec.dtypes[0]), integers(k, n, spec.dtypes[0])
     x[1], x[4] = 3, 0
     if accumulate == "fp32":
@@ -212,7 +214,7 @@ def test_nan_and_infinity_reach_their_row_and_column_only(
     x[1, k - 1], x[m // 2, 0], y[k - 1, 3], y[k // 2, n - 2] = (
         torch.inf, torch.nan, torch.inf, -torch.inf,
     )  # fmt: skip
-    got = run_on_cpu(programs, spec, x, y, b_rows, accumulate, aligned=True)
+    got = run_on_cpu(programs, spec, x, y, b_layout, accumulate, aligned=True)
     truth = (x.double().unsqueeze(2) * y.double()).sum(1)
     rounded = truth.to(got.dtype)
     wrong = ~((got == rounded) | (got.isnan() & rounded.isnan()))

@@ -35,11 +35,11 @@ def test_every_source_is_among_them() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_ragged_product_is_exact(name: str) -> None:
     spec = KERNELS[name]
-    dtype, b_rows = spec.dtypes[0], spec.b_rows[-1]
-    m, n, k = (160, 144, 112) if spec.whole_tiles else (150, 141, 104)
+    dtype, b_layout = spec.dtypes[0], spec.b_layouts[-1]
+    m, n, k = (160, 144, 112) if spec.full_tiles_only else (150, 141, 104)
     a = torch.randint(-2, 3, (m, k), device="cuda").to(dtype)
-    b = torch.randint(-2, 3, (n, k) if b_rows == "n" else (k, n), device="cuda").to(dtype)
-    b = b.T if b_rows == "n" else b
+    b = torch.randint(-2, 3, (n, k) if b_layout == "nk" else (k, n), device="cuda").to(dtype)
+    b = b.T if b_layout == "nk" else b
     options = {"precision": spec.precision, "accumulate": spec.accumulates[-1]}
     c = gemm(a, b, kernel=name, **options)
     assert torch.equal(c, (a.double() @ b.double()).to(dtype))

@@ -15,10 +15,10 @@
 namespace gemm_core {
 
 // BM x BN tiles of A B by clusters of two blocks. Both operands are rows of k, each a tensor map of
-// boxes of 64 elements under the 128-byte swizzle. The two tiles of a cluster usually lie in the same
-// columns, or in the same rows if BM > BN: then each block loads half of the operand tile that they
-// share and multicasts it to both, because L2 bandwidth limits the loop. The boxes of the shared
-// operand have half a tile's rows, those of the other operand all.
+// boxes of 64 elements under the 128-byte swizzle. The two tiles of a cluster usually lie in the
+// same columns, or in the same rows if BM > BN: then each block loads half of the operand tile that
+// they share and multicasts it to both, because L2 bandwidth limits the loop. The boxes of the
+// shared operand have half a tile's rows, those of the other operand all.
 template <class T, int BLOCK_M, int BLOCK_N, int STAGES>
 struct MainloopWgmma {
   static constexpr int BM = BLOCK_M, BN = BLOCK_N, BK = 64, K_STEPS = BK / 16, CLUSTER = 2;
@@ -42,9 +42,9 @@ struct MainloopWgmma {
     int m0, n0, head;
   };
 
-  // Assigns tiles 0 .. count - 1 to the blocks of a persistent grid; the two blocks of a cluster take
-  // neighbouring tiles. The last tile may be past `count`; its block then computes and discards a copy
-  // so that both blocks of the cluster reach the same barriers.
+  // Assigns tiles 0 .. count - 1 to the blocks of a persistent grid; the two blocks of a cluster
+  // take neighbouring tiles. The last tile may be past `count`; its block then computes and
+  // discards a copy so that both blocks of the cluster reach the same barriers.
   struct TileScheduler {
     int count, rank, tile, grid;
 
@@ -57,10 +57,10 @@ struct MainloopWgmma {
     __device__ __forceinline__ void advance() { tile += grid; }
   };
 
-  // Computes the scheduler's tiles, by all threads of the cluster. coord_of(tile) returns a TileCoord.
-  // Each consumer thread has its own copy of `epilogue` and calls, for each tile, epilogue.begin(tile)
-  // after the first products are issued, epilogue.prefetch() while later products run, and
-  // epilogue.store(sums). `shared` starts at a multiple of 1024.
+  // Computes the scheduler's tiles, by all threads of the cluster. coord_of(tile) returns a
+  // TileCoord. Each consumer thread has its own copy of `epilogue` and calls, for each tile,
+  // epilogue.begin(tile) after the first products are issued, epilogue.prefetch() while later
+  // products run, and epilogue.store(sums). `shared` starts at a multiple of 1024.
   template <class CoordOf, class Epilogue>
   static __device__ __forceinline__ void run(unsigned char* shared, const ptx::TensorMap& a,
                                              const ptx::TensorMap& b, int k,
@@ -74,7 +74,7 @@ struct MainloopWgmma {
       ptx::mbarrier_init(empty_barriers[threadIdx.x], CONSUMER_WARPGROUPS * CLUSTER);
     }
     ptx::fence_mbarrier_init();
-    ptx::fence_stores_for_wgmma();  // also makes the barriers visible to TMA
+    ptx::fence_proxy_async();  // also makes the barriers visible to TMA
     ptx::cluster_sync();
     const int k_blocks = (k + BK - 1) / BK;
     u32 stage = 0, phase = 0;
@@ -98,7 +98,7 @@ struct MainloopWgmma {
         for (int k_block = 0; k_block < k_blocks; ++k_block, next_stage()) {
           const u32 full_barrier = full_barriers[stage], target = base + stage * STAGE_BYTES;
           ptx::mbarrier_wait(empty_barriers[stage], phase ^ 1);
-          ptx::mbarrier_arrive_expecting(full_barrier, STAGE_BYTES);
+          ptx::mbarrier_arrive_expect_tx(full_barrier, STAGE_BYTES);
           ptx::tma_load(target + own_offset, own_map, k_block * BK, own_row, own.head, full_barrier);
           for (int half = 0; half < 2; ++half) {
             const u32 half_target = target + shared_offset + half * HALF_BYTES;
@@ -113,8 +113,8 @@ struct MainloopWgmma {
       }
     } else {
       ptx::registers_claim<240>();
-      // A shuffle tells the compiler that the warpgroup is uniform; otherwise each wgmma waits for its
-      // own descriptor.
+      // A shuffle tells the compiler that the warpgroup is uniform; otherwise each wgmma waits for
+      // its own descriptor.
       const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0) - 1;
       for (; scheduler.has_tile(); scheduler.advance()) {
         Accumulators sums;
@@ -149,7 +149,7 @@ struct MainloopWgmma {
  private:
   // Tells the producers of both blocks, which write to the stage, that this warpgroup has read it.
   static __device__ __forceinline__ void release(u32 empty_barrier) {
-    if (threadIdx.x % 128 < CLUSTER) ptx::mbarrier_arrive_at(empty_barrier, threadIdx.x % 128);
+    if (threadIdx.x % 128 < CLUSTER) ptx::mbarrier_arrive_cluster(empty_barrier, threadIdx.x % 128);
   }
 
   // Issues the products of the first `k_steps` steps of 16 elements of k of a stage.

@@ -7,7 +7,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using i64 = long long;
 
-// Storage types of 16 bits; arithmetic happens in registers, through the wrappers of ptx/.
+// 16-bit storage types; arithmetic goes through the wrappers of ptx/.
 struct f16 {
   u16 bits;
 };
@@ -15,8 +15,8 @@ struct bf16 {
   u16 bits;
 };
 
-// std::conditional.
-template <bool FIRST, class A, class B>
+// Select<CONDITION, A, B>::type is A if CONDITION, else B (std::conditional).
+template <bool CONDITION, class A, class B>
 struct Select {
   using type = A;
 };
@@ -25,7 +25,7 @@ struct Select<false, A, B> {
   using type = B;
 };
 
-// Of a type: conversions, and two neighbours in memory as one word.
+// Conversions of an element type, and its Pair: two neighbours in memory as one word.
 template <class T>
 struct Numeric;
 
@@ -59,7 +59,7 @@ struct Numeric<float> {
   static __device__ Pair pair(float x, float y) { return make_float2(x, y); }
 };
 
-// Sum i of those that a thread keeps: floats, or halves in pairs.
+// Sum i of a thread's accumulators, which are floats or pairs of halves.
 template <int COUNT>
 __device__ __forceinline__ float sum_of(const float (&sums)[COUNT], int i) {
   return sums[i];

@@ -2,9 +2,9 @@
 // describes its layout by macros (gemm_core/runtime/launch.py: parameter_macros).
 #pragma once
 
-// For a kernel that takes one struct; stands after the struct. PARAMETER_BYTES: the size of the host's
-// struct. PARAMETER_FIELDS: GEMM_CORE_FIELD(name, offset) for each of its fields. The host writes
-// `inner.x` for field x of the nested struct `inner`.
+// For a kernel that takes one struct; stands after the struct. PARAMETER_BYTES: the size of the
+// host's struct. PARAMETER_FIELDS: GEMM_CORE_FIELD(name, offset) for each of its fields. The host
+// writes `inner.x` for field x of the nested struct `inner`.
 #define GEMM_CORE_CHECK_STRUCT(Struct)                                            \
   static_assert(sizeof(Struct) == PARAMETER_BYTES,                                \
                 "the kernel and the host disagree on the size of the parameters"); \
@@ -16,8 +16,8 @@
   static_assert(__builtin_offsetof(Parameters, name) == offset, \
                 "the kernel and the host disagree on the offset of parameter " #name);
 
-// For a kernel that takes a list of parameters; stands after the kernel. PARAMETER_SIZES: the host's
-// sizes, in order.
+// For a kernel that takes a list of parameters; stands after the kernel. PARAMETER_SIZES: the
+// host's sizes, in order.
 #define GEMM_CORE_CHECK_LIST(kernel)                                                          \
   static_assert(gemm_core::count_equal_parameters<PARAMETER_SIZES>(kernel) ==                  \
                     gemm_core::count_parameters(kernel),                                       \
@@ -35,8 +35,9 @@ template <int... HOST_BYTES, class... Types>
 constexpr int count_equal_parameters(void (*)(Types...)) {
   if (sizeof...(HOST_BYTES) != sizeof...(Types)) return -1;
   constexpr int host_bytes[] = {HOST_BYTES...}, kernel_bytes[] = {static_cast<int>(sizeof(Types))...};
+  constexpr int count = sizeof...(Types);
   int equal = 0;
-  while (equal < static_cast<int>(sizeof...(Types)) && host_bytes[equal] == kernel_bytes[equal]) ++equal;
+  for (int i = 0; i < count && host_bytes[i] == kernel_bytes[i]; ++i) equal = i + 1;
   return equal;
 }
 

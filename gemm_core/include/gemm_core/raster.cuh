@@ -9,19 +9,19 @@ struct TileIndex {
   int m, n;
 };
 
-// Block `id` of tiles_m * tiles_n takes this tile: bands of GROUP tile rows, walked down, then right,
-// so that blocks that run together share rows of A and columns of B in L2. GROUP 1 is row by row.
-// Python twin: spec.raster.
+// The tile of block `block` of tiles_m * tiles_n: bands of GROUP tile rows, each traversed column
+// by column, so that blocks that run together share rows of A and columns of B in L2. GROUP 1 is
+// row by row. The Python twin is spec.raster.
 template <int GROUP>
-__device__ __forceinline__ TileIndex raster(int id, int tiles_m, int tiles_n) {
-  const int band = id / (GROUP * tiles_n);
+__device__ __forceinline__ TileIndex raster(int block, int tiles_m, int tiles_n) {
+  const int band = block / (GROUP * tiles_n);
   const int first = band * GROUP;
   const int height = tiles_m - first < GROUP ? tiles_m - first : GROUP;
-  const int within = id - first * tiles_n;
-  return {first + within % height, within / height};
+  const int index = block - first * tiles_n;
+  return {first + index % height, index / height};
 }
 
-// First row and column of C of this block's BM x BN tile.
+// First row and column in C of this block's BM x BN tile.
 struct TileOrigin {
   int m0, n0;
 };

@@ -1,4 +1,4 @@
-// Tiles from global to shared memory.
+// Copies tiles from global to shared memory by cp.async.
 #pragma once
 
 #include "gemm_core/numeric.cuh"
@@ -8,115 +8,121 @@
 namespace gemm_core {
 
 // Copies tiles of ROWS x COLS elements, one after the other along k, by THREADS threads, into the
-// shared-memory layout `Layout`. K_DOWN: k runs down the rows, else along them. What lies beyond k
-// becomes zeros. What lies beyond the other edge belongs to outputs that nobody stores: it repeats
-// the last row or chunk, or is zeros. ALIGNED: every source row starts at a multiple of 16 bytes;
-// then copies are asynchronous (commit and wait are the caller's), else of single elements.
+// shared-memory layout `Layout`. ROWS_ARE_K: the rows of a tile are consecutive k, else its
+// columns. Elements beyond k become zeros. Elements beyond the other edge only reach outputs that
+// are not stored: the copy repeats the last row or chunk, or writes zeros. ALIGNED: every source
+// row starts at a multiple of 16 bytes; then copies are asynchronous (the caller commits and
+// waits), else element by element.
 //
-// A whole tile costs one instruction a copy: the address is that of the tile, the same for all
-// threads, and an offset of 32 bits that no tile changes.
-template <class T, class Layout, int ROWS, int COLS, int THREADS, bool K_DOWN, bool ALIGNED>
+// A full tile costs one instruction per copy: the address is that of the tile, the same for all
+// threads, and a 32-bit offset that is the same for all tiles.
+template <class T, class Layout, int ROWS, int COLS, int THREADS, bool ROWS_ARE_K, bool ALIGNED>
 struct TileCopy {
-  static constexpr int PER_CHUNK = 16 / sizeof(T), CHUNKS = COLS / PER_CHUNK;
-  static constexpr int ROW_STEP = THREADS / CHUNKS, COUNT = (ROWS + ROW_STEP - 1) / ROW_STEP;
-  static constexpr bool EVEN = ROWS % ROW_STEP == 0;
-  static_assert(THREADS % CHUNKS == 0, "a thread keeps to one column of chunks");
+  static constexpr int CHUNK = 16 / sizeof(T), ROW_CHUNKS = COLS / CHUNK;
+  static constexpr int ROW_STEP = THREADS / ROW_CHUNKS;
+  static constexpr int CHUNKS_PER_THREAD = (ROWS + ROW_STEP - 1) / ROW_STEP;
+  static constexpr bool NO_TAIL = ROWS % ROW_STEP == 0;  // each thread has CHUNKS_PER_THREAD chunks
+  static_assert(THREADS % ROW_CHUNKS == 0, "a thread copies one column of chunks");
 
-  const unsigned char* tile;  // the next one
-  i64 tile_step;              // bytes from one to the next
-  u32 offsets[COUNT];         // bytes from the tile to each of this thread's chunks
-  int row, chunk;             // of its first
-  int left;                   // rows or columns that exist, in the direction that is not k
-  int width;                  // elements of its chunks that exist, as far as `left` goes
+  const unsigned char* tile;       // the next tile
+  i64 tile_step;                   // bytes from one tile to the next
+  u32 offsets[CHUNKS_PER_THREAD];  // bytes from the tile to each of this thread's chunks
+  int row, chunk;                  // of this thread's first chunk
+  int extent;                      // existing rows or columns, in the direction other than k
+  int chunk_extent;                // existing elements of each chunk, as far as `extent` goes
 
-  // `corner`: the first tile's first element. A tile spans less than 2^32 bytes.
-  __device__ __forceinline__ TileCopy(const T* corner, i64 pitch, int left_, int thread)
-      : tile(reinterpret_cast<const unsigned char*>(corner)),
-        tile_step((K_DOWN ? ROWS * pitch : COLS) * static_cast<i64>(sizeof(T))),
-        row(thread / CHUNKS),
-        chunk(thread % CHUNKS),
-        left(left_),
-        width(PER_CHUNK) {
-    int column = chunk * PER_CHUNK;
-    if (K_DOWN && column + PER_CHUNK > left) {
-      if (left % PER_CHUNK == 0) {
-        column = left - PER_CHUNK;
+  // `first_tile` points to the first element of the first tile. A tile spans less than 2^32 bytes.
+  __device__ __forceinline__ TileCopy(const T* first_tile, i64 pitch, int extent_, int thread)
+      : tile(reinterpret_cast<const unsigned char*>(first_tile)),
+        tile_step((ROWS_ARE_K ? ROWS * pitch : COLS) * static_cast<i64>(sizeof(T))),
+        row(thread / ROW_CHUNKS),
+        chunk(thread % ROW_CHUNKS),
+        extent(extent_),
+        chunk_extent(CHUNK) {
+    int column = chunk * CHUNK;
+    if (ROWS_ARE_K && column + CHUNK > extent) {
+      if (extent % CHUNK == 0) {
+        column = extent - CHUNK;
       } else {
-        width = column < left ? left - column : 0;
+        chunk_extent = column < extent ? extent - column : 0;
       }
     }
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
+    for (int i = 0; i < CHUNKS_PER_THREAD; ++i) {
       const int r = row + i * ROW_STEP;
-      const u32 from_row = K_DOWN ? r : r < left ? r : left - 1;
-      offsets[i] = (from_row * static_cast<u32>(pitch) + column) * static_cast<u32>(sizeof(T));
+      const u32 source_row = ROWS_ARE_K ? r : r < extent ? r : extent - 1;
+      offsets[i] = (source_row * static_cast<u32>(pitch) + column) * static_cast<u32>(sizeof(T));
     }
   }
 
-  // Whether the next tile, of which k_left of k exist, is made of whole chunks.
-  __device__ __forceinline__ bool whole(int k_left) const {
+  // Whether the next tile, of which k_left of k exist, consists of full chunks.
+  __device__ __forceinline__ bool is_full(int k_left) const {
     if (!ALIGNED) return false;
-    return K_DOWN ? k_left >= ROWS && (left >= COLS || left % PER_CHUNK == 0) : k_left >= COLS;
+    return ROWS_ARE_K ? k_left >= ROWS && (extent >= COLS || extent % CHUNK == 0) : k_left >= COLS;
   }
 
-  // Part `part` of PARTS of the next tile, which is whole, to shared byte `to`.
+  // Copies part `part` of PARTS of the next tile, which is full, to shared address `target`.
   template <int PARTS>
-  __device__ __forceinline__ void copy_whole(u32 to, int part) const {
-    constexpr int each = (COUNT + PARTS - 1) / PARTS;
+  __device__ __forceinline__ void copy_full(u32 target, int part) const {
+    constexpr int part_chunks = (CHUNKS_PER_THREAD + PARTS - 1) / PARTS;
 #pragma unroll
-    for (int j = 0; j < each; ++j) {
-      const int i = part * each + j;
-      if (i >= COUNT || (!EVEN && row + i * ROW_STEP >= ROWS)) break;
-      ptx::cp_async_16(to + Layout::at(row + i * ROW_STEP, chunk), tile + offsets[i]);
+    for (int j = 0; j < part_chunks; ++j) {
+      const int i = part * part_chunks + j;
+      if (i >= CHUNKS_PER_THREAD || (!NO_TAIL && row + i * ROW_STEP >= ROWS)) break;
+      ptx::cp_async_16(target + Layout::offset(row + i * ROW_STEP, chunk), tile + offsets[i]);
     }
   }
 
-  // The next tile, of which k_left of k exist, to byte `to` of shared memory.
-  __device__ __forceinline__ void copy_ragged(unsigned char* shared, u32 to, int k_left) const {
+  // Copies the next tile, of which k_left of k exist, to byte `target` of shared memory.
+  __device__ __forceinline__ void copy_guarded(unsigned char* shared, u32 target, int k_left) const {
     const u32 base = ptx::shared_address(shared);
-    const int along = k_left - chunk * PER_CHUNK;
-    const int exist = K_DOWN ? width : along < 0 ? 0 : along < PER_CHUNK ? along : PER_CHUNK;
+    const int k_of_chunk = k_left - chunk * CHUNK;
+    const int row_elements = ROWS_ARE_K         ? chunk_extent
+                             : k_of_chunk < 0     ? 0
+                             : k_of_chunk < CHUNK ? k_of_chunk
+                                                  : CHUNK;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
+    for (int i = 0; i < CHUNKS_PER_THREAD; ++i) {
       const int r = row + i * ROW_STEP;
-      if (!EVEN && r >= ROWS) break;
-      const u32 at = to + Layout::at(r, chunk);
-      const int count = !K_DOWN || r < k_left ? exist : 0;
+      if (!NO_TAIL && r >= ROWS) break;
+      const u32 chunk_target = target + Layout::offset(r, chunk);
+      const int elements = !ROWS_ARE_K || r < k_left ? row_elements : 0;
       if constexpr (ALIGNED) {
-        ptx::cp_async_16(base + at, tile + offsets[i], count * static_cast<int>(sizeof(T)));
+        ptx::cp_async_16(base + chunk_target, tile + offsets[i],
+                         elements * static_cast<int>(sizeof(T)));
       } else {
-        const T* from = reinterpret_cast<const T*>(tile + offsets[i]);
+        const T* source = reinterpret_cast<const T*>(tile + offsets[i]);
 #pragma unroll 1
-        for (int e = 0; e < PER_CHUNK; ++e)
-          reinterpret_cast<T*>(shared + at)[e] = e < count ? from[e] : T{};
+        for (int e = 0; e < CHUNK; ++e)
+          reinterpret_cast<T*>(shared + chunk_target)[e] = e < elements ? source[e] : T{};
       }
     }
   }
 
-  // On to the next tile.
+  // Moves on to the next tile.
   __device__ __forceinline__ void advance() { tile += tile_step; }
 };
 
-// Both operands' tiles, of which one of A lies before one of B in a stage of shared memory.
+// Copies the tiles of both operands. In a stage of shared memory the tile of A precedes that of B.
 template <class CopyA, class CopyB, int A_BYTES>
 struct StageCopy {
   CopyA a;
   CopyB b;
 
-  __device__ __forceinline__ bool whole(int k_left) const {
-    return a.whole(k_left) && b.whole(k_left);
+  __device__ __forceinline__ bool is_full(int k_left) const {
+    return a.is_full(k_left) && b.is_full(k_left);
   }
   template <int PARTS>
-  __device__ __forceinline__ void copy_whole(u32 to, int part) const {
-    a.template copy_whole<PARTS>(to, part);
-    b.template copy_whole<PARTS>(to + A_BYTES, part);
+  __device__ __forceinline__ void copy_full(u32 target, int part) const {
+    a.template copy_full<PARTS>(target, part);
+    b.template copy_full<PARTS>(target + A_BYTES, part);
   }
-  __device__ __forceinline__ void copy(unsigned char* shared, u32 to, int k_left) const {
-    if (whole(k_left)) {
-      copy_whole<1>(ptx::shared_address(shared) + to, 0);
+  __device__ __forceinline__ void copy(unsigned char* shared, u32 target, int k_left) const {
+    if (is_full(k_left)) {
+      copy_full<1>(ptx::shared_address(shared) + target, 0);
     } else {
-      a.copy_ragged(shared, to, k_left);
-      b.copy_ragged(shared, to + A_BYTES, k_left);
+      a.copy_guarded(shared, target, k_left);
+      b.copy_guarded(shared, target + A_BYTES, k_left);
     }
   }
   __device__ __forceinline__ void advance() {

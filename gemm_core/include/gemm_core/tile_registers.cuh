@@ -1,23 +1,23 @@
-// Tiles from global to shared memory through registers: the next tile can travel while this one is
-// multiplied, and rows and columns may change places on the way.
+// Copies tiles from global to shared memory through registers: the loads of the next tile are in flight
+// while this one is multiplied, and a tile can be transposed on the way.
 #pragma once
 
 #include "gemm_core/numeric.cuh"
 
 namespace gemm_core {
 
-// ROWS x COLS elements of T, by THREADS threads, VECTOR neighbours of a row at a time; S is what
-// shared memory holds. ALIGNED: every source row starts at a multiple of 16 bytes.
+// ROWS x COLS elements of T, loaded by THREADS threads, VECTOR neighbours of a row at a time. S is
+// the element type in shared memory. ALIGNED: every source row starts at a multiple of 16 bytes.
 template <class T, class S, int ROWS, int COLS, int THREADS, int VECTOR, bool ALIGNED>
 struct TileRegisters {
-  static constexpr int ACROSS = COLS / VECTOR, TOTAL = ROWS * ACROSS;
-  static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
+  static constexpr int ROW_VECTORS = COLS / VECTOR, VECTORS = ROWS * ROW_VECTORS;
+  static constexpr int VECTORS_PER_THREAD = (VECTORS + THREADS - 1) / THREADS;
   static_assert(COLS % VECTOR == 0, "");
-  T elements[COUNT][VECTOR];
+  T elements[VECTORS_PER_THREAD][VECTOR];
 
-  // Zeros where fewer than ROWS rows or COLS columns are left.
-  __device__ __forceinline__ void fetch(const T* source, i64 pitch, int rows_left, int cols_left) {
-    visit([&](int i, int row, int column) {
+  // Loads a tile from global memory; zeros beyond rows_left rows and cols_left columns.
+  __device__ __forceinline__ void load(const T* source, i64 pitch, int rows_left, int cols_left) {
+    for_each_vector([&](int i, int row, int column) {
       const T* from = source + row * pitch + column;
       if (ALIGNED && row < rows_left && column + VECTOR <= cols_left) {
         struct alignas(VECTOR * sizeof(T)) Vector {
@@ -34,10 +34,10 @@ struct TileRegisters {
     });
   }
 
-  // To shared memory, rows `pitch` elements apart; TRANSPOSED: what were columns are rows there.
+  // Stores the tile to shared memory with rows `pitch` elements apart, transposed if TRANSPOSED.
   template <bool TRANSPOSED>
-  __device__ __forceinline__ void place(S* tile, int pitch) const {
-    visit([&](int i, int row, int column) {
+  __device__ __forceinline__ void store(S* tile, int pitch) const {
+    for_each_vector([&](int i, int row, int column) {
       if constexpr (TRANSPOSED) {
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) tile[(column + e) * pitch + row] = elements[i][e];
@@ -53,13 +53,14 @@ struct TileRegisters {
   }
 
  private:
+  // Calls visit(i, row, column) for vector i of this thread, which starts at (row, column).
   template <class Visit>
-  static __device__ __forceinline__ void visit(Visit each) {
+  static __device__ __forceinline__ void for_each_vector(Visit visit) {
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
+    for (int i = 0; i < VECTORS_PER_THREAD; ++i) {
       const int index = threadIdx.x + i * THREADS;
-      if (TOTAL % THREADS != 0 && index >= TOTAL) break;
-      each(i, index / ACROSS, index % ACROSS * VECTOR);
+      if (VECTORS % THREADS != 0 && index >= VECTORS) break;
+      visit(i, index / ROW_VECTORS, index % ROW_VECTORS * VECTOR);
     }
   }
 };

@@ -2,31 +2,47 @@
 // the tensor cores to the naive rung; limited by its loads, as no two warps share one.
 #include "gemm_core/fragment.cuh"
 #include "gemm_core/numeric.cuh"
+#include "gemm_core/parameters.cuh"
 #include "gemm_core/ptx/wmma.cuh"
 
 using namespace gemm_core;
 
-extern "C" __global__ void __launch_bounds__(32)
-    gemm(const GEMM_ELEMENT* __restrict__ a, const GEMM_ELEMENT* __restrict__ b,
-         GEMM_OUTPUT* __restrict__ c, int m, int n, int k, i64 pitch_a, i64 pitch_b, i64 pitch_c) {
-  using Wmma = ptx::Wmma<16, 16>;
-  const int tiles_n = n / 16;
-  const int m0 = blockIdx.x / tiles_n * 16, n0 = blockIdx.x % tiles_n * 16;
-  Select<sizeof(GEMM_ACCUMULATOR) == 4, float[8], u32[4]>::type sums = {};
-  for (int k0 = 0; k0 < k; k0 += 16) {
-    u32 from_a[8], from_b[8];
-    Wmma::load_a(from_a, a + m0 * pitch_a + k0, static_cast<int>(pitch_a));
-#if GEMM_B_ROWS_ARE_N
-    Wmma::load_b_n_rows(from_b, b + n0 * pitch_b + k0, static_cast<int>(pitch_b));
-    Wmma::multiply_n_rows(sums, from_a, from_b);
-#else
-    Wmma::load_b_k_rows(from_b, b + k0 * pitch_b + n0, static_cast<int>(pitch_b));
-    Wmma::multiply_k_rows(sums, from_a, from_b);
-#endif
+// What the host defines (gemm_core/ladder/spec.py). The host's tile and threads are this kernel's
+// own.
+struct Config {
+  using Element = GEMM_ELEMENT;                            // of A and B
+  using Output = GEMM_OUTPUT;                              // of C
+  using Accumulator = GEMM_ACCUMULATOR;                    // float or f16
+  static constexpr bool B_ROWS_ARE_N = GEMM_B_ROWS_ARE_N;  // B is stored as n rows of k
+};
+
+constexpr int TILE = 16, WARP = 32;
+static_assert(GEMM_BLOCK_M == TILE && GEMM_BLOCK_N == TILE && GEMM_BLOCK_K == TILE, "");
+static_assert(GEMM_THREADS == WARP, "");
+
+extern "C" __global__ void __launch_bounds__(WARP)
+    gemm(const Config::Element* __restrict__ a, const Config::Element* __restrict__ b,
+         Config::Output* __restrict__ c, int m, int n, int k, i64 pitch_a, i64 pitch_b, i64 pitch_c) {
+  using Wmma = ptx::Wmma<TILE, TILE>;
+  const int tiles_n = n / TILE;
+  const int m0 = blockIdx.x / tiles_n * TILE, n0 = blockIdx.x % tiles_n * TILE;
+  Select<sizeof(Config::Accumulator) == 4, float[8], u32[4]>::type sums = {};
+  for (int k0 = 0; k0 < k; k0 += TILE) {
+    u32 fragment_a[8], fragment_b[8];
+    Wmma::load_a(fragment_a, a + m0 * pitch_a + k0, static_cast<int>(pitch_a));
+    if constexpr (Config::B_ROWS_ARE_N) {
+      Wmma::load_b_n_rows(fragment_b, b + n0 * pitch_b + k0, static_cast<int>(pitch_b));
+      Wmma::multiply_n_rows(sums, fragment_a, fragment_b);
+    } else {
+      Wmma::load_b_k_rows(fragment_b, b + k0 * pitch_b + n0, static_cast<int>(pitch_b));
+      Wmma::multiply_k_rows(sums, fragment_a, fragment_b);
+    }
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const fragment::Position at = fragment::wmma_accumulator<16, 16>(threadIdx.x, i);
-    c[(m0 + at.row) * pitch_c + n0 + at.column] = Numeric<GEMM_OUTPUT>::from_float(sum_of(sums, i));
+    const fragment::Position at = fragment::wmma_accumulator<TILE, TILE>(threadIdx.x, i);
+    c[(m0 + at.row) * pitch_c + n0 + at.column] =
+        Numeric<Config::Output>::from_float(sum_of(sums, i));
   }
 }
+GEMM_CORE_CHECK_LIST(gemm)

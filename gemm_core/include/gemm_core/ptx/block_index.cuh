@@ -1,10 +1,10 @@
-// blockIdx.x, read anew where it is asked for.
+// blockIdx.x, read again at each call.
 #pragma once
 
 namespace gemm_core::ptx {
 
-// The compiler keeps what follows from blockIdx.x in registers, through a main loop if it must; what
-// follows from this it computes twice.
+// The compiler keeps values computed from blockIdx.x in registers, even through a main loop; values
+// computed from block_index() it computes again.
 __device__ __forceinline__ int block_index() {
   int index;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));

@@ -3,13 +3,14 @@
 
 namespace gemm_core::ptx {
 
-// Shared memory is addressed by 32 bits here and in ldmatrix.cuh: half the address arithmetic.
+// The 32-bit address in shared memory that cp.async, ldmatrix and mbarrier take.
 __device__ __forceinline__ unsigned int shared_address(const void* pointer) {
   return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes to shared `target`: `bytes` (0..16) from global `source`, the rest zeros. Both addresses
-// are multiples of 16; `source` is not read if `bytes` is 0. Past L1: a tile is read once a block.
+// Copies `bytes` (0..16) from global `source` to shared `target` and fills up to 16 with zeros.
+// Both addresses are multiples of 16; `source` is not read if `bytes` is 0. Bypasses L1, because a
+// block reads a tile once.
 __device__ __forceinline__ void cp_async_16(unsigned int target, const void* source, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -17,12 +18,12 @@ __device__ __forceinline__ void cp_async_16(unsigned int target, const void* sou
                : "memory");
 }
 
-// All 16 bytes: an instruction shorter.
+// Copies all 16 bytes, which takes one instruction less.
 __device__ __forceinline__ void cp_async_16(unsigned int target, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(target), "l"(source) : "memory");
 }
 
-// Four bytes, both addresses multiples of 4; zeros unless `exists`.
+// Copies four bytes, or writes zeros unless `exists`. Both addresses are multiples of 4.
 __device__ __forceinline__ void cp_async_4(unsigned int target, const void* source, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                :
@@ -38,7 +39,7 @@ __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Until at most PENDING of this thread's newest groups are still under way.
+// Waits until at most PENDING of this thread's newest groups are still in flight.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");

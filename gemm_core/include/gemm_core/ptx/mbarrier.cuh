@@ -1,4 +1,4 @@
-// mbarrier: barriers in shared memory on which threads arrive and wait by phase (sm_80 and newer).
+// mbarrier: barriers in shared memory on which threads arrive and wait for phases (sm_80 and newer).
 #pragma once
 
 namespace gemm_core::ptx {
@@ -9,28 +9,28 @@ __device__ __forceinline__ void mbarrier_init(unsigned int barrier, unsigned int
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// What this thread did before is seen by whoever waits for the phase.
+// Arrives; whoever waits for the phase sees what this thread wrote before.
 __device__ __forceinline__ void mbarrier_arrive(unsigned int barrier) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier)
                : "memory");
 }
 
-// An arrival; the phase now waits for `bytes` too, which TMA brings (tma.cuh).
-__device__ __forceinline__ void mbarrier_arrive_expecting(unsigned int barrier, unsigned int bytes) {
+// Arrives, and makes the phase wait for `bytes` of TMA loads too (tma.cuh).
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned int barrier, unsigned int bytes) {
   asm volatile(
       "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier),
       "r"(bytes)
       : "memory");
 }
 
-// An arrival when the copies (cp_async.cuh) that this thread has begun are done, which counts among
-// those expected.
-__device__ __forceinline__ void mbarrier_arrive_after_copies(unsigned int barrier) {
+// Arrives when the cp.async copies that this thread has issued are done; counts among the expected
+// arrivals.
+__device__ __forceinline__ void mbarrier_arrive_after_cp_async(unsigned int barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Until the phase of this parity has completed; a barrier just made counts the phase before its
-// first, of parity 1, as completed.
+// Waits until the phase of this parity has completed. On a new barrier the phase of parity 1, which
+// precedes the first, counts as completed.
 __device__ __forceinline__ void mbarrier_wait(unsigned int barrier, unsigned int parity) {
   unsigned int done;
   do {

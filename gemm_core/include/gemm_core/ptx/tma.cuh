@@ -1,15 +1,16 @@
-// TMA: boxes of a tensor from global to shared memory, by one thread (sm_90 and newer).
+// TMA: copies boxes of a tensor from global to shared memory, issued by one thread (sm_90 and newer).
 #pragma once
 
 namespace gemm_core::ptx {
 
-// What the host made of a tensor (tensor_map.py), passed as a __grid_constant__ parameter.
+// A tensor map that the host has encoded (tensor_map.py), passed as a __grid_constant__ parameter.
 struct alignas(64) TensorMap {
   unsigned char opaque[128];
 };
 
-// The box at element (x, y, z), x along the rows, to shared `target`, a multiple of 1024 for boxes
-// under the 128-byte swizzle; zeros where the tensor ends. Counts its bytes on `barrier`.
+// Copies the box at element (x, y, z), x along the rows, to shared `target`, a multiple of 1024 for
+// boxes under the 128-byte swizzle. Elements outside the tensor become zeros. `barrier` counts the
+// bytes.
 __device__ __forceinline__ void tma_load(unsigned int target, const TensorMap& map, int x, int y,
                                          int z, unsigned int barrier) {
   asm volatile(
@@ -20,9 +21,9 @@ __device__ __forceinline__ void tma_load(unsigned int target, const TensorMap& m
       : "memory");
 }
 
-// The same to both blocks of a cluster of two, at the same shared addresses.
-__device__ __forceinline__ void tma_load_multicast(unsigned int target, const TensorMap& map, int x, int y,
-                                                int z, unsigned int barrier) {
+// Copies the box to both blocks of a cluster of two, at the same shared addresses.
+__device__ __forceinline__ void tma_load_multicast(unsigned int target, const TensorMap& map, int x,
+                                                   int y, int z, unsigned int barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"

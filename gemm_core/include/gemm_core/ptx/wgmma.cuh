@@ -5,15 +5,15 @@
 
 namespace gemm_core::ptx {
 
-// Describes rows of 128 bytes under the 128-byte swizzle (swizzle.cuh: Swizzle<8>), k along the rows,
-// eight rows 1024 bytes after the eight before. The tile starts at a multiple of 1024; `address` may
-// lie 32 bytes further for each k step; a descriptor counts by 16 bytes.
+// The descriptor of a tile of 128-byte rows under the 128-byte swizzle (swizzle.cuh: Swizzle<8>),
+// with k along the rows and 1024 bytes between groups of eight rows. The tile starts at a multiple
+// of 1024; `address` advances by 32 bytes per k step. Addresses in descriptors count 16 bytes.
 __device__ __forceinline__ unsigned long long wgmma_descriptor(u32 address) {
   constexpr unsigned long long swizzle_128b = 1ull << 62, eight_rows = 1024 >> 4;
   return (address & 0x3ffff) >> 4 | 1ull << 16 | eight_rows << 32 | swizzle_128b;
 }
 
-// Before the first product, and after ordinary instructions touched the accumulators.
+// Required before the first product and after ordinary instructions have accessed the accumulators.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -22,20 +22,20 @@ __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Until at most PENDING of the newest groups are still under way.
+// Waits until at most PENDING of the newest groups are still in flight.
 template <int PENDING>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// What this thread stored to shared memory becomes visible to wgmma.
-__device__ __forceinline__ void fence_stores_for_wgmma() {
+// Makes this thread's stores to shared memory visible to wgmma and TMA.
+__device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// d = A B + (accumulate ? d : 0): A 64 x 8 in registers and B 128 x 8 floats, of which the TF32 bits
-// are read. Fragments as in fragment.cuh: wgmma_d; of A, the sixteen rows of a warp as mma_tf32_a.
-// What `a` is read from keeps its registers until a wait.
+// d = A B + (accumulate ? d : 0): A 64 x 8 in registers and B 128 x 8 floats, of which the TF32
+// bits are read. Fragments as in fragment.cuh: d as wgmma_d, the sixteen rows of A of each warp as
+// mma_tf32_a. The registers of `a` must not change until a wait.
 __device__ __forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], const u32 (&a)[4],
                                                      unsigned long long b, bool accumulate) {
   asm volatile(

@@ -1,12 +1,12 @@
-// wgmma on numbers of 16 bits: a product of 64 x N by a warpgroup (sm_90a only). Descriptors, fences and
-// waits as in wgmma.cuh.
+// wgmma on 16-bit operands: a 64 x N product by a warpgroup (sm_90a only). Descriptors, fences and waits
+// are in wgmma.cuh.
 #pragma once
 
 #include "gemm_core/ptx/wgmma.cuh"
 
 namespace gemm_core::ptx {
 
-// The accumulators, N / 2 of them, as the instruction names them and as operands of the assembler.
+// The N / 2 accumulators as the instruction names them, and as operands of the inline assembly.
 #define GEMM_CORE_NAMES_76                                                                     \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18"        \
   ", %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34"           \
@@ -51,7 +51,8 @@ namespace gemm_core::ptx {
   , "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
 // d = A B + (accumulate ? d : 0): A 64 x 16 and B N x 16, both in shared memory, k along the rows;
-// fragments of d as in fragment.cuh: wgmma_d. a, b, p: the assembler's numbers of what follows d.
+// fragments of d as in fragment.cuh: wgmma_d. a_, b_, p_: the operand numbers that follow those of
+// d.
 #define GEMM_CORE_WGMMA_K16(T, type, n, count, a_, b_, p_)                                      \
 __device__ __forceinline__ void wgmma_k16(float (&d)[count], unsigned long long a,              \
                                           unsigned long long b, bool accumulate, T) {           \

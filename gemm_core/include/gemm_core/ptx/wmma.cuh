@@ -1,13 +1,13 @@
-// wmma: matrix products of a warp with 16-wide k and halves as operands, in three shapes.
+// wmma: M x N x 16 products of a warp on halves, in three shapes.
 #pragma once
 
 #include "gemm_core/numeric.cuh"
 
 namespace gemm_core::ptx {
 
-// M x N outputs. A fragment is eight registers for either operand, eight floats or four pairs of
-// halves for the accumulators (fragment.cuh: wmma_accumulator). Rows are `pitch` elements apart, a
-// multiple of eight; addresses are multiples of 32 bytes for a and b in rows of k, else of 16.
+// An operand fragment is eight registers; accumulators are eight floats or four pairs of halves
+// (fragment.cuh: wmma_accumulator). Rows are `pitch` elements apart, a multiple of eight. Addresses
+// are multiples of 32 bytes for a and for b in rows of k, else of 16.
 template <int M, int N>
 struct Wmma;
 

@@ -11,7 +11,7 @@ namespace gemm_core::ptx {
 inline unsigned cluster_rank() { return emulation::rank(); }
 inline void cluster_sync() { emulation::cluster_barrier.wait(int(emulation::fibers.size())); }
 inline void fence_mbarrier_init() {}
-inline void mbarrier_arrive_at(unsigned barrier, unsigned rank) {
+inline void mbarrier_arrive_cluster(unsigned barrier, unsigned rank) {
   Mbarrier& b = mbarrier_at(barrier, emulation::shared_of(rank));
   --b.expected;
   mbarrier_complete(b);

@@ -24,11 +24,11 @@ inline void mbarrier_arrive(unsigned barrier) {
   --b.expected;
   mbarrier_complete(b);
 }
-inline void mbarrier_arrive_expecting(unsigned barrier, unsigned bytes) {
+inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   mbarrier_at(barrier).bytes += bytes;
   mbarrier_arrive(barrier);
 }
-inline void mbarrier_arrive_after_copies(unsigned barrier) { mbarrier_arrive(barrier); }
+inline void mbarrier_arrive_after_cp_async(unsigned barrier) { mbarrier_arrive(barrier); }
 inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   while (mbarrier_at(barrier).phase % 2 == parity) emulation::yield();
 }

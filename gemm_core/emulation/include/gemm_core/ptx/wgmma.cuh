@@ -11,7 +11,7 @@ inline void wgmma_fence() {}
 inline void wgmma_commit() {}
 template <int PENDING>
 inline void wgmma_wait() {}
-inline void fence_stores_for_wgmma() {}
+inline void fence_proxy_async() {}
 
 // Element (row, k) of a tile of 128-byte rows under the 128-byte swizzle, cut off to TF32.
 inline float tf32_of(u32 bits) { return __uint_as_float(bits & ~0x1fffu); }
