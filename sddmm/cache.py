@@ -1,28 +1,128 @@
-"""Patterns of index tensors that callers hold, remembered from call to call."""
+"""The cache: the patterns of index tensors, and the prepared plans of patterns, between calls.
+
+A pattern keeps its own plans until its indices change in place (`PlanStore`). Callers who give
+index tensors or sparse tensors have no pattern of their own: the cache keeps one for them. All
+bounds, and what goes first, are in this file.
+"""
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import threading
+import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from sddmm.backends.base import Executor, select_backend
 from sddmm.backends.cuda.comparison import same_indices
+from sddmm.errors import memory_blocks, out_of_memory, total_bytes
+from sddmm.problem import Problem
+from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.indices import counts_changes
 from sddmm.sparse.pattern import SparsePattern
 
-_Key = tuple[Any, ...]
+# The bounds. A pattern that callers keep themselves counts for none but the bound on its plans.
+MAX_PATTERNS = 32
+MAX_BYTES = 2**31  # by default; `set_cache_limit` changes it
+MAX_PLANS_PER_PATTERN = 64
+_MAX_SIGNATURES_PER_PATTERN = 256
+# No pattern holds more than this many times the bytes of its indices and of an index for every row
+# and column, by far.
+_MAX_GROWTH = 64
 
-# No pattern's plans take more than so many times the bytes of its indices, by far.
-_MOST_GROWTH = 64
+Signature = tuple[object, ...]
+"""What a call says of its operands. Calls with equal signatures on a pattern run the same plan."""
+
+
+class PatternKey(NamedTuple):
+    """Where index tensors lie and how they are read. Equal keys say only where to look."""
+
+    shape: tuple[int, int]
+    is_csr: bool
+    dtype: torch.dtype
+    device: torch.device
+    nnz: int
+    addresses: tuple[int, int]
+    strides: tuple[tuple[int, ...], ...]
+
+
+class PlanKey(NamedTuple):
+    """What a prepared plan of a pattern depends on: the problem and the caller's requests.
+
+    reuse: whether more than one run is to be expected of it.
+    """
+
+    problem: Problem
+    backend: str | None
+    kernel: str | None
+    reuse: bool
+
+
+class PreparedPlan(NamedTuple):
+    """The part of a plan that the pattern caches. It holds no reference to the pattern, which would
+    be a cycle.
+
+    backend: the name of the backend that computes it; requested_backend and kernel: the names that
+    the caller requested, or None. refusals: why the backends that were asked before do not serve.
+    prepare_ms: the time that preparing took. versions: the pattern's when it was prepared.
+    """
+
+    problem: Problem
+    values_shape: tuple[int, ...]
+    backend: str
+    requested_backend: str | None
+    kernel: str | None
+    refusals: Mapping[str, str]
+    prepare_ms: float
+    execute: Executor
+    versions: tuple[int, ...]
+
+    def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
+        """Return a new tensor of values, which autograd does not follow."""
+        problem, shape = self.problem, self.values_shape
+        try:
+            out = torch.empty(shape, dtype=problem.out_dtype, device=problem.device)
+        except torch.OutOfMemoryError as error:
+            size = math.prod(shape) * problem.out_dtype.itemsize
+            raise out_of_memory(f"a result of shape {shape}", size, problem.device) from error
+        if out.numel():
+            self.execute(a, b, values, alpha, out)
+        return out
+
+
+class PlanStore:
+    """The prepared plans of one pattern, by key, and by the signatures of the calls they serve."""
+
+    def __init__(self) -> None:
+        self.by_key: OrderedDict[PlanKey, PreparedPlan] = OrderedDict()
+        self.by_signature: dict[Signature, PreparedPlan] = {}
+
+    def add(self, key: PlanKey, plan: PreparedPlan) -> None:
+        """Keep a plan; the one that was requested least recently goes if there are too many."""
+        self.by_key[key] = plan
+        while len(self.by_key) > MAX_PLANS_PER_PATTERN:
+            oldest = self.by_key.popitem(last=False)[1]
+            signatures = list(self.by_signature.items())  # another thread may add one meanwhile
+            self.by_signature = {like: plan for like, plan in signatures if plan is not oldest}
+
+    def add_signature(self, signature: Signature, plan: PreparedPlan) -> None:
+        if len(self.by_signature) >= _MAX_SIGNATURES_PER_PATTERN:
+            self.by_signature.clear()
+        self.by_signature[signature] = plan
+
+
+PLANS = DerivedKey[PlanStore]("plans")
 
 
 class CacheInfo(NamedTuple):
-    """What the cache of patterns holds: patterns, bytes with all that was prepared, the bound."""
+    """What the cache holds: patterns, bytes with all that was prepared for them, and the bound."""
 
     patterns: int
     bytes: int
@@ -30,103 +130,126 @@ class CacheInfo(NamedTuple):
 
 
 class _Entry:
-    """A remembered pattern, and how to know that other index tensors hold the same.
+    """A cached pattern, and how to know that other index tensors hold the same indices.
 
-    pattern: gives it; None once it is gone. roots: the tensors that count the changes of the
-    indices, by weak reference, and versions: the counts then; None if torch does not count all
-    changes. owned: the pattern's memory is the cache's alone, so that content can be compared.
+    pattern: returns it; None once it is gone. counters: the tensors that count the changes of the
+    indices, by weak reference; versions: their counts then, or None if torch does not count all
+    changes. is_copy: the pattern's memory is the cache's alone, so that content can be compared.
+    owners: the entry goes with any of these. blocks: the memory that the pattern holds, by address,
+    when its growth was `growth`; max_bytes: a bound on it, from the indices alone.
     """
 
-    __slots__ = (
-        "bytes", "growth", "index_bytes", "owned", "owners", "pattern", "roots", "versions"
-    )  # fmt: skip
-
-    def __init__(
-        self, pattern: Callable[[], SparsePattern | None], owned: bool, index_bytes: int = 0
-    ) -> None:
-        self.pattern, self.owned, self.index_bytes = pattern, owned, index_bytes
+    def __init__(self, pattern: Callable[[], SparsePattern | None], is_copy: bool) -> None:
+        self.pattern, self.is_copy = pattern, is_copy
         self.owners: tuple[weakref.ref[Tensor], ...] = ()
-        self.roots: tuple[weakref.ref[Tensor], ...] = ()
+        self.counters: tuple[weakref.ref[Tensor], ...] = ()
         self.versions: tuple[int, ...] | None = None
-        self.bytes, self.growth = 0, -1
+        self.blocks: dict[int, int] = {}
+        self.growth = -1
+        self.max_bytes = 0
 
-    def vouches_for(self, known: SparsePattern, pattern: SparsePattern) -> bool:
+    def watch(self, pattern: SparsePattern, is_counted: bool) -> None:
+        """From now on the entry vouches for these tensors, if torch counts their changes."""
+        self.versions = None  # while the two do not belong together
+        self.counters = tuple(map(weakref.ref, _counters(pattern))) if is_counted else ()
+        self.versions = pattern.versions if is_counted else None
+
+    def vouches_for(self, cached: SparsePattern, pattern: SparsePattern) -> bool:
         """Whether torch counted no change since, of the very tensors that were seen then."""
         if self.versions != pattern.versions:
             return False
-        if (
-            known.major_indices is pattern.major_indices
-            and known.col_indices is pattern.col_indices
-        ):
+        major, cols = pattern.major_indices, pattern.col_indices
+        if cached.major_indices is major and cached.col_indices is cols:
             return True
-        return bool(self.roots) and all(
-            root() is tensor for root, tensor in zip(self.roots, _roots(pattern), strict=True)
-        )
-
-    def belongs_to(self, dead: object) -> bool:
-        """Whether this weak reference is that of its pattern, or of an object that it goes with."""
-        return self.pattern is dead or any(owner is dead for owner in self.owners)
+        counters = zip(self.counters, _counters(pattern), strict=False)
+        return bool(self.counters) and all(counter() is tensor for counter, tensor in counters)
 
 
-class PatternCache:
-    """The patterns of index tensors, so that what was prepared for them survives from call to call.
+class Cache:
+    """Patterns of index tensors that callers hold, and plans of any pattern.
 
-    An address only says where to look. A remembered pattern answers for tensors that are the same
-    objects with the same count of changes; where that is not known, its own copy of the indices is
-    compared with theirs, which waits for the GPU. The least recently used patterns go while all
-    hold more than `max_bytes`.
+    An address only says where to look. A cached pattern answers for tensors that are the same
+    objects with the same count of changes; where that cannot be known, its own copy of the indices
+    is compared with theirs, which waits for the GPU. The least recently used patterns go while all
+    together hold more than `max_bytes`; the last one used always stays.
     """
 
-    def __init__(self, max_entries: int = 32, max_bytes: int = 2**31) -> None:
-        self.max_entries, self.max_bytes = max_entries, max_bytes
-        self._kept: OrderedDict[_Key, _Entry] = OrderedDict()  # patterns that the cache keeps
-        self._lent: dict[_Key, _Entry] = {}  # patterns that others keep
+    def __init__(self, max_patterns: int = MAX_PATTERNS, max_bytes: int = MAX_BYTES) -> None:
+        self.max_patterns, self.max_bytes = max_patterns, max_bytes
+        self._entries: OrderedDict[PatternKey, _Entry] = OrderedDict()  # the cache's own patterns
+        self._weak_entries: dict[PatternKey, _Entry] = {}  # patterns that others keep
         self._lock = threading.RLock()  # a weak reference may die while it is held
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
+
+    def get_or_prepare(
+        self,
+        pattern: SparsePattern,
+        problem: Problem,
+        backend: str | None = None,
+        kernel: str | None = None,
+        reuse: bool = True,
+    ) -> PreparedPlan:
+        """The plan of a pattern for a problem, prepared at the first request. Thread-safe.
+
+        backend, kernel: the names that the caller requests; a refusal is then a ValueError.
+        """
+        key = PlanKey(problem, backend, kernel, reuse)
+        store = pattern.derive(PLANS, PlanStore)
+        with self._lock:
+            plan = store.by_key.get(key)
+            if plan is not None:
+                store.by_key.move_to_end(key)
+                return plan
+        plan = _prepare(pattern, key)
+        with self._lock:
+            store.add(key, plan)
+            pattern.count_growth()
+            self._make_room()
+        return plan
 
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
-        """The remembered pattern with the indices of `pattern`, which is one over tensors that a
-        caller holds. It is forgotten when the caller drops them."""
-        counted = _counted(pattern)
-        entry, known = self._found(pattern, counted)
-        if known is not None:
-            return known
+        """The cached pattern with the indices of `pattern`, which is one over tensors that a caller
+        holds. It goes when the caller drops them."""
+        is_counted = _is_counted(pattern)
+        entry, cached = self._match(pattern, is_counted)
+        if cached is not None:
+            return cached
         # Seen there before, with other content or as other objects: that may happen again.
-        owned = entry is not None or not counted
-        return self._remember(pattern, counted, owned, _roots(pattern))
+        is_copy = entry is not None or not is_counted
+        return self._add(pattern, is_counted, is_copy, _counters(pattern))
 
     def of_sparse(self, pattern: SparsePattern, owner: Tensor) -> SparsePattern:
-        """As `of_tensors`, of a sparse tensor's indices: changes of them through the tensors that
-        it was made of are not counted, so their content is compared. Forgotten with its owner."""
-        known = self._found(pattern, counted=False)[1]
-        return self._remember(pattern, False, True, (owner,)) if known is None else known
+        """As `of_tensors`, for a sparse tensor's indices: changes of them through the tensors that
+        it was made of are not counted, so their content is compared. It goes with its owner."""
+        cached = self._match(pattern, is_counted=False)[1]
+        return self._add(pattern, False, True, (owner,)) if cached is None else cached
 
     def of_operator(self, pattern: SparsePattern) -> SparsePattern:
-        """As `of_tensors`, of tensors that an operator was given. Compiled code makes new tensor
+        """As `of_tensors`, for tensors that an operator received. Compiled code makes new tensor
         objects at every call, so the pattern outlives them."""
-        counted = _counted(pattern)
-        known = self._found(pattern, counted)[1]
-        return self._remember(pattern, counted, True, ()) if known is None else known
+        is_counted = _is_counted(pattern)
+        cached = self._match(pattern, is_counted)[1]
+        return self._add(pattern, is_counted, True, ()) if cached is None else cached
 
     def of_pattern(self, pattern: SparsePattern) -> SparsePattern:
-        """The remembered pattern of the very tensors of a caller's pattern, else `pattern` itself,
-        which is found from now on but not kept."""
-        entry, known = self._look_up(_key(pattern))
-        if entry is not None and known is not None and entry.vouches_for(known, pattern):
-            return known
-        self._lend(pattern)
+        """The cached pattern of the very tensors of a caller's pattern, else `pattern` itself,
+        which the cache can find from now on but does not keep."""
+        entry, cached = self._look_up(_key(pattern))
+        if entry is not None and cached is not None and entry.vouches_for(cached, pattern):
+            return cached
+        self._add_weak(pattern)
         return pattern
 
     def clear(self) -> None:
         with self._lock:
-            self._kept.clear()
-            self._lent.clear()
+            self._entries.clear()
+            self._weak_entries.clear()
 
     def info(self) -> CacheInfo:
         with self._lock:
-            return CacheInfo(len(self), self._held_bytes(), self.max_bytes)
+            return CacheInfo(len(self), self._count_bytes(), self.max_bytes)
 
     def limit(self, max_bytes: int) -> None:
         """Bound the bytes, now and from now on."""
@@ -134,120 +257,123 @@ class PatternCache:
             self.max_bytes = max_bytes
             self._make_room()
 
-    def forget_locks(self) -> None:
+    def renew_lock(self) -> None:
         """After a fork: another thread of the parent may have held the lock."""
         self._lock = threading.RLock()
 
-    def _found(
-        self, pattern: SparsePattern, counted: bool
+    def _match(
+        self, pattern: SparsePattern, is_counted: bool
     ) -> tuple[_Entry | None, SparsePattern | None]:
         """The entry of these addresses, and its pattern if that has the same indices."""
         key = _key(pattern)
-        entry, known = self._look_up(key)
-        if entry is None or known is None:
+        entry, cached = self._look_up(key)
+        if entry is None or cached is None:
             return None, None
-        if not (counted and entry.vouches_for(known, pattern)):
-            if not (entry.owned and same_indices(known, pattern)):
+        if not (is_counted and entry.vouches_for(cached, pattern)):
+            if not (entry.is_copy and same_indices(cached, pattern)):
                 return entry, None
-            self._stamp(entry, pattern, counted)
+            entry.watch(pattern, is_counted)
         with self._lock:
-            if self._kept.get(key) is entry:
-                self._kept.move_to_end(key)
-        return entry, known
+            if self._entries.get(key) is entry:
+                self._entries.move_to_end(key)
+        return entry, cached
 
-    def _look_up(self, key: _Key) -> tuple[_Entry | None, SparsePattern | None]:
-        entry = self._kept.get(key) or self._lent.get(key)
+    def _look_up(self, key: PatternKey) -> tuple[_Entry | None, SparsePattern | None]:
+        entry = self._entries.get(key) or self._weak_entries.get(key)
         return entry, None if entry is None else entry.pattern()
 
-    def _stamp(self, entry: _Entry, pattern: SparsePattern, counted: bool) -> None:
-        """From now on the entry vouches for these tensors, if torch counts their changes."""
-        entry.versions = None  # while the two do not belong together
-        entry.roots = tuple(weakref.ref(root) for root in _roots(pattern)) if counted else ()
-        entry.versions = pattern.versions if counted else None
-
-    def _remember(
-        self, pattern: SparsePattern, counted: bool, owned: bool, owners: tuple[Tensor, ...]
+    def _add(
+        self, pattern: SparsePattern, is_counted: bool, is_copy: bool, owners: tuple[Tensor, ...]
     ) -> SparsePattern:
-        kept = pattern.clone() if owned else pattern.alias()
-        if owned:
-            self._lend(kept)  # operators are given its own tensors
+        cached = pattern.clone() if is_copy else pattern.alias()
+        if is_copy:
+            self._add_weak(cached)  # operators receive its own tensors
         key = _key(pattern)
-        entry = _Entry(lambda: kept, owned, kept.major_indices.nbytes + kept.col_indices.nbytes)
-        self._stamp(entry, pattern, counted)
-        entry.owners = tuple(weakref.ref(owner, self._dropper(key)) for owner in owners)
+        entry = _Entry(lambda: cached, is_copy)
+        indices = cached.major_indices.nbytes + cached.col_indices.nbytes
+        entry.max_bytes = _MAX_GROWTH * (indices + 8 * sum(cached.shape))
+        entry.watch(pattern, is_counted)
+        entry.owners = tuple(
+            weakref.ref(owner, functools.partial(self._drop, key)) for owner in owners
+        )
         with self._lock:
-            self._kept[key] = entry
-            self._kept.move_to_end(key)
+            self._entries[key] = entry
+            self._entries.move_to_end(key)
             self._make_room()
-        return kept
+        return cached
 
-    def _lend(self, pattern: SparsePattern) -> None:
+    def _add_weak(self, pattern: SparsePattern) -> None:
         key = _key(pattern)
-        entry = _Entry(weakref.ref(pattern, self._dropper(key)), owned=False)
+        entry = _Entry(weakref.ref(pattern, functools.partial(self._drop, key)), is_copy=False)
         entry.versions = pattern.versions
         with self._lock:
-            self._lent[key] = entry
+            self._weak_entries[key] = entry
 
-    def _dropper(self, key: _Key) -> Callable[[Any], None]:
-        """What removes the entry that a dead reference belonged to, if it still stands there."""
-        cache = weakref.ref(self)
-
-        def drop(dead: Any) -> None:
-            alive = cache()
-            if alive is not None:
-                alive._drop(key, dead)
-
-        return drop
-
-    def _drop(self, key: _Key, dead: Any) -> None:
+    def _drop(self, key: PatternKey, dead: object) -> None:
+        """Remove the entry that a dead reference belonged to, if it is still there."""
         with self._lock:
-            for entries in (self._kept, self._lent):
+            for entries in (self._entries, self._weak_entries):
                 entry = entries.get(key)
-                if entry is not None and entry.belongs_to(dead):
+                if entry is not None and any(x is dead for x in (entry.pattern, *entry.owners)):
                     del entries[key]
 
     def _make_room(self) -> None:
-        while len(self._kept) > self.max_entries:
-            self._kept.popitem(last=False)
+        entries = self._entries
+        while len(entries) > self.max_patterns:
+            entries.popitem(last=False)
         # To count takes as long as a small call: not while all is small for certain.
-        if sum(entry.index_bytes for entry in self._kept.values()) * _MOST_GROWTH <= self.max_bytes:
+        if sum(entry.max_bytes for entry in entries.values()) <= self.max_bytes:
             return
-        held = self._held_bytes()
-        while held > self.max_bytes and len(self._kept) > 1:
-            held -= self._kept.popitem(last=False)[1].bytes
+        while len(entries) > 1 and self._count_bytes() > self.max_bytes:
+            entries.popitem(last=False)
 
-    def _held_bytes(self) -> int:
-        for entry in self._kept.values():
+    def _count_bytes(self) -> int:
+        blocks: dict[int, int] = {}
+        for entry in self._entries.values():
             pattern = entry.pattern()
             if pattern is not None and entry.growth != pattern.growth:
-                entry.growth, entry.bytes = pattern.growth, pattern.held_bytes
-        return sum(entry.bytes for entry in self._kept.values())
+                entry.growth, entry.blocks = pattern.growth, memory_blocks(pattern)
+            blocks |= entry.blocks
+        return total_bytes(blocks)
 
 
-def _counted(pattern: SparsePattern) -> bool:
-    return counts_changes(pattern.major_indices) and counts_changes(pattern.col_indices)
-
-
-def _roots(pattern: SparsePattern) -> tuple[Tensor, ...]:
-    """The tensors whose counts of changes are those of the indices: they, or what they view."""
-    major, cols = pattern.major_indices, pattern.col_indices
-    return (
-        major if major._base is None else major._base,
-        cols if cols._base is None else cols._base,
-    )
-
-
-def _key(pattern: SparsePattern) -> _Key:
-    major, cols = pattern.major_indices, pattern.col_indices
-    return (
-        pattern.shape, pattern.is_csr, cols.dtype, cols.device, cols.numel(),
-        major.data_ptr(), major.stride(), cols.data_ptr(), cols.stride(),
+def _prepare(pattern: SparsePattern, key: PlanKey) -> PreparedPlan:
+    versions = pattern.versions
+    begin = time.perf_counter()
+    problem, name, kernel, reuse = key
+    backend, refusals = select_backend(problem, name)
+    if kernel is not None and not backend.kernels:
+        cuda = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
+        raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{cuda}")
+    execute = backend.prepare(pattern, problem, kernel, reuse)
+    prepare_ms = (time.perf_counter() - begin) * 1e3
+    return PreparedPlan(
+        problem, problem.values_shape(), backend.name, name, kernel, refusals, prepare_ms, execute,
+        versions,
     )  # fmt: skip
 
 
-CACHE = PatternCache()
+def _is_counted(pattern: SparsePattern) -> bool:
+    return counts_changes(pattern.major_indices) and counts_changes(pattern.col_indices)
+
+
+def _counters(pattern: SparsePattern) -> tuple[Tensor, ...]:
+    """The tensors whose counts of changes are those of the indices: they, or what they view."""
+    indices = pattern.major_indices, pattern.col_indices
+    return tuple(x if x._base is None else x._base for x in indices)
+
+
+def _key(pattern: SparsePattern) -> PatternKey:
+    major, cols = pattern.major_indices, pattern.col_indices
+    return PatternKey(
+        pattern.shape, pattern.is_csr, cols.dtype, cols.device, cols.numel(),
+        (major.data_ptr(), cols.data_ptr()), (major.stride(), cols.stride()),
+    )  # fmt: skip
+
+
+CACHE = Cache()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=CACHE.forget_locks)
+    os.register_at_fork(after_in_child=CACHE.renew_lock)
 
 
 def cache_info() -> CacheInfo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -32,18 +31,15 @@ def _end(x: Tensor) -> int:
     return x.data_ptr() + (last + 1) * x.element_size()
 
 
-def memory_bytes(*objects: Any) -> int:
-    """Bytes of the tensors and arrays that can be reached from these objects, each counted once.
+def memory_blocks(*objects: Any) -> dict[int, int]:
+    """The memory of all tensors and arrays that these objects reach: bytes by address.
 
-    Looks into containers, partial functions, closures, and objects of this package.
+    Looks into containers, partial functions, closures, and objects of these packages. Tensors that
+    share a storage are one block, of the storage's size.
     """
-    sizes = dict(_blocks(objects))
-    return sum(sizes.values())
-
-
-def _blocks(root: object) -> Iterator[tuple[int, int]]:
-    """Address and bytes of every tensor and array within reach."""
-    waiting, seen = [root], set()
+    waiting: list[Any] = list(objects)
+    seen: set[int] = set()
+    blocks: dict[int, int] = {}
     while waiting:
         each = waiting.pop()
         if id(each) in seen:
@@ -51,11 +47,23 @@ def _blocks(root: object) -> Iterator[tuple[int, int]]:
         seen.add(id(each))
         if isinstance(each, Tensor):
             for dense in _dense_parts(each):
-                yield dense.data_ptr(), dense.numel() * dense.element_size()
+                storage = dense.untyped_storage()
+                blocks[storage.data_ptr()] = storage.nbytes()
         elif isinstance(each, np.ndarray):
-            yield each.ctypes.data, each.nbytes
+            blocks.setdefault(each.ctypes.data, each.nbytes)
         else:
             waiting += _parts(each)
+    return blocks
+
+
+def total_bytes(blocks: dict[int, int]) -> int:
+    """The bytes of all blocks; blocks may overlap, as an array over a tensor does."""
+    total, end = 0, 0
+    for address in sorted(blocks):
+        block_end = address + blocks[address]
+        total += max(0, block_end - max(address, end))
+        end = max(end, block_end)
+    return total
 
 
 def _dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
@@ -75,7 +83,7 @@ def _parts(each: Any) -> list[Any]:
         return [each.__self__]
     if isinstance(each, FunctionType):
         return [cell.cell_contents for cell in each.__closure__ or () if _filled(cell)]
-    if type(each).__module__.startswith("sddmm") and not isinstance(each, type):
+    if type(each).__module__.startswith(("sddmm", "gemm_core")) and not isinstance(each, type):
         slots = (getattr(each, name, None) for name in getattr(each, "__slots__", ()))
         return [getattr(each, "__dict__", None), *slots]
     return []

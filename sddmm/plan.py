@@ -2,65 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import threading
-import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from sddmm.backends.base import Executor, select_backend
+from sddmm.backends.base import Executor
 from sddmm.backends.cuda.comparison import same_indices
-from sddmm.cache import CACHE
+from sddmm.cache import CACHE, PreparedPlan
 from sddmm.dtypes import dtype_name
-from sddmm.errors import out_of_memory, overlap
+from sddmm.errors import overlap
 from sddmm.operands import as_operands, needs_grad, problem_of, transpose_if_csc
 from sddmm.ops import traced
 from sddmm.ops.routing import is_plain, needs_operator
 from sddmm.problem import Problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import parts_of_tensor
-
-_PLANS_PER_PATTERN = 16
-_lock = threading.Lock()
-
-
-class PreparedPlan(NamedTuple):
-    """The part of a plan that the pattern caches. It holds no reference to the pattern, which would
-    be a cycle.
-
-    backend: the name of the backend that computes it; requested_backend and kernel: the names that
-    the caller requested, or None. refusals: why the backends that were asked before do not serve.
-    prepare_ms: the time that preparing took. versions: the pattern's when it was prepared.
-    """
-
-    problem: Problem
-    backend: str
-    requested_backend: str | None
-    kernel: str | None
-    refusals: Mapping[str, str]
-    prepare_ms: float
-    execute: Executor
-    versions: tuple[int, ...]
-
-    def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
-        """A new tensor of values, not differentiable; what the torch operator runs."""
-        problem = self.problem
-        shape, dtype = problem.values_shape(), problem.out_dtype
-        try:
-            out = torch.empty(shape, dtype=dtype, device=problem.device)
-        except torch.OutOfMemoryError as error:
-            wanted = math.prod(shape) * dtype.itemsize
-            raise out_of_memory(f"a result of shape {shape}", wanted, problem.device) from error
-        if out.numel():
-            self.execute(a, b, values, alpha, out)
-        return out
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -106,10 +66,10 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._follow()
-        made = self.prepared
-        demands = made.requested_backend, made.kernel
+        current = self.prepared
+        requests = current.requested_backend, current.kernel
         return _rebuilt, (
-            self.pattern, made.problem, demands, self.alpha, self.values, self.transposed
+            self.pattern, current.problem, requests, self.alpha, self.values, self.transposed
         )  # fmt: skip
 
     @property
@@ -162,16 +122,17 @@ class Plan:
     def _follow(self) -> None:
         """Prepares anew if the indices have changed since."""
         self.check_owner()
-        source, pattern, made = self._source, self.pattern, self.prepared
+        source, pattern, current = self._source, self.pattern, self.prepared
         if source is not None and source.versions != self._source_versions:
             versions = source.versions
             if not same_indices(pattern, source):
                 pattern = source.clone()
             self.__dict__.update(pattern=pattern, _source_versions=versions)
-        if not pattern.is_at(made.versions):
-            _check_size(pattern, made.problem)
-            prepared = get_or_prepare(pattern, made.problem, made.requested_backend, made.kernel)
-            self.__dict__.update(prepared=prepared)
+        if not pattern.is_at(current.versions):
+            _check_size(pattern, current.problem)
+            requests = current.requested_backend, current.kernel
+            renewed = CACHE.get_or_prepare(pattern, current.problem, *requests)
+            self.__dict__.update(prepared=renewed)
 
     def check_owner(self) -> None:
         """Raise ValueError if S, a torch sparse tensor, has other memory than what was planned."""
@@ -280,13 +241,14 @@ class Plan:
 def _rebuilt(
     pattern: SparsePattern,
     problem: Problem,
-    demands: tuple[str | None, str | None],
+    requests: tuple[str | None, str | None],
     alpha: float,
     values: Tensor | None,
     transposed: bool,
 ) -> Plan:
     problem = problem._replace(device=pattern.device)
-    return Plan(pattern, get_or_prepare(pattern, problem, *demands), alpha, values, transposed)
+    prepared_plan = CACHE.get_or_prepare(pattern, problem, *requests)
+    return Plan(pattern, prepared_plan, alpha, values, transposed)
 
 
 def _version(S: Tensor | None) -> int:
@@ -309,47 +271,3 @@ def _check_size(pattern: SparsePattern, problem: Problem) -> None:
             f"when it was planned and has {pattern.nnz} ({dtype_name(pattern.index_dtype)}, "
             f"{pattern.device}) now; make a new plan of it"
         )
-
-
-def get_or_prepare(
-    pattern: SparsePattern,
-    problem: Problem,
-    backend: str | None = None,
-    kernel: str | None = None,
-    reuse: bool = True,
-) -> PreparedPlan:
-    """What is prepared for this pattern and problem, at the first call. Thread-safe.
-
-    backend, kernel: demanded by name. reuse: whether more than one run is to be expected of it.
-    Each pattern keeps the last few, until its indices change in place.
-    """
-    plans: OrderedDict[tuple[Any, ...], PreparedPlan] = pattern.derive("plans", OrderedDict)
-    key = (problem, backend, kernel, reuse)
-    with _lock:
-        made = plans.get(key)
-        if made is not None:
-            plans.move_to_end(key)
-            return made
-    made = _make(pattern, problem, backend, kernel, reuse)
-    pattern.grown()
-    with _lock:
-        plans[key] = made
-        while len(plans) > _PLANS_PER_PATTERN:
-            plans.popitem(last=False)
-    return made
-
-
-def _make(
-    pattern: SparsePattern, problem: Problem, name: str | None, kernel: str | None, reuse: bool
-) -> PreparedPlan:
-    versions = pattern.versions
-    begin = time.perf_counter()
-    backend, refusals = select_backend(problem, name)
-    if kernel is not None and not backend.kernels:
-        told = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
-        raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{told}")
-    execute = backend.prepare(pattern, problem, kernel, reuse)
-    prepare_ms = (time.perf_counter() - begin) * 1e3
-    return PreparedPlan(
-        problem, backend.name, name, kernel, refusals, prepare_ms, execute, versions
-    )

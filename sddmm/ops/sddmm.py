@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
+from sddmm.cache import CACHE, PLANS, PlanStore, PreparedPlan
 from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.operands import (
     as_operands,
@@ -23,14 +24,11 @@ from sddmm.operands import (
 from sddmm.ops import traced
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
-from sddmm.plan import Plan, PreparedPlan, get_or_prepare
+from sddmm.plan import Plan
 from sddmm.problem import Problem, make_problem
 from sddmm.sparse.containers import SparseInput, parse_sparse
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import Parts
-
-# Kinds of operands whose plans a pattern remembers without asking again what they are.
-_MOST_CALLS = 64
 
 
 def sddmm(
@@ -90,10 +88,15 @@ def sddmm(
         parts = traced.parts_of(S)
         result = traced.sampled(parts, a, b, alpha, scale, out_dtype, precision)
         return _to_container(parts, result, to_output)
+    if isinstance(S, SparsePattern):  # there is nothing to parse
+        prepared_plan = _resolve_plan(S, a, b, None, out_dtype, precision)
+        return to_output(_run_plan(S, prepared_plan, a, b, None, alpha))
     sparse = parse_sparse(S)
     values = sparse.values if scale else None
-    pattern, prepared, a, b = _resolve_plan(sparse, a, b, values, out_dtype, precision)
-    result = _sampled(pattern, prepared, a, b, values, alpha)
+    pattern, is_scipy = sparse.pattern, sparse.is_scipy
+    a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
+    prepared_plan = _resolve_plan(pattern, a, b, values, out_dtype, precision, is_scipy)
+    result = _run_plan(pattern, prepared_plan, a, b, values, alpha)
     return _to_container(sparse, result, to_output)
 
 
@@ -117,8 +120,10 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     values = traced.require_values(sparse.values)
     read_values = values if beta != 0 else None
     wide = traced.sum_dtype(a.dtype, beta)
-    pattern, prepared, a, b = _resolve_plan(sparse, a, b, read_values, wide, "ieee")
-    result = _sampled(pattern, prepared, a, b, None, alpha)
+    pattern, is_scipy = sparse.pattern, sparse.is_scipy
+    a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
+    prepared_plan = _resolve_plan(pattern, a, b, read_values, wide, "ieee", is_scipy)
+    result = _run_plan(pattern, prepared_plan, a, b, None, alpha)
     return _to_container(sparse, traced.add_scaled(result, beta, values).to(a.dtype), to_output)
 
 
@@ -169,56 +174,57 @@ def plan(
     if values is not None:
         check_values(values, problem)
         values = traced.without_base(values)
-    prepared = get_or_prepare(pattern, problem, backend, kernel)
+    prepared_plan = CACHE.get_or_prepare(pattern, problem, backend, kernel)
     owner = S if isinstance(S, Tensor) else None
-    return Plan(pattern, prepared, alpha, values, sparse.transposed, sparse.source, owner)
+    return Plan(pattern, prepared_plan, alpha, values, sparse.transposed, sparse.source, owner)
 
 
-def _sampled(
+def _resolve_plan(
     pattern: SparsePattern,
-    prepared: PreparedPlan,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    out_dtype: torch.dtype | None,
+    precision: str,
+    is_scipy: bool = False,
+) -> PreparedPlan:
+    """The pattern's plan for operands with this signature, by one look-up once it is prepared.
+
+    Operands are checked when their signature is new, values at every call.
+    """
+    plans = pattern.derive(PLANS, PlanStore)
+    signature = (
+        a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout,
+        out_dtype, precision,
+    )  # fmt: skip
+    prepared_plan = plans.by_signature.get(signature)
+    if prepared_plan is None:
+        problem = problem_of(pattern, a, b, out_dtype, precision)
+        # A cached pattern of the very same tensors may have the plan already.
+        owner = pattern if is_scipy else CACHE.of_pattern(pattern)
+        prepared_plan = CACHE.get_or_prepare(owner, problem, reuse=not is_scipy)
+        plans.add_signature(signature, prepared_plan)
+    if values is not None:
+        check_values(values, prepared_plan.problem)
+    if is_scipy:
+        _check_scipy(prepared_plan.problem, a, b)
+    return prepared_plan
+
+
+def _run_plan(
+    pattern: SparsePattern,
+    prepared_plan: PreparedPlan,
     a: Tensor,
     b: Tensor,
     values: Tensor | None,
     alpha: float,
 ) -> Tensor:
     if needs_grad(a, b, values):
-        return Plan(pattern, prepared, alpha, values).sample(a, b)
-    return prepared.compute(a, b, values, alpha)
+        return Plan(pattern, prepared_plan, alpha, values).sample(a, b)
+    return prepared_plan.compute(a, b, values, alpha)
 
 
-def _resolve_plan(
-    sparse: SparseInput,
-    a: Tensor,
-    b: Tensor,
-    values: Tensor | None,
-    out_dtype: torch.dtype | None,
-    precision: str,
-) -> tuple[SparsePattern, PreparedPlan, Tensor, Tensor]:
-    """What is prepared for these operands, and they as it takes them; all is checked here.
-
-    What was checked once is not again: the pattern remembers operands like these.
-    """
-    pattern = sparse.pattern
-    a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
-    like = (a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout)
-    call = (like, out_dtype, precision, sparse.is_scipy)
-    known: dict[Any, PreparedPlan] = pattern.derive("calls", dict)
-    prepared = known.get(call)
-    if prepared is None:
-        problem = problem_of(pattern, a, b, out_dtype, precision)
-        prepared = get_or_prepare(pattern, problem, reuse=not sparse.is_scipy)
-        if len(known) >= _MOST_CALLS:
-            known.clear()
-        known[call] = prepared
-    if values is not None:
-        check_values(values, prepared.problem)
-    if sparse.is_scipy:
-        _check_foreign(prepared.problem, a, b)
-    return pattern, prepared, a, b
-
-
-def _check_foreign(problem: Problem, a: Tensor, b: Tensor) -> None:
+def _check_scipy(problem: Problem, a: Tensor, b: Tensor) -> None:
     if DTYPES[problem.out_dtype].is_half and problem.heads is None:
         raise TypeError(
             f"S is a scipy or cupyx matrix, which cannot hold {problem.out_dtype}; "
@@ -257,7 +263,7 @@ def _compute(
     problem = problem_of(pattern, a, b, out_dtype, precision)
     if values is not None:
         check_values(values, problem)
-    return get_or_prepare(pattern, problem, backend, kernel_name).compute(a, b, values, alpha)
+    return CACHE.get_or_prepare(pattern, problem, backend, kernel_name).compute(a, b, values, alpha)
 
 
 def _fake(

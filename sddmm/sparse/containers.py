@@ -43,11 +43,7 @@ def parse_sparse(S: Any, use_cache: bool = True) -> SparseInput:
     may take the place of a SparsePattern or a tuple.
     """
     if isinstance(S, SparsePattern):
-        if not use_cache:
-            return SparseInput(S, None, identity)
-        # Asked once, as asking takes microseconds. S must not hold itself: it would not be freed.
-        other = S.derive("same", lambda: _other_than(S, CACHE.of_pattern(S)))
-        return SparseInput(S if other is None else other, None, identity)
+        return SparseInput(CACHE.of_pattern(S) if use_cache else S, None, identity)
     if isinstance(S, Tensor):
         return _from_torch(S)
     if isinstance(S, tuple) and len(S) == 3:
@@ -79,10 +75,6 @@ def _described(S: Any, package: str) -> str:
             f"SparsePattern.from_torch, an edge_index to SparsePattern.from_edge_index"
         )
     return repr(type(S))
-
-
-def _other_than(S: SparsePattern, pattern: SparsePattern) -> SparsePattern | None:
-    return None if pattern is S else pattern
 
 
 def _from_torch(S: Tensor) -> SparseInput:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from sddmm.errors import memory_bytes
 from sddmm.sparse.indices import as_array, require_alike
 
 T = TypeVar("T")
@@ -19,8 +18,21 @@ T = TypeVar("T")
 _CHECK_INDICES = os.environ.get("SDDMM_CHECK_INDICES", "") not in ("", "0")
 
 
+class DerivedKey(Generic[T]):
+    """The key of one value that is computed from index tensors; T is the value's type."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"DerivedKey({self.name!r})"
+
+
+_DIGEST = DerivedKey[str]("digest of the indices, for changes that torch does not count")
+
+
 class Derived:
-    """The values that were computed from the index tensors in one state of theirs, by name.
+    """The values that were computed from the index tensors in one state of theirs, by key.
 
     versions: that state. aliases: tensors that keep the indices' memory allocated, so that its
     address stays theirs. growth: the number of values that were added.
@@ -30,7 +42,7 @@ class Derived:
 
     def __init__(self, versions: tuple[int, ...], aliases: tuple[Tensor, ...]) -> None:
         self.versions, self.aliases = versions, aliases
-        self.values: dict[str, Any] = {}
+        self.values: dict[DerivedKey[Any], Any] = {}
         self.growth = 0
 
 
@@ -73,16 +85,16 @@ class IndexTensors:
             self._current()
         return self.versions == versions
 
-    def derive(self, name: str, compute: Callable[[], T]) -> T:
+    def derive(self, key: DerivedKey[T], compute: Callable[[], T]) -> T:
         """The value of compute(), kept until torch changes an index tensor in place."""
         values = self._current().values
-        if name not in values:
-            values.setdefault(name, compute())  # another thread's, if it was quicker
-            self.grown()
-        value: T = values[name]
+        if key not in values:
+            values.setdefault(key, compute())  # another thread's, if it was quicker
+            self.count_growth()
+        value: T = values[key]
         return value
 
-    def grown(self) -> None:
+    def count_growth(self) -> None:
         """Count that this pattern keeps more now, so that a cache measures its bytes again."""
         self._derived.growth += 1
 
@@ -90,11 +102,6 @@ class IndexTensors:
     def growth(self) -> int:
         """A number that changes when more is kept with this pattern."""
         return self._derived.growth
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the indices and of all that was prepared for them."""
-        return memory_bytes(self.major_indices, self.col_indices, self._derived.values)
 
     def _current(self) -> Derived:
         """The values that belong to the indices as they are now."""
@@ -112,7 +119,7 @@ class IndexTensors:
 
     def _check_uncounted(self, derived: Derived) -> None:
         fingerprint = self.compute_fingerprint()
-        if derived.values.setdefault("uncounted", fingerprint) != fingerprint:
+        if derived.values.setdefault(_DIGEST, fingerprint) != fingerprint:
             raise RuntimeError(
                 f"the indices of {self!r} were changed in a way that torch does not count, such as "
                 f"through a numpy array that shares their memory; make a new pattern instead"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sddmm.sparse import formats
 from sddmm.sparse.csr_values import csr_tensor
-from sddmm.sparse.index_tensors import NOTHING_DERIVED, Derived, IndexTensors
+from sddmm.sparse.index_tensors import NOTHING_DERIVED, Derived, DerivedKey, IndexTensors
 from sddmm.sparse.indices import (
     check_crow,
     check_range,
@@ -23,6 +23,15 @@ from sddmm.sparse.indices import (
     require_alike,
 )
 from sddmm.sparse.views import CompressedView, RowLengths, group, row_lengths
+
+_CHECK = DerivedKey[None]("check")
+_ROW_IDS = DerivedKey[Tensor]("row_ids")
+_BY_ROW = DerivedKey[CompressedView]("by_row")
+_BY_COLUMN = DerivedKey[CompressedView]("by_column")
+_TRANSPOSE = DerivedKey["SparsePattern"]("transpose")
+_IS_CANONICAL = DerivedKey[bool]("is_canonical")
+_ROW_LENGTHS = DerivedKey[RowLengths]("row_lengths")
+_FINGERPRINT = DerivedKey[str]("fingerprint")
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -195,24 +204,24 @@ class SparsePattern(IndexTensors):
 
     def check(self) -> None:
         """Raise ValueError if an index lies outside the shape or crow_indices fall."""
-        self.derive("check", self._check)
+        self.derive(_CHECK, self._check)
 
     @property
     def row_ids(self) -> Tensor:
         """The row of every nonzero, (nnz,), in the pattern's order."""
         if self.row_indices is not None:
             return self.row_indices
-        return self.derive("row_ids", self._row_ids)
+        return self.derive(_ROW_IDS, self._row_ids)
 
     @property
     def by_row(self) -> CompressedView:
         """The nonzeros grouped by row. A pattern whose rows never fall keeps its order."""
-        return self.derive("by_row", self._by_row)
+        return self.derive(_BY_ROW, self._by_row)
 
     @property
     def by_column(self) -> CompressedView:
         """The nonzeros grouped by column (the CSR form of the transpose), rows ascending."""
-        return self.derive("by_column", self._by_column)
+        return self.derive(_BY_COLUMN, self._by_column)
 
     def to_csr(self) -> SparsePattern:
         """This pattern in CSR form; nonzeros may move: `by_row.perm` says where each came from."""
@@ -250,7 +259,7 @@ class SparsePattern(IndexTensors):
 
         Take it again after a change of the indices in place.
         """
-        return self.derive("transpose", self._transpose)
+        return self.derive(_TRANSPOSE, self._transpose)
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> SparsePattern:
         """The pattern on this device: itself if it is there already, else a copy.
@@ -293,17 +302,17 @@ class SparsePattern(IndexTensors):
     @property
     def is_canonical(self) -> bool:
         """Whether columns ascend within each row, without duplicates, where the rows never fall."""
-        return self.derive("is_canonical", self._is_canonical)
+        return self.derive(_IS_CANONICAL, self._is_canonical)
 
     @property
     def row_lengths(self) -> RowLengths:
         """Statistics of the nonzeros per row."""
-        return self.derive("row_lengths", self._row_lengths)
+        return self.derive(_ROW_LENGTHS, self._row_lengths)
 
     @property
     def fingerprint(self) -> str:
         """A digest of shape, form and indices: equal for equal patterns, across processes."""
-        return self.derive("fingerprint", self.compute_fingerprint)
+        return self.derive(_FINGERPRINT, self.compute_fingerprint)
 
     def _check(self) -> None:
         m, n = self.shape

@@ -15,8 +15,7 @@ import sddmm
 from sddmm import SparsePattern
 from sddmm.backends.base import BACKENDS, Executor, select_backend
 from sddmm.backends.cpu.backend import CpuBackend
-from sddmm.cache import CACHE, PatternCache
-from sddmm.plan import _PLANS_PER_PATTERN, get_or_prepare
+from sddmm.cache import CACHE, MAX_PLANS_PER_PATTERN, PLANS, Cache, PlanStore
 from sddmm.problem import make_problem
 from sddmm.testing import assert_close, random_pattern
 
@@ -158,16 +157,16 @@ def test_freed_index_memory_is_never_mistaken_for_the_old_pattern() -> None:
 
 def test_plans_of_a_pattern_and_patterns_are_bounded() -> None:
     S = random_pattern(6, 5, 12)
-    for k in range(1, 3 * _PLANS_PER_PATTERN):
-        get_or_prepare(S, problem_for(S, k))
-    assert len(S.derive("plans", dict)) == _PLANS_PER_PATTERN
-    cache = PatternCache(max_entries=3, max_bytes=10**6)
+    for k in range(1, 3 * MAX_PLANS_PER_PATTERN):
+        CACHE.get_or_prepare(S, problem_for(S, k))
+    assert len(S.derive(PLANS, PlanStore).by_key) == MAX_PLANS_PER_PATTERN
+    cache = Cache(max_patterns=3, max_bytes=10**6)
     patterns = [random_pattern(6, 5, 12, seed=seed) for seed in range(5)]
     kept = [cache.of_tensors(pattern) for pattern in patterns]
     assert len(cache) == 3
     again = SparsePattern.from_csr(patterns[4].major_indices, patterns[4].col_indices, (6, 5))
     assert cache.of_tensors(again) is kept[4]
-    small = PatternCache(max_entries=3, max_bytes=patterns[0].col_indices.nbytes)
+    small = Cache(max_patterns=3, max_bytes=patterns[0].col_indices.nbytes)
     for pattern in patterns:
         small.of_tensors(pattern)
     assert len(small) == 1
@@ -175,7 +174,7 @@ def test_plans_of_a_pattern_and_patterns_are_bounded() -> None:
 
 def test_a_pattern_that_is_called_often_does_not_push_others_out() -> None:
     first, second = random_pattern(6, 5, 12), random_pattern(6, 5, 12, seed=1)
-    cache = PatternCache(max_bytes=3 * (first.major_indices.nbytes + first.col_indices.nbytes))
+    cache = Cache(max_bytes=3 * (first.major_indices.nbytes + first.col_indices.nbytes))
     cache.of_tensors(second)
     for _ in range(5):
         cache.of_tensors(first)

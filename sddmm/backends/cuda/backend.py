@@ -34,6 +34,7 @@ from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.backends.cuda.terms import quickest_first, terms_of
 from sddmm.errors import out_of_memory
 from sddmm.problem import Problem
+from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
 
 # Of a choice, a line or more; put into words when it is asked for.
@@ -41,6 +42,10 @@ Reason = Callable[[], list[str]]
 
 # With rows, and by tiles of one size.
 _ANALYSES_PER_PATTERN = 2
+
+ANALYSES = DerivedKey[list[Analysis]]("analyses")
+_BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
+_SORTED = DerivedKey[Nonzeros]("nonzeros by row and column")
 
 
 class GpuExecute:
@@ -149,7 +154,7 @@ class _Preparation:
     def __init__(self, pattern: SparsePattern, problem: Problem, device: Device) -> None:
         self.pattern, self.problem, self.device = pattern, problem, device
         self.terms = terms_of(problem, device)
-        self.newest: list[Analysis] = pattern.derive("gpu_analyses", list)  # of the pattern
+        self.newest: list[Analysis] = pattern.derive(ANALYSES, list)  # of the pattern
 
     def make(self, kernel: str | None, reuse: bool) -> GpuExecute:
         if kernel is not None:
@@ -283,16 +288,14 @@ class _Preparation:
         stored = Nonzeros(known.rows, known.cols, None)
         if known.rows_ascend:
             return stored
-        return self.pattern.derive(
-            "gpu_by_row", lambda: by_row_and_column(stored, self.pattern.shape)
-        )
+        return self.pattern.derive(_BY_ROW, lambda: by_row_and_column(stored, self.pattern.shape))
 
     def _sorted(self) -> SortedRows:
         """The nonzeros by row, and by column within a row."""
         known, grouped = self._analysed(ROWS), self._grouped()
         if not known.ascends and grouped.order is None:
             grouped = self.pattern.derive(
-                "gpu_sorted", lambda: by_row_and_column(grouped, self.pattern.shape)
+                _SORTED, lambda: by_row_and_column(grouped, self.pattern.shape)
             )
         crow = crow_of(self.pattern, grouped.rows)
         return SortedRows(crow, grouped.cols, grouped.order)

@@ -83,7 +83,9 @@ def check_operands(
             pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision,
             kernel=kernel, backend="cuda",
         )  # fmt: skip
-        out = plan.run(a, b_t.mT, out=torch.full(plan.problem.values_shape(), 777.0, dtype=out_dtype))
+        out = plan.run(
+            a, b_t.mT, out=torch.full(plan.problem.values_shape(), 777.0, dtype=out_dtype)
+        )
     products = a.double()[..., pattern.row_ids.long(), :]
     products = products * b_t.double()[..., pattern.col_indices.long(), :]
     truth = products.sum(-1)
