@@ -56,6 +56,11 @@ values = torch.randn(50)
     run_python(operands + examples[0] + check + examples[1])
 
 
+def test_the_cache_has_the_bound_that_the_limits_name() -> None:
+    assert "bounded by bytes, 2 GiB by default" in " ".join(README.split())
+    run_python("import sddmm; assert sddmm.cache_info().max_bytes == 2 * 2**30")
+
+
 def test_every_gemm_kernel_belongs_to_a_section_of_the_ladder_and_has_records() -> None:
     ladder = (ROOT / "docs" / "ladder.md").read_text()
     families = [
