@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from sddmm.cupy_arrays import beside_cupy, from_cupy, is_cupy, to_cupy
 from sddmm.dtypes import DTYPES, dtype_names
 from sddmm.problem import Problem, make_problem
 from sddmm.sparse.pattern import SparsePattern
@@ -27,11 +28,23 @@ def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]
 def as_tensors(operands: dict[str, Any]) -> tuple[dict[str, Tensor], Callable[[Tensor], Any]]:
     """Dense operands by name as tensors, and the function that converts a result to their kind.
 
-    The result is numpy if all operands are numpy arrays, else a tensor.
+    The result is a numpy or a CuPy array if all operands are, else a tensor. Beside a tensor that
+    requires grad arrays are copied, as the backward reads them later.
     """
-    all_numpy = all(isinstance(x, np.ndarray) for x in operands.values())
-    to_output: Callable[[Tensor], Any] = to_numpy if all_numpy else identity
-    return {name: _operand(x, name) for name, x in operands.items()}, to_output
+    tensors = {name: _operand(x, name) for name, x in operands.items()}
+    if any(isinstance(x, Tensor) for x in operands.values()) and needs_grad(*tensors.values()):
+        for name, x in operands.items():
+            tensors[name] = tensors[name] if isinstance(x, Tensor) else tensors[name].clone()
+    return tensors, _output_kind(list(operands.values()))
+
+
+def _output_kind(operands: list[Any]) -> Callable[[Tensor], Any]:
+    if all(isinstance(x, np.ndarray) for x in operands):
+        return to_numpy
+    cupy = [is_cupy(x) for x in operands]
+    if all(cupy):
+        return to_cupy
+    return beside_cupy if any(cupy) else identity
 
 
 def from_numpy(array: Any, name: str) -> Tensor:
@@ -188,6 +201,8 @@ def _operand(operand: Any, name: str) -> Tensor:
         return operand
     if isinstance(operand, np.ndarray):
         return from_numpy(operand, name)
+    if is_cupy(operand):
+        return from_cupy(operand, name)
     if hasattr(operand, "__dlpack__"):
         return torch.utils.dlpack.from_dlpack(operand)
     raise TypeError(f"{name} must be a torch tensor, a numpy or a cupy array, got {type(operand)}")

@@ -26,6 +26,7 @@ from torch.nn import Parameter
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from sddmm.cupy_arrays import beside_cupy
 from sddmm.operands import identity
 from sddmm.sparse.pattern import SparsePattern
 
@@ -49,13 +50,13 @@ def is_plain(a: Any, b: Any) -> bool:
 def needs_operator(S: Any, to_output: Any) -> bool:
     """Whether a call that is not plain goes to the operator, with S and this end of its result.
 
-    Autocast alone does not reach numpy operands and scipy or cupyx matrices, which hold no
-    bfloat16: they are computed as they are.
+    Autocast alone does not reach numpy and CuPy operands and scipy or cupyx matrices, which hold
+    no bfloat16: they are computed as they are.
     """
     if is_intercepted():
         return True
     package = type(S).__module__.partition(".")[0]
-    return to_output is identity and package not in ("scipy", "cupyx")
+    return to_output in (identity, beside_cupy) and package not in ("scipy", "cupyx")
 
 
 def is_subclass(x: Any) -> bool:

@@ -11,11 +11,13 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
 from sddmm.cache import CACHE, PLANS, PlanStore, PreparedPlan
+from sddmm.cupy_arrays import hold_cupy, to_cupy
 from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.operands import (
     as_operands,
     check_operands,
     check_values,
+    identity,
     needs_grad,
     problem_of,
     real_number,
@@ -48,7 +50,7 @@ def sddmm(
         or int64, in any order; duplicates are sampled each.
     a: (m, k), b: (k, n); or (h, m, k) and (h, k, n) for h heads over one pattern. Any strides.
         float16, bfloat16, float32 or float64, the same for both and for S's values; torch tensors
-        on S's device, or numpy arrays. b is read as (n, k) rows: the transpose `bt.mT` of a
+        on S's device, or numpy or CuPy arrays. b is read as (n, k) rows: the transpose `bt.mT` of a
         contiguous (n, k) tensor is taken without a copy.
     scale: multiply by S's values, where S has any.
     out_dtype: of the result; the operands' if None. Half types accumulate in float32.
@@ -56,9 +58,9 @@ def sddmm(
 
     Returns S's kind with S's pattern, order and duplicates; the values, (nnz,), for a pattern or
     a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
-    a and b are. Differentiable in a, b and S's values; once only through a torch sparse result,
-    whose second derivatives torch loses. The same call gives the same bits; its gradients on a GPU
-    do not: torch's CSR product adds with atomics.
+    a and b are, and CuPy if both are CuPy, else a tensor. Differentiable in a, b and S's values;
+    once only through a torch sparse result, whose second derivatives torch loses. The same call
+    gives the same bits; its gradients on a GPU do not: torch's CSR product adds with atomics.
 
     What is prepared for torch indices is kept while they live (`cache_info`, `set_cache_limit`,
     `clear_cache`) and used for as long as they hold the same indices. Of a tuple's tensors torch
@@ -240,8 +242,15 @@ def _check_scipy(problem: Problem, a: Tensor, b: Tensor) -> None:
 def _to_container(
     sparse: SparseInput | Parts, values: Tensor, to_output: Callable[[Tensor], Any]
 ) -> Any:
-    """S's kind; with heads the bare values, as one matrix cannot hold them."""
-    return sparse.wrap(to_output(values)) if values.dim() == 1 else to_output(values)
+    """The values in S's kind; the bare values for a pattern, and with heads, which no matrix holds.
+
+    Bare values are of the operands' kind.
+    """
+    if sparse.wrap is identity:
+        return to_output(values)
+    if to_output is to_cupy or (isinstance(sparse, SparseInput) and sparse.is_cupyx):
+        hold_cupy(values.device)
+    return sparse.wrap(values) if values.dim() == 1 else to_output(values)
 
 
 def _compute(

@@ -12,6 +12,7 @@ from torch.compiler import is_dynamo_compiling
 from sddmm.backends.base import resolve_lazy_view
 from sddmm.backends.csr_product import csr_product, product_shape, reference_product
 from sddmm.cache import CACHE
+from sddmm.cupy_arrays import hold_cupy
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_names
 from sddmm.operands import as_tensors, needs_grad, real_number, shape_text
 from sddmm.ops import traced
@@ -36,16 +37,16 @@ def spmm(
     S: an m x n matrix of any kind that `sddmm` takes, in any order of nonzeros; duplicates add up.
     dense: (n, d), or (h, n, d) for h heads over one pattern; with `transpose` (m, d) or (h, m, d).
         Any strides. float16, bfloat16, float32 or float64, the same as the values; a torch tensor
-        on S's device, or a numpy array.
+        on S's device, or a numpy or CuPy array.
     values: one for each nonzero in S's order, (nnz,), or (h, nnz) with heads; used in place of S's
         own. A `SparsePattern` and a tuple have none of their own, so they need some. Values without
         heads serve every head.
     out_dtype: of the result; dense's if None. Half types accumulate in float32 and round once.
 
-    Returns a dense (m, d) or (h, m, d), with `transpose` (n, d) or (h, n, d): numpy if dense, and
-    the values if given, are numpy. A row without nonzeros is zero. Differentiable in dense and in
-    the values, S's own too, any number of times. On a GPU the same call may give other last bits:
-    torch's CSR product, which computes it, adds with atomics.
+    Returns a dense (m, d) or (h, m, d), with `transpose` (n, d) or (h, n, d): numpy or CuPy if
+    dense, and the values if given, are. A row without nonzeros is zero. Differentiable in dense and
+    in the values, S's own too, any number of times. On a GPU the same call may give other last
+    bits: torch's CSR product, which computes it, adds with atomics.
 
     alpha, autocast, what is remembered of S's indices, and what torch.compile, torch.func and
     forward mode do: as in `sddmm`. S as a scipy matrix carries no gradient of its own values, but
@@ -81,10 +82,14 @@ def spmm(
                 pattern, resolve_lazy_view(values), resolve_lazy_view(dense),
                 transpose=transpose, alpha=alpha, out_dtype=out_dtype,
             )  # fmt: skip
+        if sparse.is_cupyx:
+            hold_cupy(product.device)
         return to_output(product)
     if sparse.is_scipy:  # the backward reads what scipy may change until then
         pattern = sparse.stable_pattern()
         values = values if values.requires_grad else values.clone()
+        if sparse.is_cupyx:
+            hold_cupy(pattern.device)
     CACHE.of_pattern(pattern)  # where the operator looks for views
     return to_output(_operate(Matrix.of(pattern), values, dense, transpose, alpha, out_dtype))
 

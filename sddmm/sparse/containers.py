@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from sddmm.cache import CACHE
+from sddmm.cupy_arrays import from_cupy, to_cupy
 from sddmm.operands import from_numpy, identity, to_numpy
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import KINDS, check_gradient_order, parts_of_tensor
@@ -20,16 +20,18 @@ class SparseInput(NamedTuple):
     `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
     `is_scipy`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
     memory, which the pattern is over, may change unseen.
+    `is_cupyx`: that memory is CuPy's, whose stream waits for what reads it (`cupy_arrays.py`).
     `source`: the pattern over a sparse tensor's own indices, whose counted changes tell when to
     look at them again; None where `pattern` itself tells.
     """
 
     pattern: SparsePattern
     values: Tensor | None
-    wrap: Callable[[Any], Any]
+    wrap: Callable[[Tensor], Any]
     transposed: bool = False
     is_scipy: bool = False
     source: SparsePattern | None = None
+    is_cupyx: bool = False
 
     def stable_pattern(self) -> SparsePattern:
         """The pattern for what outlives the call: of its own memory, if changes go unseen."""
@@ -87,17 +89,15 @@ def _from_torch(S: Tensor) -> SparseInput:
 
 
 def _from_scipy_like(S: Any) -> SparseInput:
-    """scipy.sparse and cupyx.scipy.sparse share their names; dlpack shares the memory."""
+    """S as scipy.sparse and cupyx.scipy.sparse have it, by the same names; its memory is shared."""
     if len(S.shape) != 2:
         raise ValueError(f"S must be a 2-D sparse matrix or array, got shape {S.shape}")
     on_gpu = type(S).__module__.startswith("cupyx")
 
-    def tensor(array: Any, name: str) -> Tensor:
-        return torch.utils.dlpack.from_dlpack(array) if on_gpu else from_numpy(array, name)
+    tensor = from_cupy if on_gpu else from_numpy
 
-    def wrap(new: Any) -> Any:
-        if isinstance(new, Tensor):
-            new = _to_cupy(new) if on_gpu else to_numpy(new)
+    def wrap(values: Tensor) -> Any:
+        new = to_cupy(values) if on_gpu else to_numpy(values)
         # Copies, as in scipy's own arithmetic: their matrices are changed in place at times.
         if S.format == "coo":
             result = type(S)((new, (S.row.copy(), S.col.copy())), shape=S.shape)
@@ -114,10 +114,4 @@ def _from_scipy_like(S: Any) -> SparseInput:
         crow, cols = (tensor(x, "S's indices") for x in (S.indptr, S.indices))
         pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
     transposed = S.format == "csc"
-    return SparseInput(pattern, values, wrap, transposed, is_scipy=True)
-
-
-def _to_cupy(values: Tensor) -> Any:
-    import cupy
-
-    return cupy.from_dlpack(values.detach())
+    return SparseInput(pattern, values, wrap, transposed, is_scipy=True, is_cupyx=on_gpu)

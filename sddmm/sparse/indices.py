@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from sddmm.cupy_arrays import from_cupy, hold_cupy, is_cupy
 from sddmm.dtypes import INDEX_DTYPES
 
 # Torch counts sizes in 64 bits.
@@ -92,7 +93,11 @@ def index_tensor(indices: Any, name: str) -> Tensor:
 
 
 def _as_tensor(indices: Any, name: str) -> Tensor:
-    """A tensor of its own memory, but for what DLPack shares."""
+    """A tensor of its own memory, but for what other libraries' DLPack shares."""
+    if is_cupy(indices):
+        tensor = from_cupy(indices, name).clone()
+        hold_cupy(tensor.device)
+        return tensor
     try:
         if isinstance(indices, np.ndarray):
             return torch.tensor(np.ascontiguousarray(indices), device="cpu")

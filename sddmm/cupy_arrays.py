@@ -1,0 +1,82 @@
+"""CuPy arrays as torch tensors and back, without copies, each on its library's current stream.
+
+DLPack makes the library that takes an array wait, on its current stream, for the current stream of
+the library that gives it. What it leaves open is the memory's reuse: it must not be allocated anew,
+or written to, by one library while the other still reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_DL_CUDA = 2  # DLPack's number of the device type
+
+
+def is_cupy(x: Any) -> bool:
+    return type(x).__module__.partition(".")[0] == "cupy" and hasattr(x, "__dlpack__")
+
+
+def from_cupy(array: Any, name: str) -> Tensor:
+    """The tensor over an array's memory; a copy's if its strides are none that torch takes.
+
+    torch's current stream waits for CuPy's. Whoever launches work that reads the tensor calls
+    `hold_cupy` or `to_cupy` afterwards.
+    """
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = array.copy()
+    kind, index = array.__dlpack_device__()
+    try:
+        with torch.cuda.device(index if kind == _DL_CUDA else -1):
+            return torch.utils.dlpack.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise TypeError(
+            f"{name} is a cupy array of {array.dtype} that torch cannot share: {error}"
+        ) from None
+
+
+def to_cupy(values: Tensor) -> Any:
+    """The array over a tensor's memory, for CuPy's current stream, which waits for torch's."""
+    import cupy
+
+    if values.dtype == torch.bfloat16:
+        raise TypeError("cupy has no bfloat16; pass out_dtype=torch.float32")
+    values = values.detach()
+    if not values.is_cuda:
+        return cupy.from_dlpack(values)
+    with torch.cuda.device(values.device):
+        stream = _other_stream_of_cupy()
+        if stream is not None:  # torch must not reuse the memory before CuPy's work is done
+            values.record_stream(stream)
+        return cupy.from_dlpack(values)
+
+
+def beside_cupy(values: Tensor) -> Tensor:
+    """The result of a call with CuPy arrays beside tensors: a tensor."""
+    hold_cupy(values.device)
+    return values
+
+
+def hold_cupy(device: torch.device) -> None:
+    """CuPy's current stream waits for the work that torch's reads CuPy's memory with."""
+    if device.type != "cuda":
+        return
+    with torch.cuda.device(device):
+        stream = _other_stream_of_cupy()
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream())
+
+
+def _other_stream_of_cupy() -> torch.cuda.Stream | None:
+    """CuPy's current stream on the current device; None if it is torch's current stream."""
+    import cupy
+
+    pointer: int = cupy.cuda.get_current_stream().ptr
+    if pointer == torch.cuda.current_stream().cuda_stream:
+        return None
+    # torch takes the address 0, CUDA's default stream, for no address.
+    if pointer == 0:
+        return torch.cuda.default_stream()
+    return torch.cuda.ExternalStream(pointer)  # type: ignore[no-untyped-call]
