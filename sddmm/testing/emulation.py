@@ -21,7 +21,7 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import Parameters
 from sddmm.backends.base import select_backend
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.backends.cuda.spec import KernelSpec, Macros
 from sddmm.cache import CACHE
 
 # The index of every emulated GPU: torch never gives it, so no cache mixes the two up.
@@ -92,7 +92,7 @@ class _EmulatedRuntime(loader.CudaRuntime):
         pass
 
     def load_kernel(
-        self, spec: KernelSpec, macros: loader.Macros, parameters: Any, device_index: int
+        self, spec: KernelSpec, macros: Macros, parameters: Any, device_index: int
     ) -> Any:
         return _load_kernel(spec, macros, parameters)
 
@@ -110,7 +110,7 @@ class _Kernel(EmulatedKernel):
 
 
 @functools.cache
-def _load_kernel(spec: KernelSpec, macros: loader.Macros, parameters: Any) -> EmulatedKernel:
+def _load_kernel(spec: KernelSpec, macros: Macros, parameters: Any) -> EmulatedKernel:
     all_macros = loader.compile_macros(spec, macros, parameters)
     library = compile_library(spec.path, "sddmm_kernel", all_macros, loader.INCLUDE)
     return _Kernel(spec.name, library, parameters, spec.threads)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.device import device as device_of
-from gemm_core.runtime.launch import LONG, POINTER
+from gemm_core.runtime.launch import LONG, POINTER, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.backends.cuda.analysis import PinnedResults
+from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
 from sddmm.dtypes import INDEX_DTYPES
 from sddmm.sparse.pattern import SparsePattern
 
-SAME_INDICES = KernelSpec("same_indices", "comparison", "same_indices", (), threads=256)
+SAME_INDICES = KernelSpec("same_indices", "same_indices", (), threads=256)
 
-_PENDING, _SAME, _DIFFERENT = 0, 1, 2  # values of the result
-_MAX_POLLS = 2000  # some 0.1 ms
+_SAME, _DIFFERENT = 1, 2  # values of the result
 _INDICES_PER_BLOCK = 2048
 _BLOCKS_PER_SM = 8
 
@@ -67,45 +65,28 @@ def _equal(kept: SparsePattern, given: SparsePattern) -> bool:
 def compared(kept: SparsePattern, given: SparsePattern, device: Device) -> bool:
     """`same_indices` by the kernel, on the current device; all index tensors are contiguous."""
     major, cols = given.major_indices, given.col_indices
-    kernel, answer = _tools(cols.device, device.index, cols.dtype)
-    answer.words[0] = _PENDING
+    kernel, results = _kernel_and_results(cols.device, device.index, cols.dtype)
+    results.reset()
     longest = max(major.numel(), cols.numel())
-    blocks = max(1, min(-(-longest // _INDICES_PER_BLOCK), device.sm_count * _BLOCKS_PER_SM))
+    blocks = max(1, min(ceil_div(longest, _INDICES_PER_BLOCK), device.sm_count * _BLOCKS_PER_SM))
     kernel(
         blocks, kept.major_indices.data_ptr(), kept.col_indices.data_ptr(), major.data_ptr(),
-        cols.data_ptr(), answer.state.data_ptr(), answer.result.data_ptr(), major.numel(),
+        cols.data_ptr(), results.state, results.address, major.numel(),
         cols.numel(),
     )  # fmt: skip
-    for _ in range(_MAX_POLLS):
-        if answer.words[0] != _PENDING:
-            return answer.words[0] == _SAME
-    loader.runtime.wait(device.index)  # for a long comparison; or one that failed, which this tells
-    return answer.words[0] == _SAME
-
-
-class _Answer(threading.local):
-    """Where a thread's comparisons on a device leave their result: pinned memory of the host.
-
-    Each thread has its own, as it waits for one comparison before it launches another.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.state = torch.zeros(2, dtype=torch.int32, device=device)
-        pinned = device.type == "cuda"
-        self.result = torch.zeros(1, dtype=torch.int64, device="cpu", pin_memory=pinned)
-        word = (ctypes.c_int64 * 1).from_address(self.result.data_ptr())
-        self.words = memoryview(word).cast("B").cast("q")
+    return results.wait(device.index)[0] == _SAME
 
 
 @functools.cache
-def _tools(
-    place: torch.device, index: int, dtype: torch.dtype
-) -> tuple[Callable[..., None], _Answer]:
-    kernel: Any = loader.runtime.load_kernel(
-        SAME_INDICES, macros_of(dtype), SameIndicesArguments, index
+def _kernel_and_results(
+    place: torch.device, device_index: int, dtype: torch.dtype
+) -> tuple[Callable[..., None], PinnedResults]:
+    """The kernel for such indices, and where it reports; one look-up for both."""
+    kernel = loader.runtime.load_kernel(
+        SAME_INDICES, macros_of(dtype), SameIndicesArguments, device_index
     )
-    return kernel, _Answer(place)
+    return kernel, PinnedResults(place, words=1, state_words=1)
 
 
-def macros_of(dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
+def macros_of(dtype: torch.dtype) -> Macros:
     return macros({"INDEX": INDEX_DTYPES[dtype], "SAME": _SAME, "DIFFERENT": _DIFFERENT})

@@ -1,4 +1,4 @@
-"""How fast a device is: measured once, in some tens of milliseconds, and kept on disk."""
+"""Measuring what a device reaches, in some tens of milliseconds; the result is kept on disk."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch
 from gemm_core.runtime.compile import cache_folder, save
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.registry import KERNELS
-from sddmm.backends.cuda.kernels.row_gather import host as gather
+from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.problem import Problem
 
 _log = logging.getLogger(__name__)
 
-# Of what is measured: raise it when that changes, and measure rates.py's reference anew.
+# The version of what is measured: raise it when that changes, and measure the reference of
+# device_model.py anew.
 _VERSION = 1
 
 _SIZE, _NNZ, _K = 8192, 1 << 20, 256  # gathered: 8 MiB of rows, which stay in L2
@@ -31,32 +31,32 @@ _REPEATS = 10
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Bytes a second that row_gather reads out of L2 and that a copy reads and writes, and flops of
-    torch.mm in float16."""
+class Measurement:
+    """Rates per second: bytes that row_gather loads out of L2, bytes that a copy reads and writes,
+    flops of torch.mm in float16."""
 
     gather_bytes: float
     copy_bytes: float
     mm_flops: float
 
 
-def speed(device: Device) -> Speed | None:
-    """As measured now or on an earlier day; None where it cannot be measured now."""
+def measure_device(device: Device) -> Measurement | None:
+    """The cached measurement, or a new one; None where nothing can be measured now."""
     path = cache_folder() / f"speed-{_key(device)}.json"
     try:
-        return Speed(**json.loads(path.read_text(encoding="utf-8")))
+        return Measurement(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         pass
     if not loader.runtime.can_measure():
         return None
     try:
         with torch.cuda.device(device.index):
-            found = _measured(device)
+            measurement = _measure(device)
     except torch.OutOfMemoryError as error:
         _log.debug("cannot measure %s: %s", device.name, error)
         return None
-    save(path, json.dumps(dataclasses.asdict(found)).encode())
-    return found
+    save(path, json.dumps(dataclasses.asdict(measurement)).encode())
+    return measurement
 
 
 def _key(device: Device) -> str:
@@ -64,9 +64,9 @@ def _key(device: Device) -> str:
     return hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()
 
 
-def _measured(device: Device) -> Speed:
+def _measure(device: Device) -> Measurement:
     where = torch.device("cuda", device.index)
-    return Speed(
+    return Measurement(
         gather_bytes=2 * _K * _NNZ / _seconds(_gathering(device, where)),
         copy_bytes=_COPIED / _seconds(_copying(where)),
         mm_flops=2 * _PRODUCT**3 / _seconds(_multiplying(where)),
@@ -81,9 +81,10 @@ def _gathering(device: Device, where: torch.device) -> Callable[[], object]:
     problem = Problem(
         _SIZE, _SIZE, _K, _NNZ, torch.float16, torch.float16, "ieee", torch.int32, None, where
     )
-    launch = gather.prepare(KERNELS["row_gather"], Nonzeros(rows, cols, None), problem, device)
-    bound = launch.bind(a, b_t)
-    return lambda kept=(rows, cols, a, b_t): bound(0, out.data_ptr(), 1.0)  # type: ignore[misc]
+    plan = ROW_GATHER.plan(Nonzeros(rows, cols, None), problem, device)
+    launch = plan.bind(a, b_t)
+    # A launch holds addresses alone: the default argument keeps the tensors alive.
+    return lambda kept=(rows, cols, a, b_t): launch(0, out.data_ptr(), 1.0)  # type: ignore[misc]
 
 
 def _copying(where: torch.device) -> Callable[[], object]:

@@ -1,40 +1,122 @@
-"""What is known of a GPU kernel before it runs: static facts, and what it serves."""
+"""What a GPU kernel is to the planner: its static facts, what it needs, what it costs, its plan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
 from gemm_core.runtime.compile import prefixed_macros
 from gemm_core.runtime.device import Device, format_capability
-from sddmm.dtypes import dtype_name, dtype_names, is_less_exact
-from sddmm.problem import Problem
+from gemm_core.runtime.launch import ceil_div
+from sddmm.dtypes import DTYPES, dtype_name, dtype_names, is_less_exact
+
+if TYPE_CHECKING:
+    from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats
+    from sddmm.backends.cuda.executor import KernelPlan
+    from sddmm.backends.cuda.layouts import Nonzeros, TileWork
+    from sddmm.problem import Problem
 
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 
 _INT32 = 2**31
 # Warps look a few chunks behind the last nonzero before they see that there is none.
-_MOST_NONZEROS = _INT32 - 2**12
+MAX_NNZ = _INT32 - 2**12
 # Above this, counting a pattern's nonzeros by tile takes too much memory; and the tiles of all
 # heads are numbered in 32 bits.
-_MOST_TILES = 2**28
+_MAX_TILES = 2**28
 
 
-@dataclass(frozen=True)
+class AnalysisRequest(NamedTuple):
+    """What one pass over a pattern collects beside the order of its nonzeros.
+
+    block: rows and columns of a tile; the whole matrix if None. min_tile_nnz: if not 0, the
+    nonzeros of each tile are counted, and a tile with at least so many counts as dense.
+    tile_row_offsets: collect where each row of every tile begins, in place of row ids.
+    """
+
+    block: tuple[int, int] | None = None
+    min_tile_nnz: int = 0
+    tile_row_offsets: bool = False
+
+    def tile_count(self, shape: tuple[int, int]) -> int:
+        """The number of tiles of a pattern of this shape, empty ones too."""
+        block_m, block_n = (max(size, 1) for size in self.block or shape)
+        return ceil_div(shape[0], block_m) * ceil_div(shape[1], block_n)
+
+    def offset_count(self, shape: tuple[int, int]) -> int:
+        """The number of tile row offsets of a pattern of this shape."""
+        block_m, block_n = (max(size, 1) for size in self.block or shape)
+        return ceil_div(shape[0], block_m) * block_m * (ceil_div(shape[1], block_n) + 1)
+
+
+ROW_IDS = AnalysisRequest()
+
+
+class Layouts(Protocol):
+    """The arrays of one pattern that kernels read."""
+
+    def by_row(self) -> Nonzeros:
+        """The nonzeros in ascending order of their rows."""
+
+    def tiles(self, dense_only: bool = False) -> TileWork:
+        """The tiles that are not empty, or only those that are dense, and their nonzeros."""
+
+    def outside_dense_tiles(self) -> Nonzeros:
+        """The nonzeros by row that are in no dense tile."""
+
+
+class GpuKernel(Protocol):
+    """What the planner asks of a kernel. It knows no kernel by its name."""
+
+    @property
+    def name(self) -> str:
+        """The name by which a caller may request this kernel."""
+
+    @property
+    def parts(self) -> tuple[GpuKernel, ...]:
+        """The kernels that this one is made of, if it has no source of its own."""
+
+    def refuses(self, problem: Problem, device: Device) -> str | None:
+        """None if this kernel computes `problem` on `device`, else the reason why not."""
+
+    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+        """What must be known of a pattern before this kernel is chosen and prepared."""
+
+    def needs_ahead(self, problem: Problem, model: DeviceModel) -> AnalysisRequest | None:
+        """What this kernel needs to be prepared while the analysis still runs; None if it cannot.
+
+        Rows are then taken to ascend and, where tile row offsets are requested, columns within a
+        row too; every tile is computed.
+        """
+
+    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost | None:
+        """What this kernel should take, in microseconds.
+
+        None without `stats` if it depends on them, and for a kernel that is never worth it.
+        """
+
+    def prepare(
+        self, layouts: Layouts, problem: Problem, model: DeviceModel
+    ) -> tuple[KernelPlan, ...]:
+        """The launches that compute the problem, one after the other."""
+
+
+@dataclass(frozen=True, eq=False)
 class KernelSpec:
-    """One named variant of a kernel.
+    """The static facts of one variant of a kernel; kernels of the registry derive from it.
 
-    source: its folder in kernels/. precision: what its arithmetic is, for float32. tile: rows and
-    columns of a tile and elements of k at a time, for kernels that compute tiles. shared_bytes:
+    source: its folder in kernels/. precision: the arithmetic that it uses for float32. tile: rows
+    and columns of a tile and elements of k at a time, for kernels that compute tiles. shared_bytes:
     dynamic, per block. min_blocks: blocks that share a multiprocessor. defines: macros without
-    their prefix SDDMM_, beside those that follow from the problem.
+    their prefix SDDMM_, beside those that follow from the problem. max_nnz: the most nonzeros that
+    it can count.
     """
 
     name: str
-    family: str
     source: str
     dtypes: tuple[torch.dtype, ...]
     threads: int
@@ -45,17 +127,19 @@ class KernelSpec:
     min_capability: tuple[int, int] = (8, 0)
     max_capability: tuple[int, int] | None = None
     defines: Mapping[str, str | int | bool] = field(default_factory=dict)
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+    max_nnz: int = MAX_NNZ
 
     @property
     def path(self) -> Path:
         """The CUDA source."""
         return KERNEL_FOLDER / self.source / "kernel.cu"
 
+    @property
+    def parts(self) -> tuple[GpuKernel, ...]:
+        return ()
+
     def refuses(self, problem: Problem, device: Device) -> str | None:
-        """None if this kernel computes `problem` on `device`, else why not."""
+        """None if this kernel computes `problem` on `device`, else the reason why not."""
         if device.capability < self.min_capability:
             return f"needs compute capability {format_capability(self.min_capability)}"
         if self.max_capability is not None and device.capability > self.max_capability:
@@ -69,21 +153,28 @@ class KernelSpec:
         for name in ("m", "n", "k"):
             if getattr(problem, name) >= _INT32:
                 return f"counts {name} in 32 bits, got {getattr(problem, name)}"
-        if self.family == "tile_tma" and problem.k == 0:
-            return "has nothing to multiply where k is 0"
-        if self.family != "gather" and problem.nnz > _MOST_NONZEROS:
-            return f"counts at most {_MOST_NONZEROS} nonzeros, got {problem.nnz}"
+        if problem.nnz > self.max_nnz:
+            return f"counts at most {self.max_nnz} nonzeros, got {problem.nnz}"
         tiles = (problem.heads or 1) * self.tiles(problem.m, problem.n)
-        if tiles > _MOST_TILES:
-            return f"counts at most {_MOST_TILES} tiles, got {tiles}"
+        if tiles > _MAX_TILES:
+            return f"counts at most {_MAX_TILES} tiles, got {tiles}"
         return None
 
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an m x n matrix, empty ones too; 0 for kernels that compute none."""
         block_m, block_n, _ = self.tile
-        return -(-m // block_m) * -(-n // block_n) if block_m else 0
+        return ceil_div(m, block_m) * ceil_div(n, block_n) if block_m else 0
 
 
-def macros(values: Mapping[str, str | int | bool]) -> tuple[tuple[str, str], ...]:
-    """Macros as C++ spells them."""
+Macros = tuple[tuple[str, str], ...]
+"""The macros of one specialisation of a kernel, as C++ spells them."""
+
+
+def type_macros(dtype: torch.dtype, out_dtype: torch.dtype) -> dict[str, str]:
+    """The macros of what every kernel reads and writes."""
+    return {"ELEMENT": DTYPES[dtype].cpp_name, "OUTPUT": DTYPES[out_dtype].cpp_name}
+
+
+def macros(values: Mapping[str, str | int | bool]) -> Macros:
+    """Macros as C++ spells them, with this package's prefix."""
     return tuple(prefixed_macros("SDDMM_", values).items())

@@ -1,33 +1,45 @@
-"""tile_*: dense tiles by tensor cores, of which the sampled entries are stored."""
+"""What all tile kernels share: they compute dense tiles, and store the sampled entries."""
 
 from __future__ import annotations
 
+import abc
 import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.layouts import SortedRows, TileList, TileStarts, TileWork
-from sddmm.backends.cuda.loader import (
-    Bound,
-    Launch,
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileRate, TileStats, list_tiles_us
+from sddmm.backends.cuda.executor import (
+    KernelPlan,
+    LaunchFn,
     address,
     alignment,
-    bound,
-    pitch_of,
-    placed,
+    make_launch,
+    operand_args,
+    row_pitch,
     rows_are_contiguous,
-    types,
 )
-from sddmm.backends.cuda.spec import KernelSpec, macros
-from sddmm.problem import Problem
+from sddmm.backends.cuda.layouts import TileWork
+from sddmm.backends.cuda.spec import (
+    AnalysisRequest,
+    KernelSpec,
+    Layouts,
+    macros,
+    type_macros,
+)
+
+if TYPE_CHECKING:
+    from sddmm.problem import Problem
+
+_INT32 = 2**31
 
 # The members of TileStarts (tile_starts.cuh).
-STARTS = (
+ROW_OFFSETS = (
     ("starts", POINTER),
     ("by_tile", LONG),
     ("by_tile_row", LONG),
@@ -36,81 +48,135 @@ STARTS = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class TileKernel(KernelSpec, abc.ABC):
+    """A kernel that computes whole tiles. Without a `rate` it serves on request only."""
+
+    rate: TileRate | None = None
+
+    @abc.abstractmethod
+    def plan(self, work: TileWork, problem: Problem, device: Device) -> KernelPlan:
+        """The launch that computes these tiles of the problem."""
+
+    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+        return AnalysisRequest(self.tile[:2], self.min_tile_nnz(problem, model))
+
+    def needs_ahead(self, problem: Problem, model: DeviceModel) -> AnalysisRequest | None:
+        request = AnalysisRequest(self.tile[:2], tile_row_offsets=True)
+        fits = request.offset_count((problem.m, problem.n)) < _INT32
+        return request if fits else None
+
+    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost | None:
+        if stats is None or self.rate is None:
+            return None
+        tiles = stats.nonempty
+        prepare_us = list_tiles_us(tiles, self.tile[0], problem.nnz, model)
+        return Cost(self.tiles_us(problem, tiles, model), prepare_us)
+
+    def prepare(
+        self, layouts: Layouts, problem: Problem, model: DeviceModel
+    ) -> tuple[KernelPlan, ...]:
+        return (self.plan(layouts.tiles(), problem, model.device),)
+
+    def tiles_us(self, problem: Problem, tiles: int, model: DeviceModel) -> float:
+        """Computing so many tiles, in waves: the last costs what a full one does."""
+        resident = model.device.sm_count * self.min_blocks
+        waves = ceil_div((problem.heads or 1) * tiles, resident)
+        return model.launch_us + waves * resident * self.one_tile_us(problem, model)
+
+    def one_tile_us(self, problem: Problem, model: DeviceModel) -> float:
+        """The time of a tile, where as many run as the device holds."""
+        assert self.rate is not None, f"{self.name} has no measured rate"
+        flops = self.rate.flops * model.tensor_cores
+        fixed_us = self.rate.fixed_us / model.tensor_cores
+        block_m, block_n, block_k = self.tile
+        k = ceil_div(problem.k, block_k) * block_k
+        return fixed_us + 2e6 * block_m * block_n * k / flops
+
+    def min_tile_nnz(self, problem: Problem, model: DeviceModel) -> int:
+        """Nonzeros from which on computing a tile takes less than gathering them."""
+        if self.rate is None:
+            return 1
+        gathered_us = 1e6 * problem.k * problem.dtype.itemsize / model.l2_bytes
+        nnz = self.one_tile_us(problem, model) / max(gathered_us, 1e-12)
+        return int(min(nnz, _INT32 - 2)) + 1  # the analysis counts in 32 bits
+
+
+def tile_args(work: TileWork) -> dict[str, int]:
+    """The arguments that say what tiles there are and where their nonzeros lie."""
+    offsets = work.row_offsets
+    return {
+        "cols": work.cols.data_ptr(),
+        "order": address(work.perm),
+        "tiles": work.tiles.coords.data_ptr(),
+        "tile_count": work.tiles.length,
+        "starts": offsets.offsets.data_ptr(),
+        "by_tile": offsets.tile_stride,
+        "by_tile_row": offsets.tile_row_stride,
+        "by_tile_column": offsets.tile_column_stride,
+        "by_row": offsets.row_stride,
+    }
+
+
 class Arguments(ctypes.Structure):
-    """Of every tile kernel (tile_kernel.cuh)."""
+    """The parameters of tile_mma and tile_wmma (tile_kernel.cuh)."""
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "out", "cols", "order", "tiles")),
-        *STARTS,
+        *ROW_OFFSETS,
         *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
         *((name, INT) for name in ("tile_count", "m", "n", "k")),
         ("alpha", DOUBLE),
     ]
 
 
-class BoundsArguments(ctypes.Structure):
-    """Of tile_bounds.cu."""
+class BlockTileKernel(TileKernel):
+    """A tile kernel of which each block computes one tile, whose operands cp.async loads."""
 
-    _fields_ = [
-        *((name, POINTER) for name in ("crow", "cols", "tiles", "bounds")),
-        *((name, INT) for name in ("tile_count", "m", "block_m", "block_n")),
-    ]
+    def plan(self, work: TileWork, problem: Problem, device: Device) -> KernelPlan:
+        blocks = work.tiles.length * (problem.heads or 1)
+        block_m, block_n, block_k = self.tile
+        fixed: dict[str, Any] = {
+            **type_macros(problem.dtype, problem.out_dtype), **self.defines, "BLOCK_M": block_m,
+            "BLOCK_N": block_n, "BLOCK_K": block_k, "MIN_BLOCKS": self.min_blocks,
+        }  # fmt: skip
+        kernels: dict[bool, Kernel] = {}
+
+        def specialise(aligned: bool) -> Kernel:
+            defines = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
+            return loader.runtime.load_kernel(self, defines, Arguments, device.index)
+
+        def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
+            aligned = alignment(a, b_t) == 16
+            if aligned not in kernels:
+                kernels[aligned] = specialise(aligned)
+            return make_launch(kernels[aligned], blocks, {
+                **operand_args(a, b_t), **tile_args(work), "head_out": problem.nnz,
+                "m": problem.m, "n": problem.n, "k": problem.k,
+            })  # fmt: skip
+
+        return KernelPlan(bind, _accepts)
 
 
-BOUNDS = KernelSpec("tile_bounds", "tile", "tile_bounds", (), threads=256)
-
-
-def listed_starts(rows: SortedRows, tiles: TileList, m: int, device: Device) -> TileStarts:
-    """Of the tiles of a list alone."""
-    count, (block_m, block_n) = tiles.length, tiles.block
-    starts = torch.empty(count, block_m, 2, dtype=torch.int32, device=rows.cols.device)
-    loader.runtime.load_kernel(BOUNDS, (), BoundsArguments, device.index)(
-        -(-count * block_m // BOUNDS.threads), rows.crow.data_ptr(), rows.cols.data_ptr(),
-        tiles.places.data_ptr(), starts.data_ptr(), count, m, block_m, block_n,
-    )  # fmt: skip
-    return TileStarts(starts, 2 * block_m, 0, 0, 2)
-
-
-def work_of(work: TileWork) -> dict[str, int]:
-    """The parameters that say what tiles there are, and where their nonzeros, by name."""
-    starts = work.starts
+def block_tile_facts(
+    tile: tuple[int, int, int],
+    warps: tuple[int, int],
+    stages: int,
+    min_blocks: int,
+    itemsize: int,
+    pad: int = 0,
+) -> dict[str, Any]:
+    """The facts that follow from a block's tile; its sums take the shared memory of the stages
+    when these have been read. pad: elements between rows of a stage."""
+    block_m, block_n, block_k = tile
+    stage_bytes = (block_m + block_n) * (block_k + pad) * itemsize
     return {
-        "cols": work.cols.data_ptr(),
-        "order": address(work.order),
-        "tiles": work.tiles.places.data_ptr(),
-        "tile_count": work.tiles.length,
-        "starts": starts.starts.data_ptr(),
-        "by_tile": starts.by_tile,
-        "by_tile_row": starts.by_tile_row,
-        "by_tile_column": starts.by_tile_column,
-        "by_row": starts.by_row,
+        "threads": 32 * warps[0] * warps[1],
+        "tile": tile,
+        "shared_bytes": max(stages * stage_bytes, block_m * block_n * 4),
+        "min_blocks": min_blocks,
     }
 
 
-def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) -> Launch:
-    blocks = work.tiles.length * (problem.heads or 1)
-    block_m, block_n, block_k = spec.tile
-    fixed = {
-        **types(problem), **spec.defines, "BLOCK_M": block_m, "BLOCK_N": block_n,
-        "BLOCK_K": block_k, "MIN_BLOCKS": spec.min_blocks,
-    }  # fmt: skip
-    kernels: dict[bool, Kernel] = {}
-
-    def bind(a: Tensor, b_t: Tensor) -> Bound:
-        aligned = alignment(a, b_t) == 16
-        kernel = kernels.get(aligned)
-        if kernel is None:
-            made = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
-            kernel = kernels[aligned] = loader.runtime.load_kernel(
-                spec, made, Arguments, device.index
-            )
-        return bound(kernel, blocks, {
-            **placed(a, b_t), **work_of(work), "head_out": problem.nnz, "m": problem.m,
-            "n": problem.n, "k": problem.k,
-        })  # fmt: skip
-
-    return Launch(bind, _fits)
-
-
-def _fits(x: Tensor) -> bool:
-    return rows_are_contiguous(x) and fits_32bit_offsets(x, pitch_of(x))
+def _accepts(x: Tensor) -> bool:
+    return rows_are_contiguous(x) and fits_32bit_offsets(x, row_pitch(x))

@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from sddmm.backends.cuda.analysis import (
-    Analysis,
-    Wanted,
-    _reciprocal,
-    begin,
-    counts_starts,
-    crow_of,
-)
-from sddmm.backends.cuda.cost_model import TileProfile
+from sddmm.backends.cuda.analysis import Analysis, launch, reciprocal
+from sddmm.backends.cuda.cost_model import TileStats
+from sddmm.backends.cuda.spec import AnalysisRequest
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import random_pattern
 from tests.conftest import H200
@@ -23,8 +17,8 @@ from tests.conftest import H200
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 
-def analyse(pattern: SparsePattern, *wanted: Any) -> Analysis:
-    return begin(pattern, H200, Wanted(*wanted)).finish()
+def analyse(pattern: SparsePattern, *request: Any) -> Analysis:
+    return launch(pattern, H200, AnalysisRequest(*request)).wait()
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
@@ -35,25 +29,23 @@ def test_rows_order_and_tiles(layout: str, index_dtype: torch.dtype) -> None:
     assert found.rows_ascend
     assert found.ascends
     segments = {(int(r), int(c) // 16) for r, c in zip(pattern.row_ids, found.cols, strict=True)}
-    assert found.segments == len(segments)
-    assert torch.equal(found.rows.long(), pattern.row_ids.long())
+    assert found.row_segments == len(segments)
+    assert torch.equal(found.row_ids.long(), pattern.row_ids.long())
     assert torch.equal(found.cols.long(), pattern.col_indices.long())
-    assert found.rows.dtype == found.cols.dtype == torch.int32
+    assert found.row_ids.dtype == found.cols.dtype == torch.int32
     dense = torch.zeros(3 * 32, 5 * 16, dtype=torch.int64)
     dense[pattern.row_ids.long(), pattern.col_indices.long()] = 1
     counts = dense.view(3, 32, 5, 16).sum((1, 3)).flatten()
-    assert found.counts is not None
-    assert torch.equal(found.counts.long(), counts)
+    assert found.tile_nnz is not None
+    assert torch.equal(found.tile_nnz.long(), counts)
     worth = counts[counts >= 75]
-    assert found.profile == TileProfile(int((counts > 0).sum()), len(worth), int(worth.sum()))
-    crow = torch.searchsorted(pattern.row_ids.long(), torch.arange(91))
-    assert torch.equal(crow_of(pattern, found.rows).long(), crow)
+    assert found.stats == TileStats(int((counts > 0).sum()), len(worth), int(worth.sum()))
 
 
 def test_orders_that_fall_are_seen() -> None:
     rows, cols = torch.tensor([0, 2, 1]), torch.tensor([5, 1, 1])
     found = analyse(SparsePattern.from_coo(rows, cols, (3, 6)))
-    assert (found.rows_ascend, found.counts, found.profile) == (False, None, None)
+    assert (found.rows_ascend, found.tile_nnz, found.stats) == (False, None, None)
     crow, cols = torch.tensor([0, 1, 1, 4]), torch.tensor([5, 1, 3, 2])
     found = analyse(SparsePattern.from_csr(crow, cols, (3, 6)))
     assert (found.rows_ascend, found.ascends) == (True, False)
@@ -65,9 +57,9 @@ def test_all_nonzeros_in_one_tile_are_counted() -> None:
     """Lanes of a warp add up before they add to memory."""
     pattern = SparsePattern.from_coo(torch.full((999,), 7), torch.full((999,), 8), (20, 20))
     found = analyse(pattern, (4, 4), 1)
-    assert found.counts is not None
-    assert int(found.counts[1 * 5 + 2]) == int(found.counts.sum()) == 999
-    assert found.profile == TileProfile(1, 1, 999)
+    assert found.tile_nnz is not None
+    assert int(found.tile_nnz[1 * 5 + 2]) == int(found.tile_nnz.sum()) == 999
+    assert found.stats == TileStats(1, 1, 999)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +95,15 @@ def test_what_was_found_stays_when_another_pattern_is_analysed() -> None:
     cols = torch.arange(40)
     of_many = analyse(SparsePattern.from_coo(cols, cols, (40, 40)))
     of_few = analyse(SparsePattern.from_coo(cols[:3], cols[:3], (40, 40)))
-    assert of_many.finished
-    assert of_many.finish().segments == 40
-    assert of_few.segments == 3
+    assert of_many.done
+    assert of_many.wait().row_segments == 40
+    assert of_few.row_segments == 3
 
 
 def test_starts_of_more_tiles_than_32_bits_count_are_not_asked_for() -> None:
-    assert counts_starts((2**20, 2**20), (128, 1024))
-    assert not counts_starts((2**20, 2**21), (128, 1024))
+    request = AnalysisRequest((128, 1024), tile_row_offsets=True)
+    assert request.offset_count((2**20, 2**20)) < 2**31
+    assert request.offset_count((2**20, 2**21)) >= 2**31
 
 
 @pytest.mark.parametrize(("rows", "at"), [([0, 3], 1), ([-10_000_000, 2], 0)])
@@ -126,16 +119,16 @@ def test_more_tiles_in_a_row_than_a_block_counts_by_itself() -> None:
     cols = torch.arange(2000).repeat(2)
     pattern = SparsePattern.from_csr(torch.tensor([0, 2000, 4000]), cols, (2, 2000))
     found = analyse(pattern, (2, 1), 2)
-    assert found.counts is not None
-    assert torch.equal(found.counts, torch.full((2000,), 2, dtype=torch.int32))
-    assert found.profile == TileProfile(2000, 2000, 4000)
+    assert found.tile_nnz is not None
+    assert torch.equal(found.tile_nnz, torch.full((2000,), 2, dtype=torch.int32))
+    assert found.stats == TileStats(2000, 2000, 4000)
 
 
 @pytest.mark.parametrize(
     "divisor", [1, 2, 3, 7, 56, 64, 100, 224, 255, 65_537, 2**30 + 1, 2**31 - 1]
 )
 def test_division_by_multiplying_is_exact(divisor: int) -> None:
-    factor, shift = _reciprocal(divisor)
+    factor, shift = reciprocal(divisor)
     assert factor < 2**32
     largest = 2**31 - 1
     last = largest // divisor * divisor
@@ -154,13 +147,13 @@ def test_many_blocks_add_up(layout: str) -> None:
         pattern = pattern.to_csr()
     for _ in range(2):
         found = analyse(pattern, (500, 1000), 300)
-        assert torch.equal(found.rows.long(), rows)
+        assert torch.equal(found.row_ids.long(), rows)
         assert (found.rows_ascend, found.ascends) == (True, True)
         counts = torch.bincount(rows // 500 * 3 + cols // 1000, minlength=54)
-        assert found.counts is not None
-        assert torch.equal(found.counts.long(), counts)
+        assert found.tile_nnz is not None
+        assert torch.equal(found.tile_nnz.long(), counts)
         worth = counts[counts >= 300]
-        assert found.profile == TileProfile(int((counts > 0).sum()), len(worth), int(worth.sum()))
+        assert found.stats == TileStats(int((counts > 0).sum()), len(worth), int(worth.sum()))
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
@@ -190,16 +183,16 @@ def test_where_the_nonzeros_of_each_row_of_tiles_begin(
     if layout == "csr":
         pattern = pattern.to_csr()
     found = analyse(pattern, (64, 12), 0, True)
-    assert found.counts is None
+    assert found.tile_nnz is None
     per_row = torch.unique(rows * 14 + cols // 12)
-    assert found.segments == len(per_row)
-    assert found.starts is not None
-    assert (found.rows is None) == (layout == "csr" or index_dtype == torch.int64)
-    assert found.starts[1:] == (0, 64 * 15, 1, 15)
+    assert found.row_segments == len(per_row)
+    assert found.offsets is not None
+    assert (found.row_ids is None) == (layout == "csr" or index_dtype == torch.int64)
+    assert found.offsets[1:] == (0, 64 * 15, 1, 15)
     flat = rows.long() * 160 + cols
     tile = torch.arange(15) * 12
     firsts = torch.arange(7 * 64)[:, None] * 160 + tile.clamp(max=160)
-    assert torch.equal(found.starts.starts.view(-1, 15).long(), torch.searchsorted(flat, firsts))
+    assert torch.equal(found.offsets.offsets.view(-1, 15).long(), torch.searchsorted(flat, firsts))
 
 
 def test_a_pattern_without_rows_or_nonzeros() -> None:
@@ -210,4 +203,4 @@ def test_a_pattern_without_rows_or_nonzeros() -> None:
             SparsePattern.from_csr(crow, none, shape),
             SparsePattern.from_coo(none, none, shape),
         ):
-            assert analyse(pattern, (2, 2), 1).profile == TileProfile(0, 0, 0)
+            assert analyse(pattern, (2, 2), 1).stats == TileStats(0, 0, 0)

@@ -14,12 +14,10 @@ import torch
 from gemm_core.runtime.compile import CACHE_VARIABLE, Cubin, compile_kernel
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import analysis, comparison, loader
-from sddmm.backends.cuda.kernels import tile
-from sddmm.backends.cuda.kernels.registry import KERNELS
-from sddmm.backends.cuda.kernels.row_gather import host as gather
-from sddmm.backends.cuda.kernels.tile_wgmma import host as tile_tma
-from sddmm.backends.cuda.kernels.windows import host as windows
-from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileStarts, TileWork, WindowList
+from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
+from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileOffsets, TileWork
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
 from sddmm.dtypes import DTYPES, PRECISIONS, is_less_exact
 from sddmm.problem import Problem
@@ -68,26 +66,28 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Compiler]:
     return use
 
 
+class OneNonzero:
+    """The arrays of a pattern with one nonzero, in one tile of this size."""
+
+    def __init__(self, block: tuple[int, int]) -> None:
+        self.index, self.block = torch.zeros(1, dtype=torch.int32), block
+
+    def by_row(self) -> Nonzeros:
+        return Nonzeros(self.index, self.index, None)
+
+    def tiles(self, dense_only: bool = False) -> TileWork:
+        tiles = TileList(torch.zeros(1, 2, dtype=torch.int32), self.block)
+        return TileWork(tiles, TileOffsets(self.index, 0, 0, 0, 0), self.index, None)
+
+
 def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int, weighted: bool) -> None:
     """Ask for the kernel as a plan does, without values and, if `weighted`, with them, for operands
     whose rows lie `pitch` elements apart."""
-    index = torch.zeros(1, dtype=torch.int32)
-    stored = Nonzeros(index, index, None)
-    tiles = TileList(torch.zeros(1, 2, dtype=torch.int32), spec.tile[:2])
-    tiled = TileWork(tiles, TileStarts(index, 0, 0, 0, 0), index, None)
-    if spec.family == "gather":
-        launch = gather.prepare(spec, stored, problem, device)
-    elif spec.family == "windows":
-        work = WindowList(index, index, index, torch.zeros(2, dtype=torch.int32), 8)
-        launch = windows.prepare(spec, work, problem, device)
-    elif spec.family == "tile":
-        launch = tile.prepare(spec, tiled, problem, device)
-    else:
-        launch = tile_tma.prepare(spec, tiled, problem, device)
+    (plan,) = spec.prepare(OneNonzero(spec.tile[:2]), problem, scaled_by_sm_count(device))
     operand = torch.zeros(8, pitch, dtype=problem.dtype)[:, : problem.k]
-    bound = launch.bind(operand, operand)
+    launch = plan.bind(operand, operand)
     for values in (0, 1) if weighted else (0,):
-        bound(values, 0, 1.0)
+        launch(values, 0, 1.0)
 
 
 def problem_of(
@@ -101,7 +101,7 @@ def problem_of(
 
 def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
     """k, and elements between rows: each way in which a row of k is cut up and may be aligned."""
-    if spec.family not in ("gather", "windows"):
+    if spec.tile != (0, 0, 0):
         return [(256, 0), (257, 2)]
     sizes = (32, 64, 96, 128, 200, 252, 256, 508, 512, 1000)
     few = dtype in (torch.bfloat16, torch.float64)  # as float16; as float32, with fewer registers
@@ -109,12 +109,12 @@ def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("arch", DEVICES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", SPECS)
 def test_every_kernel_compiles_without_spilling(
     name: str, arch: str, compiler: Callable[[Device], Compiler]
 ) -> None:
     """On Hopper every size, and every dtype of results with some size; elsewhere a third."""
-    spec, device = KERNELS[name], DEVICES[arch]
+    spec, device = SPECS[name], DEVICES[arch]
     made = compiler(device)
     assert device.arch == arch
     for dtype in spec.dtypes if arch == "sm_90a" else spec.dtypes[:1]:
@@ -132,10 +132,10 @@ def test_every_kernel_compiles_without_spilling(
         assert cubin.resources.registers <= 255
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", SPECS)
 def test_every_kernel_compiles_what_it_does_not_refuse(name: str) -> None:
     """On Hopper, whatever the dtypes: what is served is what the test above compiles."""
-    spec = KERNELS[name]
+    spec = SPECS[name]
     for dtype, out_dtype, precision in itertools.product(DTYPES, DTYPES, PRECISIONS):
         reason = spec.refuses(problem_of(spec, dtype, out_dtype, 64, precision), H200)
         if dtype not in spec.dtypes:
@@ -167,11 +167,16 @@ def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -
 
 @pytest.mark.parametrize("arch", DEVICES)
 def test_the_search_for_the_nonzeros_of_tiles_compiles_too(arch: str) -> None:
-    macros = loader.compile_macros(tile.BOUNDS, (), tile.BoundsArguments)
-    assert compile_kernel(tile.BOUNDS.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
+    macros = loader.compile_macros(tile_bounds.TILE_BOUNDS, (), tile_bounds.Arguments)
+    assert (
+        compile_kernel(
+            tile_bounds.TILE_BOUNDS.path, macros, arch, loader.INCLUDE
+        ).resources.spill_bytes
+        == 0
+    )
 
 
 def test_every_source_is_of_a_kernel() -> None:
-    others = (analysis.ANALYSE, tile.BOUNDS, comparison.SAME_INDICES)
-    used = {spec.path for spec in (*KERNELS.values(), *others)}
+    others = (analysis.ANALYSE, tile_bounds.TILE_BOUNDS, comparison.SAME_INDICES)
+    used = {spec.path for spec in (*SPECS.values(), *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sddmm.backends.cuda import cost_model as choose
-from sddmm.backends.cuda.cost_model import TileProfile
-from sddmm.backends.cuda.device_model import guessed
-from sddmm.backends.cuda.kernels.registry import KERNELS
-from sddmm.backends.cuda.kernels.windows import host as windows
+from sddmm.backends.cuda.cost_model import TileStats, uniform_threshold, uniform_tile_stats
+from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS
+from sddmm.backends.cuda.kernels.row_gather.host import gather_slice, gather_us
+from sddmm.backends.cuda.kernels.tile import TileKernel
+from sddmm.backends.cuda.planner import PlanningContext
 from sddmm.problem import Problem
 from tests.conftest import H200
 
-RATES = guessed(H200)
+MODEL = scaled_by_sm_count(H200)
 
 
 def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float16) -> Problem:
@@ -25,15 +26,29 @@ def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float1
     )  # fmt: skip
 
 
-def best(asked: Problem, profile: TileProfile | None = None) -> str:
-    spec = choose.tile_kernel(asked, KERNELS, H200, RATES)
-    if spec is not None and profile is None:
-        profile = choose.even_profile(asked, spec, choose.least_nonzeros(asked, spec, RATES))
-    width = windows.width_of(KERNELS["windows"], asked)
-    ways = choose.without_tiles(asked, width, RATES, H200)
-    if spec is not None and profile is not None:
-        ways += choose.with_tiles(asked, spec, profile, RATES, H200)
-    return min(ways, key=lambda way: way.us).name
+@pytest.fixture(autouse=True)
+def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H200's figures, whatever was measured here."""
+    monkeypatch.setattr("sddmm.backends.cuda.planner.device_model", scaled_by_sm_count)
+
+
+def context(asked: Problem) -> PlanningContext:
+    return PlanningContext(KERNELS, asked, H200)
+
+
+def tile_kernel(name: str) -> TileKernel:
+    kernel = SPECS[name]
+    assert isinstance(kernel, TileKernel)
+    return kernel
+
+
+def best(asked: Problem, stats: TileStats | None = None) -> str:
+    """The fastest kernel for a uniform pattern, or for one with these tiles."""
+    choice = context(asked)
+    if choice.counting is None:
+        return choice.rank(None)[0].kernel.name
+    ranking = choice.rank_if_uniform() if stats is None else choice.rank(stats)
+    return ranking[0].kernel.name
 
 
 @pytest.mark.parametrize(
@@ -62,90 +77,88 @@ def test_the_quickest_as_measured_is_chosen(asked: Problem, name: str) -> None:
 
 def test_long_rows_are_gathered_by_slices_that_stay_in_l2() -> None:
     long = problem(10_000, 1_000_000, k=5000)
-    assert choose.gather_slice(long, long.nnz, H200) == 512
+    assert gather_slice(long, long.nnz, H200) == 512
     whole = long._replace(k=1000)  # both operands stay
-    assert choose.gather_slice(whole, whole.nnz, H200) == 1000
+    assert gather_slice(whole, whole.nnz, H200) == 1000
     once = problem(10_000, 50_000, k=5000)  # no row is read often
-    assert choose.gather_slice(once, once.nnz, H200) == 5000
+    assert gather_slice(once, once.nnz, H200) == 5000
 
 
 def test_a_pattern_that_is_gathered_sooner_than_one_tile_is_not_counted() -> None:
-    spec = KERNELS["tile_wgmma_128x256x64"]
-    assert not choose.tiles_may_pay(problem(5_000, 25_000), spec, RATES, H200)
-    assert choose.tiles_may_pay(problem(5_000, 250_000), spec, RATES, H200)
+    assert context(problem(5_000, 25_000)).counting is None
+    assert context(problem(5_000, 250_000)).counting is not None
 
 
-def test_a_pattern_drawn_by_chance_is_spread_evenly_and_one_with_empty_tiles_is_not() -> None:
+def test_a_pattern_drawn_by_chance_is_uniform_and_one_with_empty_tiles_is_not() -> None:
     """Rows of 40 tiles with 2.5 nonzeros each on average: chance leaves 92 % of them filled."""
     asked = problem(10_000, 1_000_000)
-    assert 340_000 < choose.even_segments(asked, 256) < 367_000
-    assert 90 < choose.even_segments(problem(10_000, 100), 256) < 100
-    assert choose.even_segments(asked._replace(m=0, nnz=0), 256) == 0
+    assert 340_000 < uniform_threshold(asked, 256) < 367_000
+    assert 90 < uniform_threshold(problem(10_000, 100), 256) < 100
+    assert uniform_threshold(asked._replace(m=0, nnz=0), 256) == 0
 
 
-def test_tiles_of_an_even_pattern_are_worth_it_all_or_none() -> None:
-    spec = KERNELS["tile_wgmma_128x256x64"]
+def test_tiles_of_a_uniform_pattern_are_dense_all_or_none() -> None:
     tiles = 79 * 40
-    dense = choose.even_profile(problem(10_000, 5_000_000), spec, 1000)
-    assert dense == TileProfile(tiles, tiles, 5_000_000)
-    assert choose.even_profile(problem(10_000, 1_000_000), spec, 1000) == TileProfile(tiles, 0, 0)
-    assert choose.even_profile(problem(10_000, 100), spec, 1000) == TileProfile(100, 0, 0)
+    dense = uniform_tile_stats(problem(10_000, 5_000_000), tiles, 1000)
+    assert dense == TileStats(tiles, tiles, 5_000_000)
+    sparse = uniform_tile_stats(problem(10_000, 1_000_000), tiles, 1000)
+    assert sparse == TileStats(tiles, 0, 0)
+    assert uniform_tile_stats(problem(10_000, 100), tiles, 1000) == TileStats(100, 0, 0)
 
 
 def test_dense_blocks_among_scattered_nonzeros_make_a_hybrid() -> None:
-    profile = TileProfile(tiles=60_000, worth_tiles=800, worth_nonzeros=9_000_000)
-    assert best(problem(50_000, 10_000_000), profile) == "hybrid"
+    stats = TileStats(nonempty=60_000, dense=800, nnz_in_dense=9_000_000)
+    assert best(problem(50_000, 10_000_000), stats) == "hybrid"
 
 
-def test_a_tile_is_worth_more_nonzeros_the_cheaper_they_are_gathered() -> None:
-    asked = problem(10_000, 5_000_000)
-    spec = KERNELS["tile_wgmma_128x256x64"]
-    least = choose.least_nonzeros(asked, spec, RATES)
+def test_a_tile_is_dense_with_more_nonzeros_the_cheaper_they_are_gathered() -> None:
+    asked, kernel = problem(10_000, 5_000_000), tile_kernel("tile_wgmma_128x256x64")
+    least = kernel.min_tile_nnz(asked, MODEL)
     assert 0.01 < least / (128 * 256) < 0.05
-    twice = choose.least_nonzeros(asked, spec, replace(RATES, l2_bytes=2 * RATES.l2_bytes))
+    twice = kernel.min_tile_nnz(asked, replace(MODEL, l2_bytes=2 * MODEL.l2_bytes))
     assert twice == pytest.approx(2 * least, abs=2)
 
 
-def test_what_makes_a_tile_worth_it_fits_in_32_bits() -> None:
+def test_the_nonzeros_of_a_dense_tile_fit_in_32_bits() -> None:
     """With k = 0 nothing is gathered, and no tile is worth computing whole."""
-    asked, spec = problem(10_000, 5_000_000, k=0), KERNELS["tile_mma_128x128x64"]
-    assert choose.least_nonzeros(asked, spec, RATES) == 2**31 - 1
+    asked, kernel = problem(10_000, 5_000_000, k=0), tile_kernel("tile_mma_128x128x64")
+    assert kernel.min_tile_nnz(asked, MODEL) == 2**31 - 1
 
 
 def test_heads_cost_as_much_as_so_many_problems() -> None:
     one, four = problem(10_000, 1_000_000), problem(10_000, 1_000_000)._replace(heads=4)
-    single = choose.gather_us(one, one.nnz, RATES, H200) - RATES.launch_us
-    together = choose.gather_us(four, four.nnz, RATES, H200) - RATES.launch_us
+    single = gather_us(one, one.nnz, MODEL) - MODEL.launch_us
+    together = gather_us(four, four.nnz, MODEL) - MODEL.launch_us
     assert together == pytest.approx(4 * single)
 
 
 def test_kernels_say_what_they_do_not_serve() -> None:
     half = problem(10, 10)
-    wgmma = KERNELS["tile_wgmma_128x256x64"]
+    wgmma = SPECS["tile_wgmma_128x256x64"]
     ada = replace(H200, capability=(8, 9))
     assert wgmma.refuses(half, ada) == "needs compute capability 9.0"
     assert wgmma.refuses(half._replace(k=0), H200) == "has nothing to multiply where k is 0"
-    assert KERNELS["windows"].refuses(half, replace(H200, shared_bytes=99_000)) == (
+    assert SPECS["windows"].refuses(half, replace(H200, shared_bytes=99_000)) == (
         "needs 204800 bytes of shared memory, has 99000"
     )
     assert (
-        KERNELS["tile_mma_tf32_64x64x32"].refuses(problem(10, 10, dtype=torch.float32), H200)
+        SPECS["tile_mma_tf32_64x64x32"].refuses(problem(10, 10, dtype=torch.float32), H200)
         == "computes with precision tf32, less than ieee"
     )
-    assert KERNELS["row_gather"].refuses(half._replace(n=2**31), H200) == (
+    assert SPECS["row_gather"].refuses(half._replace(n=2**31), H200) == (
         "counts n in 32 bits, got 2147483648"
     )
-    assert KERNELS["row_gather"].refuses(half._replace(nnz=2**31), H200) is None
+    assert SPECS["row_gather"].refuses(half._replace(nnz=2**31), H200) is None
     vast = half._replace(m=2**22, n=2**22)
-    assert KERNELS["tile_mma_64x64x32"].refuses(vast, H200) == (
+    assert SPECS["tile_mma_64x64x32"].refuses(vast, H200) == (
         "counts at most 268435456 tiles, got 4294967296"
     )
-    assert KERNELS["row_gather"].refuses(vast, H200) is None
+    assert SPECS["row_gather"].refuses(vast, H200) is None
     large = half._replace(m=2**18, n=2**18)  # 2^21 tiles
-    assert KERNELS["tile_wgmma_128x256x64"].refuses(large._replace(heads=128), H200) is None
-    assert KERNELS["tile_wgmma_128x256x64"].refuses(large._replace(heads=129), H200) == (
+    assert SPECS["tile_wgmma_128x256x64"].refuses(large._replace(heads=128), H200) is None
+    assert SPECS["tile_wgmma_128x256x64"].refuses(large._replace(heads=129), H200) == (
         "counts at most 268435456 tiles, got 270532608"
     )
-    assert KERNELS["windows"].refuses(half._replace(nnz=2**31 - 1), H200) == (
+    assert SPECS["windows"].refuses(half._replace(nnz=2**31 - 1), H200) == (
         "counts at most 2147479552 nonzeros, got 2147483647"
     )

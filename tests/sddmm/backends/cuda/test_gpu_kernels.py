@@ -10,22 +10,22 @@ from torch import Tensor
 
 import sddmm
 from gemm_core.runtime.device import device
-from sddmm.backends.cuda import cost_model as choose
-from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.row_gather.host import gather_slice
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close, random_pattern, reference
 
 pytestmark = pytest.mark.gpu
 
-SPECS = [pytest.param(spec, id=name) for name, spec in KERNELS.items()]
+EVERY_SPEC = [pytest.param(spec, id=name) for name, spec in SPECS.items()]
 CASES = [
     pytest.param(spec, dtype, id=f"{name}-{str(dtype)[6:]}")
-    for name, spec in KERNELS.items()
+    for name, spec in SPECS.items()
     for dtype in spec.dtypes
 ]
 every_case = pytest.mark.parametrize(("spec", "dtype"), CASES)
-every_kernel = pytest.mark.parametrize("spec", SPECS)
+every_kernel = pytest.mark.parametrize("spec", EVERY_SPEC)
 
 
 def operands(
@@ -142,13 +142,13 @@ def test_more_tiles_than_multiprocessors(spec: KernelSpec) -> None:
         check(spec, pattern, 200, spec.dtypes[0], out_dtype=out_dtype)
 
 
-@pytest.mark.parametrize("dtype", KERNELS["row_gather"].dtypes)
+@pytest.mark.parametrize("dtype", SPECS["row_gather"].dtypes)
 def test_rows_gathered_by_slices(dtype: torch.dtype) -> None:
     """Operands of more than L2; two runs of one plan at a time keep their partial sums apart."""
-    k, spec = 8200 // dtype.itemsize * 2, KERNELS["row_gather"]
+    k, spec = 8200 // dtype.itemsize * 2, SPECS["row_gather"]
     pattern = random_pattern(8000, 8000, 70_000, device="cuda")
     plan = plan_of(spec, pattern, k, dtype)
-    assert choose.gather_slice(plan.problem, pattern.nnz, device(0)) < k
+    assert gather_slice(plan.problem, pattern.nnz, device(0)) < k
     pairs = [operands(pattern, k, dtype) for _ in range(2)]
     streams = [torch.cuda.Stream() for _ in pairs]
     torch.cuda.synchronize()
@@ -168,7 +168,7 @@ def test_a_result_without_room_is_told_in_bytes() -> None:
     pattern = coo(full[0], full[1], (size, size))
     result_bytes = 4 * pattern.nnz
     heads = torch.cuda.get_device_properties("cuda").total_memory // result_bytes + 1
-    plan = plan_of(KERNELS["row_gather"], pattern, 1, torch.float16, heads)
+    plan = plan_of(SPECS["row_gather"], pattern, 1, torch.float16, heads)
     a, b = operands(pattern, 1, torch.float16, heads)
     told = rf"shape \({heads}, 1000000\) wants {heads * result_bytes} bytes"
     with pytest.raises(torch.OutOfMemoryError, match=told):
@@ -247,7 +247,7 @@ def test_nan_and_infinity_reach_the_values_of_their_row_and_column_only(
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
 def test_the_largest_floats_stay_finite_in_tf32(precision: str) -> None:
     """And an infinity beside large numbers is no NaN."""
-    spec = KERNELS[f"tile_mma_{precision}_64x64x32"]
+    spec = SPECS[f"tile_mma_{precision}_64x64x32"]
     pattern = random_pattern(67, 131, 700, device="cuda")
     a = torch.full((67, 40), 3.4025e38, device="cuda")
     b = 0.1 + 0.8 * torch.rand(40, 131, device="cuda")
@@ -352,12 +352,12 @@ def test_offsets_beyond_31_bits() -> None:
     b = torch.randn(70, k, device="cuda", dtype=torch.float16).mT
     for name in ("row_gather", "windows", "tile_mma_64x64x32", "tile_wgmma_128x256x64"):
         if (
-            KERNELS[name].refuses(
-                plan_of(KERNELS["row_gather"], pattern, k, a.dtype).problem, device(0)
+            SPECS[name].refuses(
+                plan_of(SPECS["row_gather"], pattern, k, a.dtype).problem, device(0)
             )
             is None
         ):
-            plan = plan_of(KERNELS[name], pattern, k, a.dtype)
+            plan = plan_of(SPECS[name], pattern, k, a.dtype)
             assert_close(plan.run(a, b), pattern, a, b)
 
 

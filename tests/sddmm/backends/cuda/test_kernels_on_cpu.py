@@ -14,10 +14,10 @@ import torch
 
 import sddmm
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.backend import prepared_for
-from sddmm.backends.cuda.kernels.registry import KERNELS
-from sddmm.backends.cuda.kernels.row_gather import host as gather
-from sddmm.backends.cuda.kernels.tile_wgmma import host as tile_tma
+from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.row_gather.host import RowGather
+from sddmm.backends.cuda.kernels.tile_wgmma.host import TileWgmma, prefetch_depth
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
@@ -78,21 +78,21 @@ def with_values(pattern: SparsePattern, values: torch.Tensor) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, pattern.shape)
 
 
-SPECS = [pytest.param(spec, id=name) for name, spec in KERNELS.items()]
+EVERY_SPEC = [pytest.param(spec, id=name) for name, spec in SPECS.items()]
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", EVERY_SPEC)
 @pytest.mark.parametrize("k", [0, 1, 40, 100])
 def test_ragged_sizes(spec: KernelSpec, k: int) -> None:
     pattern = random_pattern(67, 131, 700, layout="csr")
-    if spec.family == "tile_tma" and k == 0:
+    if isinstance(spec, TileWgmma) and k == 0:
         with pytest.raises(ValueError, match="nothing to multiply where k is 0"):
             check(spec.name, pattern, k, spec.dtypes[0])
         return
     check(spec.name, pattern, k, spec.dtypes[0], precision=spec.precision)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", EVERY_SPEC)
 def test_unaligned_rows_heads_and_scaling(spec: KernelSpec) -> None:
     pattern = random_pattern(30, 20, 90, layout="coo", shuffled=True)
     check(
@@ -101,7 +101,7 @@ def test_unaligned_rows_heads_and_scaling(spec: KernelSpec) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", KERNELS["row_gather"].dtypes)
+@pytest.mark.parametrize("dtype", SPECS["row_gather"].dtypes)
 @pytest.mark.parametrize("k", [32, 64, 128, 256, 300])
 def test_gather_in_one_pass_and_in_many(dtype: torch.dtype, k: int) -> None:
     check("row_gather", random_pattern(9, 40, 250, layout="csr"), k, dtype)
@@ -132,7 +132,7 @@ def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | 
     assert launches.count("row_gather") == 8
 
 
-WGMMA = [name for name in KERNELS if name.startswith("tile_wgmma")]
+WGMMA = [name for name in SPECS if name.startswith("tile_wgmma")]
 
 
 @pytest.mark.parametrize("name", WGMMA)
@@ -160,7 +160,7 @@ def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
 
 @pytest.mark.parametrize(("nnz", "depth"), [(0, 1), (250, 1), (1280, 3), (25_600, 4)])
 def test_wgmma_looks_ahead_as_far_as_most_rows_of_tiles_reach(nnz: int, depth: int) -> None:
-    assert tile_tma.depth_of(nnz, rows=100) == depth
+    assert prefetch_depth(nnz, rows=100) == depth
 
 
 @pytest.mark.parametrize("k", [64, 80, 97, 127, 128])
@@ -195,7 +195,7 @@ def test_hybrid_of_a_dense_block_and_scattered_nonzeros(heads: int | None) -> No
         (torch.float32, "tf32", (9, 0), "tile_mma_tf32"),
     ],
 )
-def test_every_tile_of_a_pattern_that_is_dense_and_even(
+def test_every_tile_of_a_pattern_that_is_dense_and_uniform(
     layout: str, dtype: torch.dtype, precision: str, capability: tuple[int, int], kernel: str
 ) -> None:
     """One pass finds the nonzeros of all tiles, ragged ones too."""
@@ -221,10 +221,11 @@ def test_a_pattern_is_analysed_once_for_problems_that_ask_for_the_same() -> None
 def test_unsorted_nonzeros_are_gathered_by_row_if_the_plan_is_used_again(reuse: bool) -> None:
     pattern = random_pattern(60, 70, 500, layout="coo", shuffled=True)
     problem = make_problem(pattern, k=16, dtype=torch.float16)
-    with mock.patch.object(gather, "prepare", wraps=gather.prepare) as prepare:
-        prepared_for(pattern, problem, H200, reuse=reuse)
-    nonzeros = prepare.call_args.args[1]
-    assert (nonzeros.order is not None) == reuse
+    plan = RowGather.plan
+    with mock.patch.object(RowGather, "plan", autospec=True, side_effect=plan) as planned:
+        CudaBackend().prepare(pattern, problem, reuse=reuse)
+    nonzeros = planned.call_args.args[1]
+    assert (nonzeros.perm is not None) == reuse
     assert bool((nonzeros.rows.diff() >= 0).all()) == reuse
 
 

@@ -26,11 +26,11 @@ def test_sorting_keeps_duplicates_in_order_and_tells_places() -> None:
     found = by_row_and_column(given, (9, 7))
     keys = found.rows.long() * 7 + found.cols
     assert bool((keys.diff() >= 0).all())
-    assert found.order is not None
-    assert torch.equal(given.rows[found.order.long()], found.rows)
-    assert torch.equal(given.cols[found.order.long()], found.cols)
+    assert found.perm is not None
+    assert torch.equal(given.rows[found.perm.long()], found.rows)
+    assert torch.equal(given.cols[found.perm.long()], found.cols)
     same = keys.diff() == 0
-    assert bool((found.order.diff()[same] > 0).all())
+    assert bool((found.perm.diff()[same] > 0).all())
 
 
 def test_tiles_and_the_nonzeros_outside_them_cover_the_pattern() -> None:
@@ -40,25 +40,25 @@ def test_tiles_and_the_nonzeros_outside_them_cover_the_pattern() -> None:
     chosen = int((counts >= 20).sum())
     tiles = tile_list(counts, shape, block, 20, chosen)
     assert tiles.length == chosen
-    inside = {(int(row), int(column)) for row, column in tiles.places}
+    inside = {(int(row), int(column)) for row, column in tiles.coords}
     rest = outside(given, ids, counts, 20)
     left = {(int(row) // 16, int(col) // 32) for row, col in zip(*rest[:2], strict=True)}
     assert not inside & left
     held = sum(int(counts[row * 3 + column]) for row, column in inside)
     assert held + len(rest.rows) == 400
-    assert rest.order is not None
-    assert torch.equal(given.cols[rest.order.long()], rest.cols)
+    assert rest.perm is not None
+    assert torch.equal(given.cols[rest.perm.long()], rest.cols)
 
 
 def test_every_tile_is_listed_once_in_bands() -> None:
-    places = tile_list(torch.ones(9 * 5), (9 * 256, 5 * 256), (256, 256), 1, 45).places
+    places = tile_list(torch.ones(9 * 5), (9 * 256, 5 * 256), (256, 256), 1, 45).coords
     assert len({tuple(place) for place in places.tolist()}) == 45
     assert places[:9].tolist() == [[row, 0] for row in range(8)] + [[0, 1]]  # 2048 rows
     assert places[-1].tolist() == [8, 4]
 
 
 def test_tiles_of_more_rows_than_columns_are_listed_by_pairs_side_by_side() -> None:
-    places = tile_list(torch.ones(9 * 5), (9 * 256, 50), (256, 10), 1, 45).places
+    places = tile_list(torch.ones(9 * 5), (9 * 256, 50), (256, 10), 1, 45).coords
     assert len({tuple(place) for place in places.tolist()}) == 45
     pairs = [[row, column] for row in range(8) for column in (0, 1)]
     assert places[:17].tolist() == [*pairs, [0, 2]]
@@ -68,12 +68,12 @@ def test_tiles_of_more_rows_than_columns_are_listed_by_pairs_side_by_side() -> N
 def test_windows_hold_their_columns_by_row() -> None:
     given = by_row_and_column(scattered(30, 50, 600), (30, 50))
     found = window_list(given, 50, 12)
-    assert found.starts.tolist()[0] == 0
-    assert found.starts.tolist()[-1] == 600
-    assert found.starts.dtype == torch.int32
-    window = torch.repeat_interleave(torch.arange(5), found.starts.diff().long())
-    assert given.order is not None
-    back = given.order.argsort()[found.order.long()]
+    assert found.offsets.tolist()[0] == 0
+    assert found.offsets.tolist()[-1] == 600
+    assert found.offsets.dtype == torch.int32
+    window = torch.repeat_interleave(torch.arange(5), found.offsets.diff().long())
+    assert given.perm is not None
+    back = given.perm.argsort()[found.perm.long()]
     assert torch.equal(given.rows[back], found.rows)
     assert torch.equal(given.cols[back].long(), found.slots + 12 * window)
     assert bool((found.rows.diff()[window.diff() == 0] >= 0).all())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import sddmm
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu, mismatches, random_pattern, tolerance
@@ -106,12 +106,12 @@ def short_rows() -> SparsePattern:
 GATHERS = [
     pytest.param(name, dtype, k, id=f"{name}-{str(dtype)[6:]}-{k}")
     for name in ("row_gather", "windows")
-    for dtype in KERNELS[name].dtypes
+    for dtype in SPECS[name].dtypes
     for k in ((64, 300) if dtype == torch.float16 else (64,))
 ]
 TILES = [
     pytest.param(spec, dtype, id=f"{name}-{str(dtype)[6:]}")
-    for name, spec in KERNELS.items()
+    for name, spec in SPECS.items()
     if name not in ("row_gather", "windows")
     for dtype in spec.dtypes[:1]  # bfloat16 goes the same way, and has a test below
 ]
@@ -133,7 +133,7 @@ def test_tiles_that_end_anywhere(spec: KernelSpec, dtype: torch.dtype) -> None:
     check(spec.name, random_pattern(67, 131, 700), 40, dtype, spec.precision)
 
 
-@pytest.mark.parametrize("spec", [KERNELS["tile_mma_64x64x32"], KERNELS["tile_wmma_m16n16k16"]])
+@pytest.mark.parametrize("spec", [SPECS["tile_mma_64x64x32"], SPECS["tile_wmma_m16n16k16"]])
 def test_tiles_of_rows_that_start_anywhere(spec: KernelSpec) -> None:
     pattern = random_pattern(30, 20, 200, layout="coo", shuffled=True)
     check(spec.name, pattern, 24, spec.dtypes[-1], "ieee", heads=2, offset=1)

@@ -7,15 +7,15 @@ import torch
 
 import sddmm
 from gemm_core.runtime.device import device
-from sddmm.backends.cuda.analysis import ROWS, Wanted, begin
-from sddmm.backends.cuda.kernels.registry import KERNELS
-from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.backends.cuda import analysis
+from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec
 from sddmm.testing import assert_close, random_pattern
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("spec", [pytest.param(spec, id=name) for name, spec in KERNELS.items()])
+@pytest.mark.parametrize("spec", [pytest.param(spec, id=name) for name, spec in SPECS.items()])
 def test_a_small_ragged_case(spec: KernelSpec) -> None:
     """Unsorted COO, so that sorting and places are part of it."""
     pattern = random_pattern(150, 290, 900, layout="coo", shuffled=True, device="cuda")
@@ -35,13 +35,15 @@ def test_a_small_ragged_case(spec: KernelSpec) -> None:
 def test_the_analysis_of_a_pattern(layout: str, index_dtype: torch.dtype) -> None:
     """Rows, counts of tiles, and where the nonzeros of all tiles begin, by several blocks."""
     pattern = random_pattern(150, 290, 9000, layout=layout, device="cuda", index_dtype=index_dtype)
-    for wanted in (ROWS, Wanted((64, 64), least=100), Wanted((64, 64), starts=True)):
-        found = begin(pattern, device(0), wanted).finish()
+    counted = AnalysisRequest((64, 64), min_tile_nnz=100)
+    located = AnalysisRequest((64, 64), tile_row_offsets=True)
+    for request in (ROW_IDS, counted, located):
+        found = analysis.launch(pattern, device(0), request).wait()
         assert found.ascends
-        if found.rows is not None:
-            assert torch.equal(found.rows.long(), pattern.row_ids.long())
-        if found.counts is not None:
-            assert int(found.counts.sum()) == 9000
-        if found.starts is not None:
-            starts = found.starts.starts.view(-1, found.starts.by_row)
+        if found.row_ids is not None:
+            assert torch.equal(found.row_ids.long(), pattern.row_ids.long())
+        if found.tile_nnz is not None:
+            assert int(found.tile_nnz.sum()) == 9000
+        if found.offsets is not None:
+            starts = found.offsets.offsets.view(-1, found.offsets.row_stride)
             assert torch.equal(starts[:150, 0].long(), pattern.by_row.indptr[:-1].long())

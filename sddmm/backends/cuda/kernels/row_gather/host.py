@@ -1,41 +1,68 @@
-"""row_gather: equally many nonzeros a warp, whatever the pattern. No preparation but row ids.
+"""row_gather: every warp has the same number of nonzeros, whatever the pattern.
 
-Where rows are long and the operands larger than L2, a slice of k at a time, so that the slices of
-all rows stay there (choose.gather_slice).
+It prepares nothing but row ids. Where rows are long and the operands larger than L2, it computes a
+slice of k at a time, so that the slices of all rows stay in L2 (`gather_slice`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.cost_model import gather_slice
-from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.backends.cuda.loader import (
-    OPEN,
-    Bound,
-    Launch,
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats
+from sddmm.backends.cuda.executor import (
+    PER_CALL,
+    KernelPlan,
+    LaunchFn,
     address,
     alignment,
-    bound,
-    placed,
+    make_launch,
+    operand_args,
     rows_are_contiguous,
-    types,
 )
-from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.backends.cuda.spec import (
+    ROW_IDS,
+    AnalysisRequest,
+    KernelSpec,
+    Layouts,
+    Macros,
+    macros,
+    type_macros,
+)
 from sddmm.dtypes import DTYPES
 from sddmm.errors import out_of_memory
-from sddmm.problem import Problem
+
+if TYPE_CHECKING:
+    from sddmm.problem import Problem
+
+# The part of L2 that operands may count on, the bytes of a row that a warp reads at a time, and how
+# often a row must be read for it to pay that it stays in L2.
+_L2_SHARE = 0.8
+_SLICE_BYTES = 512
+_MIN_REUSE = 4
+
+# The most bytes of a row that one pass of a warp reads, and the bytes of one load of a half warp.
+_PASS_BYTES, _SEGMENT_BYTES = 512, 64
+
+# Warps that a multiprocessor holds at the registers of this kernel.
+_WARPS_PER_SM = 16
+_MAX_SHARE = 512
+# Where operands come from memory rather than from L2, warps that run together should read rows that
+# lie together.
+_SHARE_IN_MEMORY = 16
 
 
 class Arguments(ctypes.Structure):
-    """Of row_gather.cu."""
+    """The parameters of row_gather/kernel.cu."""
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "partial_sums", "out")),
@@ -47,108 +74,119 @@ class Arguments(ctypes.Structure):
     ]
 
 
-# Bytes of a row that one pass of a warp takes at most, and of one segment of it.
-_PASS_BYTES, _SEGMENT_BYTES = 512, 64
+class RowGather(KernelSpec):
+    """Serves every pattern, in any order of its nonzeros."""
 
-# Warps that a multiprocessor holds at the registers this kernel takes.
-_WARPS_PER_SM = 16
-_MOST_CHUNK = 512
-# Where operands come from memory rather than from L2, warps that run together should read rows that
-# lie together.
-_CHUNK_IN_MEMORY = 16
+    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+        return ROW_IDS
 
+    def needs_ahead(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+        return ROW_IDS
 
-def pass_bytes(row_bytes: int) -> int:
-    """Of a row of so many bytes, what one pass takes: the whole, rounded up, of a short one."""
-    taken = _SEGMENT_BYTES
-    while taken < _PASS_BYTES and taken < row_bytes:
-        taken *= 2
-    return taken
+    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost:
+        return Cost(gather_us(problem, problem.nnz, model))
 
+    def prepare(
+        self, layouts: Layouts, problem: Problem, model: DeviceModel
+    ) -> tuple[KernelPlan, ...]:
+        return (self.plan(layouts.by_row(), problem, model.device),)
 
-def shape_of(problem: Problem, step: int) -> dict[str, int | bool]:
-    """How a row of k elements is cut up (gather.cuh), rows starting at multiples of `step`."""
-    row_bytes = problem.k * problem.dtype.itemsize
-    per_pass = pass_bytes(row_bytes)
-    segments = per_pass // _SEGMENT_BYTES
-    # Nonzeros at a time, by eights: as many as registers hold.
-    four = step == 16 and segments <= (4 if DTYPES[problem.dtype].is_half else 2)
-    return {
-        "LOAD_BYTES": step,
-        "PASS_BYTES": per_pass,
-        "BATCHES": 4 if four else 2,
-        "ONE_PASS": row_bytes <= per_pass,
-        "NO_TAIL": step == 16 and row_bytes > 0 and row_bytes % per_pass == 0,
-    }
+    def plan(self, nonzeros: Nonzeros, problem: Problem, device: Device) -> KernelPlan:
+        """The launch that computes these nonzeros of the problem."""
+        width = gather_slice(problem, nonzeros.cols.numel(), device)
+        launcher = _Launcher(self, nonzeros, problem, device)
+        if width == problem.k:
+            return KernelPlan(launcher.bind, rows_are_contiguous)
+        bind = functools.partial(_bind_slices, launcher, problem, width)
+        return KernelPlan(bind, rows_are_contiguous)
 
 
-def chunk_of(problem: Problem, nnz: int, device: Device, group: int) -> int:
-    """Nonzeros a warp: one wave of warps for small problems, a multiple of `group`."""
-    heads = problem.heads or 1
-    operand_bytes = (problem.m + problem.n) * problem.k * problem.dtype.itemsize
-    if operand_bytes > 2 * device.l2_bytes and nnz < 4 * (problem.m + problem.n):
-        return max(group, _CHUNK_IN_MEMORY)
-    warps = device.sm_count * _WARPS_PER_SM
-    even = -(-nnz * heads // warps)
-    return max(group, min(_MOST_CHUNK, -(-even // group) * group))
+class _Variant(NamedTuple):
+    """One specialisation of the kernel, and what its launch needs beside its arguments."""
+
+    kernel: Kernel
+    blocks: int
+    warps_per_head: int
+    nnz_per_warp: int
 
 
-def prepare(spec: KernelSpec, nonzeros: Nonzeros, problem: Problem, device: Device) -> Launch:
-    rows, cols, order = nonzeros.rows, nonzeros.cols, nonzeros.order
-    count, heads = cols.numel(), problem.heads or 1
-    kernels: dict[tuple[int, torch.dtype, int], tuple[Kernel, int, int, int]] = {}
+class _Launcher:
+    """Binds operands to launches over fixed nonzeros; keeps the specialisations that it met."""
 
-    def specialised(part: Problem, step: int) -> tuple[Kernel, int, int, int]:
-        shape = shape_of(part, step)
-        # Pieces of few bytes want more registers.
-        blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
-        made = macros({**types(part), **shape, "MIN_BLOCKS": blocks_per_sm})
-        kernel = loader.runtime.load_kernel(spec, made, Arguments, device.index)
-        chunk = chunk_of(part, count, device, 8 * int(shape["BATCHES"]))
-        chunks = -(-count // chunk)
-        return kernel, -(-chunks * heads // (spec.threads // 32)), chunk, chunks
+    def __init__(
+        self, spec: RowGather, nonzeros: Nonzeros, problem: Problem, device: Device
+    ) -> None:
+        self._spec, self._nonzeros, self._problem, self._device = spec, nonzeros, problem, device
+        self._variants: dict[tuple[int, torch.dtype, int], _Variant] = {}
+
+    def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
+        return self.bind_part(a, b_t, self._problem)
 
     def bind_part(
-        a: Tensor, b_t: Tensor, part: Problem, still_open: tuple[str, ...] = OPEN
+        self, a: Tensor, b_t: Tensor, part: Problem, per_call: tuple[str, ...] = PER_CALL
     ) -> Callable[..., None]:
+        """The launch on operands with the k and the out_dtype of `part`."""
         step = alignment(a, b_t, part.k * part.dtype.itemsize)
-        kind = (part.k, part.out_dtype, step)
-        if kind not in kernels:
-            kernels[kind] = specialised(part, step)
-        kernel, blocks, chunk, chunks = kernels[kind]
-        return bound(kernel, blocks, {
-            **placed(a, b_t), "rows": rows.data_ptr(), "cols": cols.data_ptr(),
-            "perm": address(order), "nnz": count, "head_out": problem.nnz,
-            "warps_per_head": chunks, "nnz_per_warp": chunk, "heads": heads, "k": part.k,
-            "alpha": 1.0,
-        }, still_open)  # fmt: skip
+        key = (part.k, part.out_dtype, step)
+        variant = self._variants.get(key)
+        if variant is None:
+            variant = self._variants[key] = self._specialise(part, step)
+        nonzeros = self._nonzeros
+        return make_launch(variant.kernel, variant.blocks, {
+            **operand_args(a, b_t), "rows": nonzeros.rows.data_ptr(),
+            "cols": nonzeros.cols.data_ptr(), "perm": address(nonzeros.perm),
+            "nnz": nonzeros.cols.numel(), "head_out": part.nnz,
+            "warps_per_head": variant.warps_per_head, "nnz_per_warp": variant.nnz_per_warp,
+            "heads": part.heads or 1, "k": part.k, "alpha": 1.0,
+        }, per_call)  # fmt: skip
 
-    def bind(a: Tensor, b_t: Tensor) -> Bound:
-        width = gather_slice(problem, count, device)
-        if width == problem.k:
-            return bind_part(a, b_t, problem)
-        sums = problem._replace(k=width, out_dtype=DTYPES[problem.dtype].accumulator)
-        last = (problem.k - 1) // width * width
-        early = [
-            bind_part(
-                a[..., at : at + width], b_t[..., at : at + width], sums, ("partial_sums", "out")
-            )
-            for at in range(0, last, width)
-        ]
-        rest = problem._replace(k=problem.k - last)
-        final = bind_part(a[..., last:], b_t[..., last:], rest, ("partial_sums", *OPEN))
+    def _specialise(self, part: Problem, step: int) -> _Variant:
+        spec, device = self._spec, self._device
+        defines, group = _defines(spec, part.k, part.dtype, part.out_dtype, step)
+        kernel = loader.runtime.load_kernel(spec, defines, Arguments, device.index)
+        count, heads = self._nonzeros.cols.numel(), part.heads or 1
+        nnz_per_warp = share_of_warp(part, count, device, group)
+        warps_per_head = -(-count // nnz_per_warp)
+        blocks = -(-warps_per_head * heads // (spec.threads // 32))
+        return _Variant(kernel, blocks, warps_per_head, nnz_per_warp)
 
-        def launch(values: int, out: int, alpha: float) -> None:
-            partial = _partial_sums(problem)  # of this run alone: others may be under way
-            before = 0
-            for each in early:
-                each(before, partial.data_ptr())
-                before = partial.data_ptr()
-            final(before, values, out, alpha)
 
-        return launch
+@functools.lru_cache(maxsize=1024)
+def _defines(
+    spec: RowGather, k: int, dtype: torch.dtype, out_dtype: torch.dtype, step: int
+) -> tuple[Macros, int]:
+    """The macros of a specialisation, and the nonzeros that a warp computes at a time."""
+    loads = row_loads(k, dtype, step)
+    # Pieces of few bytes want more registers.
+    blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
+    types = type_macros(dtype, out_dtype)
+    return macros({**types, **loads, "MIN_BLOCKS": blocks_per_sm}), 8 * loads["BATCHES"]
 
-    return Launch(bind, rows_are_contiguous)
+
+def _bind_slices(
+    launcher: _Launcher, problem: Problem, width: int, a: Tensor, b_t: Tensor
+) -> LaunchFn:
+    """The launch of one slice of k after the other, each of which adds to the sums before it."""
+    sums = problem._replace(k=width, out_dtype=DTYPES[problem.dtype].accumulator)
+    last = (problem.k - 1) // width * width
+    early = [
+        launcher.bind_part(
+            a[..., at : at + width], b_t[..., at : at + width], sums, ("partial_sums", "out")
+        )
+        for at in range(0, last, width)
+    ]
+    rest = problem._replace(k=problem.k - last)
+    final = launcher.bind_part(a[..., last:], b_t[..., last:], rest, ("partial_sums", *PER_CALL))
+
+    def launch(values: int, out: int, alpha: float) -> None:
+        partial = _partial_sums(problem)  # of this run alone: other threads may run the same plan
+        before = 0
+        for launch_slice in early:
+            launch_slice(before, partial.data_ptr())
+            before = partial.data_ptr()
+        final(before, values, out, alpha)
+
+    return launch
 
 
 def _partial_sums(problem: Problem) -> Tensor:
@@ -158,3 +196,70 @@ def _partial_sums(problem: Problem) -> Tensor:
     except torch.OutOfMemoryError as error:
         wanted = count * dtype.itemsize
         raise out_of_memory("partial sums of slices of k", wanted, problem.device) from error
+
+
+def pass_bytes(row_bytes: int) -> int:
+    """The bytes that one pass of a warp reads of a row: a short row whole, rounded up."""
+    taken = _SEGMENT_BYTES
+    while taken < _PASS_BYTES and taken < row_bytes:
+        taken *= 2
+    return taken
+
+
+def row_loads(k: int, dtype: torch.dtype, step: int) -> dict[str, int]:
+    """The macros by which gather.cuh loads a row of k elements; rows start at multiples of `step`
+    bytes."""
+    row_bytes = k * dtype.itemsize
+    per_pass = pass_bytes(row_bytes)
+    segments = per_pass // _SEGMENT_BYTES
+    # Nonzeros at a time, by eights: as many as registers hold.
+    four = step == 16 and segments <= (4 if DTYPES[dtype].is_half else 2)
+    return {
+        "LOAD_BYTES": step,
+        "PASS_BYTES": per_pass,
+        "BATCHES": 4 if four else 2,
+        "ONE_PASS": row_bytes <= per_pass,
+        "NO_TAIL": step == 16 and row_bytes > 0 and row_bytes % per_pass == 0,
+    }
+
+
+def share_of_warp(problem: Problem, nnz: int, device: Device, group: int) -> int:
+    """Nonzeros of a warp: one wave of warps for small problems, a multiple of `group`."""
+    heads = problem.heads or 1
+    operand_bytes = (problem.m + problem.n) * problem.k * problem.dtype.itemsize
+    if operand_bytes > 2 * device.l2_bytes and nnz < 4 * (problem.m + problem.n):
+        return max(group, _SHARE_IN_MEMORY)
+    warps = device.sm_count * _WARPS_PER_SM
+    equal = -(-nnz * heads // warps)
+    return max(group, min(_MAX_SHARE, -(-equal // group) * group))
+
+
+def gather_slice(problem: Problem, nnz: int, device: Device) -> int:
+    """Elements of k to gather at a time: all, unless only a slice of the operands stays in L2."""
+    row_bytes = problem.k * problem.dtype.itemsize
+    rows = min(problem.n, nnz) + min(problem.m, nnz)
+    reused = nnz >= _MIN_REUSE * rows
+    if not reused or rows * row_bytes <= _L2_SHARE * device.l2_bytes:
+        return problem.k
+    slices = int(_L2_SHARE / 2 * device.l2_bytes) // rows // _SLICE_BYTES
+    return min(problem.k, max(1, slices) * _SLICE_BYTES // problem.dtype.itemsize)
+
+
+def gather_us(problem: Problem, nnz: int, model: DeviceModel) -> float:
+    """Gathering so many of the problem's nonzeros."""
+    itemsize, heads = problem.dtype.itemsize, problem.heads or 1
+    width = gather_slice(problem, nnz, model.device)
+    slices = ceil_div(problem.k, width) if width else 1
+    rows_touched = min(problem.m, nnz)
+    gathered = heads * (nnz + rows_touched) * problem.k * itemsize
+    rows = min(problem.n, nnz) + rows_touched
+    in_l2 = min(1.0, _L2_SHARE * model.device.l2_bytes / max(1, rows * width * itemsize))
+    from_memory = gathered * (1 - in_l2) + heads * rows * problem.k * itemsize * in_l2
+    partial_sums = 2 * 4 * heads * nnz * (slices - 1)
+    seconds = max(gathered / model.l2_bytes, from_memory / model.memory_bytes)
+    return slices * model.launch_us + 1e6 * (seconds + partial_sums / model.memory_bytes)
+
+
+ROW_GATHER = RowGather(
+    "row_gather", "row_gather", tuple(DTYPES), threads=128, min_blocks=4, max_nnz=2**63 - 1
+)

@@ -1,37 +1,43 @@
-"""tile_wgmma: dense tiles by wgmma, whose operands TMA brings; blocks that stay for many tiles."""
+"""tile_wgmma: dense tiles by wgmma, whose operands TMA loads; a block stays for many tiles."""
 
 from __future__ import annotations
 
 import ctypes
 import math
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from gemm_core.runtime.tensor_map import TensorMap, fits, padded
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.tile import STARTS, work_of
+from sddmm.backends.cuda.cost_model import TileRate
+from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous
+from sddmm.backends.cuda.kernels.tile import ROW_OFFSETS, TileKernel, tile_args
 from sddmm.backends.cuda.layouts import TileWork
-from sddmm.backends.cuda.loader import Bound, Launch, bound, rows_are_contiguous, types
-from sddmm.backends.cuda.spec import KernelSpec, macros
-from sddmm.problem import Problem
+from sddmm.backends.cuda.spec import macros, type_macros
+from sddmm.dtypes import HALF_DTYPES
 
+if TYPE_CHECKING:
+    from sddmm.problem import Problem
+
+# Blocks of a cluster; they share the longer side of their tiles' operands.
 _CLUSTER = 2
 
-# A warp looks ahead for a row's first nonzeros, so many at a time (LANES of sampled_warp.cuh), and
-# no more often than its registers allow.
-_LANES, _MOST_DEPTH = 8, 4
+# A warp prefetches a row's first nonzeros, so many at a time (LANES of sampled_warp.cuh), and no
+# more often than its registers allow.
+_LANES, _MAX_DEPTH = 8, 4
 
 
 class Arguments(ctypes.Structure):
-    """Of tile_wgmma.cu."""
+    """The parameters of tile_wgmma/kernel.cu."""
 
     _fields_ = [
         ("a", TensorMap),
         ("b", TensorMap),
         *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles")),
-        *STARTS,
+        *ROW_OFFSETS,
         ("head_out", LONG),
         ("alpha", DOUBLE),
         *((name, INT) for name in ("tile_count", "heads", "k")),
@@ -39,50 +45,101 @@ class Arguments(ctypes.Structure):
     ]
 
 
-def depth_of(nnz: int, rows: int) -> int:
-    """How often to look ahead, so that it is enough for most of so many rows of tiles."""
+def prefetch_depth(nnz: int, rows: int) -> int:
+    """How often to prefetch, so that it is enough for most of so many rows of tiles."""
     mean = nnz / max(1, rows)
-    return min(_MOST_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES) or 1)
+    return min(_MAX_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES) or 1)
 
 
-def prepare(spec: KernelSpec, work: TileWork, problem: Problem, device: Device) -> Launch:
-    heads = problem.heads or 1
-    at_once = max(1, device.sm_count // _CLUSTER)
-    clusters = min(-(-work.tiles.length * heads // _CLUSTER), at_once)
-    block_m, block_n, block_k = spec.tile
-    depth = depth_of(problem.nnz, work.tiles.length * block_m)
-    fixed = {**types(problem), **spec.defines, "DEPTH": depth}
-    kernels: dict[bool, Kernel] = {}
+class TileWgmma(TileKernel):
+    """Serves half types on Hopper."""
 
-    def specialised(weighted: bool) -> Kernel:
-        if weighted not in kernels:
-            made = macros({**fixed, "WEIGHTED": weighted})
-            kernels[weighted] = loader.runtime.load_kernel(spec, made, Arguments, device.index)
-        return kernels[weighted]
+    def refuses(self, problem: Problem, device: Device) -> str | None:
+        reason = super().refuses(problem, device)
+        if reason is None and problem.k == 0:
+            return "has nothing to multiply where k is 0"
+        return reason
 
-    def bind(a: Tensor, b_t: Tensor) -> Bound:
-        # The blocks of a cluster may bring what they share, the longer side, by halves.
+    def plan(self, work: TileWork, problem: Problem, device: Device) -> KernelPlan:
+        launcher = _Launcher(self, work, problem, device)
+        return KernelPlan(launcher.bind, _accepts, padded)
+
+
+class _Launcher:
+    """Binds operands to launches over fixed tiles; there is one kernel with values, one without."""
+
+    def __init__(self, spec: TileWgmma, work: TileWork, problem: Problem, device: Device) -> None:
+        self._spec, self._work, self._problem, self._device = spec, work, problem, device
+        heads = problem.heads or 1
+        resident = max(1, device.sm_count // _CLUSTER)
+        self._blocks = _CLUSTER * min(ceil_div(work.tiles.length * heads, _CLUSTER), resident)
+        depth = prefetch_depth(problem.nnz, work.tiles.length * spec.tile[0])
+        types = type_macros(problem.dtype, problem.out_dtype)
+        self._defines = {**types, **spec.defines, "DEPTH": depth}
+        self._kernels: dict[bool, Kernel] = {}
+
+    def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
+        tensor_maps = self._tensor_maps(a, b_t)
+        launches = {False: self._launch(False, tensor_maps)}
+
+        def launch(values: int, out: int, alpha: float) -> None:
+            weighted = values != 0
+            if weighted not in launches:
+                launches[weighted] = self._launch(weighted, tensor_maps)
+            launches[weighted](values, out, alpha)
+
+        return launch
+
+    def _tensor_maps(self, a: Tensor, b_t: Tensor) -> dict[str, bytes]:
+        """The maps of both operands; each block of a cluster loads a half of the longer side."""
+        block_m, block_n, block_k = self._spec.tile
         shares_a = block_m > block_n
         rows_a = block_m // _CLUSTER if shares_a else block_m
         rows_b = block_n if shares_a else block_n // _CLUSTER
-        maps = {
+        return {
             "a": loader.runtime.tensor_map(a, rows_a, block_k),
             "b": loader.runtime.tensor_map(b_t, rows_b, block_k),
         }
 
-        def made(weighted: bool) -> Bound:
-            return bound(specialised(weighted), clusters * _CLUSTER, {
-                **maps, **work_of(work), "head_out": problem.nnz, "heads": heads, "k": problem.k,
-            })  # fmt: skip
+    def _launch(self, weighted: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
+        problem = self._problem
+        return make_launch(self._kernel(weighted), self._blocks, {
+            **tensor_maps, **tile_args(self._work), "head_out": problem.nnz,
+            "heads": problem.heads or 1, "k": problem.k,
+        })  # fmt: skip
 
-        by_weighted = {False: made(False)}
+    def _kernel(self, weighted: bool) -> Kernel:
+        if weighted not in self._kernels:
+            defines = macros({**self._defines, "WEIGHTED": weighted})
+            self._kernels[weighted] = loader.runtime.load_kernel(
+                self._spec, defines, Arguments, self._device.index
+            )
+        return self._kernels[weighted]
 
-        def launch(values: int, out: int, alpha: float) -> None:
-            weighted = values != 0
-            if weighted not in by_weighted:
-                by_weighted[weighted] = made(weighted)
-            by_weighted[weighted](values, out, alpha)
 
-        return launch
+def _accepts(x: Tensor) -> bool:
+    return rows_are_contiguous(x) and fits(x)
 
-    return Launch(bind, lambda x: rows_are_contiguous(x) and fits(x), padded)
+
+def tile_wgmma(block_m: int, block_n: int, row_bytes: int, rate: TileRate) -> TileWgmma:
+    """A variant. Its shared memory holds four stages and their barriers, then `row_bytes` bytes of
+    each of a warp's 16 rows at most (sampled_warp.cuh)."""
+    block_k, stages = 64, 4
+    stage_bytes = (block_m + block_n) * block_k * 2 + 16
+    return TileWgmma(
+        name=f"tile_wgmma_{block_m}x{block_n}x{block_k}",
+        source="tile_wgmma",
+        dtypes=HALF_DTYPES,
+        threads=384,
+        tile=(block_m, block_n, block_k),
+        shared_bytes=stages * stage_bytes + 8 * 16 * row_bytes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        rate=rate,
+        defines={
+            "BLOCK_M": block_m,
+            "BLOCK_N": block_n,
+            "STAGES": stages,
+            "ROW_BYTES": row_bytes,
+        },
+    )

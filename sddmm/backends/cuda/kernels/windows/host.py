@@ -1,31 +1,46 @@
-"""windows: the rows of B of a window of columns stay in shared memory."""
+"""windows: a block keeps the rows of B of a window of columns in shared memory."""
 
 from __future__ import annotations
 
 import ctypes
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.row_gather.host import pass_bytes, shape_of
-from sddmm.backends.cuda.layouts import WindowList
-from sddmm.backends.cuda.loader import (
-    Bound,
-    Launch,
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats, sort_us
+from sddmm.backends.cuda.executor import (
+    KernelPlan,
+    LaunchFn,
     alignment,
-    bound,
-    placed,
+    make_launch,
+    operand_args,
     rows_are_contiguous,
-    types,
 )
-from sddmm.backends.cuda.spec import KernelSpec, macros
-from sddmm.problem import Problem
+from sddmm.backends.cuda.kernels.row_gather.host import gather_us, pass_bytes, row_loads
+from sddmm.backends.cuda.layouts import WindowList, window_list
+from sddmm.backends.cuda.spec import (
+    ROW_IDS,
+    AnalysisRequest,
+    KernelSpec,
+    Layouts,
+    macros,
+    type_macros,
+)
+from sddmm.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from sddmm.problem import Problem
+
+# The part of their rates that the kernel reaches: of L2, and of shared memory with half types,
+# which it converts.
+_L2_PART, _HALF_PART = 0.7, 0.7
 
 
 class Arguments(ctypes.Structure):
-    """Of windows.cu."""
+    """The parameters of windows/kernel.cu."""
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "out", "rows", "slots", "perm")),
@@ -37,32 +52,75 @@ class Arguments(ctypes.Structure):
     ]
 
 
-def width_of(spec: KernelSpec, problem: Problem) -> int:
-    """Columns whose rows of B a block's shared memory holds; 0 if not even one."""
-    row_bytes = problem.k * problem.dtype.itemsize
-    per_pass = pass_bytes(row_bytes)
-    return spec.shared_bytes // (max(1, -(-row_bytes // per_pass)) * per_pass)
+class Windows(KernelSpec):
+    """Pays where a row has many nonzeros in a window."""
+
+    def refuses(self, problem: Problem, device: Device) -> str | None:
+        reason = super().refuses(problem, device)
+        if reason is None and self.width(problem) == 0:
+            return f"holds no row of k = {problem.k}"
+        return reason
+
+    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+        return ROW_IDS
+
+    def needs_ahead(self, problem: Problem, model: DeviceModel) -> None:
+        return None  # nonzeros are sorted by window
+
+    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost:
+        """Each nonzero is read from shared memory, each row of A once per window that it is in."""
+        row_bytes = problem.k * problem.dtype.itemsize
+        heads, width = problem.heads or 1, self.width(problem)
+        windows = ceil_div(problem.n, width)
+        pairs = min(problem.nnz, problem.m * windows)  # of a row and a window, where S is uniform
+        from_l2 = heads * (pairs + problem.n + model.device.sm_count * width) * row_bytes
+        both_rows = heads * 2 * problem.nnz * row_bytes  # through registers
+        rate = model.shared_bytes * (_HALF_PART if DTYPES[problem.dtype].is_half else 1.0)
+        seconds = max(both_rows / rate, from_l2 / model.l2_bytes / _L2_PART)
+        run_us = max(gather_us(problem, pairs, model), model.launch_us + 1e6 * seconds)
+        return Cost(run_us, sort_us(problem.nnz, model))
+
+    def prepare(
+        self, layouts: Layouts, problem: Problem, model: DeviceModel
+    ) -> tuple[KernelPlan, ...]:
+        work = window_list(layouts.by_row(), problem.n, self.width(problem))
+        return (self.plan(work, problem, model.device),)
+
+    def plan(self, work: WindowList, problem: Problem, device: Device) -> KernelPlan:
+        """The launch that computes the nonzeros of these windows."""
+        heads, count = problem.heads or 1, work.rows.numel()
+        row_bytes = problem.k * problem.dtype.itemsize
+        nnz_per_block = ceil_div(count, device.sm_count) + 16
+        blocks_per_head = ceil_div(count, nnz_per_block)
+        kernels: dict[int, Kernel] = {}
+
+        def specialise(step: int) -> Kernel:
+            loads = row_loads(problem.k, problem.dtype, step)
+            types = type_macros(problem.dtype, problem.out_dtype)
+            return loader.runtime.load_kernel(
+                self, macros({**types, **loads}), Arguments, device.index
+            )
+
+        def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
+            step = alignment(a, b_t, row_bytes)
+            if step not in kernels:
+                kernels[step] = specialise(step)
+            return make_launch(kernels[step], blocks_per_head * heads, {
+                **operand_args(a, b_t), "rows": work.rows.data_ptr(),
+                "slots": work.slots.data_ptr(), "perm": work.perm.data_ptr(),
+                "window_offsets": work.offsets.data_ptr(), "head_out": problem.nnz, "nnz": count,
+                "blocks_per_head": blocks_per_head, "nnz_per_block": nnz_per_block,
+                "window_count": work.offsets.numel() - 1, "window_width": work.width,
+                "n": problem.n, "k": problem.k,
+            })  # fmt: skip
+
+        return KernelPlan(bind, rows_are_contiguous)
+
+    def width(self, problem: Problem) -> int:
+        """Columns whose rows of B a block's shared memory holds; 0 if not even one."""
+        row_bytes = problem.k * problem.dtype.itemsize
+        per_pass = pass_bytes(row_bytes)
+        return self.shared_bytes // (max(1, ceil_div(row_bytes, per_pass)) * per_pass)
 
 
-def prepare(spec: KernelSpec, work: WindowList, problem: Problem, device: Device) -> Launch:
-    heads, count = problem.heads or 1, work.rows.numel()
-    row_bytes = problem.k * problem.dtype.itemsize
-    chunk = -(-count // device.sm_count) + 16
-    chunks = -(-count // chunk)
-    kernels: dict[int, Kernel] = {}
-
-    def bind(a: Tensor, b_t: Tensor) -> Bound:
-        step = alignment(a, b_t, row_bytes)
-        kernel = kernels.get(step)
-        if kernel is None:
-            made = macros({**types(problem), **shape_of(problem, step)})
-            kernel = kernels[step] = loader.runtime.load_kernel(spec, made, Arguments, device.index)
-        return bound(kernel, chunks * heads, {
-            **placed(a, b_t), "rows": work.rows.data_ptr(), "slots": work.slots.data_ptr(),
-            "perm": work.order.data_ptr(), "window_offsets": work.starts.data_ptr(),
-            "head_out": problem.nnz, "nnz": count, "blocks_per_head": chunks,
-            "nnz_per_block": chunk, "window_count": work.starts.numel() - 1,
-            "window_width": work.width, "n": problem.n, "k": problem.k,
-        })  # fmt: skip
-
-    return Launch(bind, rows_are_contiguous)
+WINDOWS = Windows("windows", "windows", tuple(DTYPES), threads=480, shared_bytes=200 * 1024)

@@ -1,0 +1,163 @@
+"""Launching prepared kernels: what a kernel's plan is, and the executor that runs plans."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.launch import Kernel, Parameters
+from sddmm.backends.base import resolve_lazy_view
+
+LaunchFn = Callable[[int, int, float], None]
+"""launch(values, out, alpha): launch on operands at known addresses; values is 0 for none."""
+
+PER_CALL = ("values", "out", "alpha")
+"""The parameters that change from call to call; all others follow from where operands lie."""
+
+Explanation = Callable[[], list[str]]
+"""Formats the explanation of a kernel choice; called only by explain()."""
+
+
+class KernelPlan(NamedTuple):
+    """One launch of a kernel, prepared for a pattern.
+
+    bind(a, b_t): work out all that follows from where two operands lie. accepts(x): whether the
+    kernel can read the rows of x where they lie. to_accepted(x): a copy that it can read.
+    """
+
+    bind: Callable[[Tensor, Tensor], LaunchFn]
+    accepts: Callable[[Tensor], bool]
+    to_accepted: Callable[[Tensor], Tensor] = Tensor.contiguous
+
+
+class GpuExecutor:
+    """Launches the plans of a problem, one after the other, on torch's current stream.
+
+    What follows from where operands lie is kept for the next call with the same ones.
+    refusals: the reasons of the kernels that do not serve the problem. current_device: tells the
+    index of torch's current device.
+    """
+
+    def __init__(
+        self,
+        plans: tuple[KernelPlan, ...],
+        explanation: Explanation,
+        refusals: Mapping[str, str],
+        device_index: int,
+        current_device: Callable[[], int],
+    ) -> None:
+        self._plans = plans
+        self._device_index, self._current_device = device_index, current_device
+        self._explanation, self._refusals = explanation, refusals
+        # Replaced whole, never changed: another thread may be about to use it.
+        self._last: tuple[object, list[LaunchFn]] = (None, [])
+
+    @property
+    def notes(self) -> list[str]:
+        refused = [f"  not    {name}: {reason}" for name, reason in self._refusals.items()]
+        return self._explanation() + refused
+
+    def __call__(
+        self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
+    ) -> None:
+        if self._device_index != self._current_device():
+            with torch.cuda.device(self._device_index):  # the driver launches in this context
+                return self(a, b, values, alpha, out)
+        a, b = _in_memory(a), _in_memory(b)
+        if values is not None:
+            values = _in_memory(values).contiguous()
+        signature = (a.data_ptr(), b.data_ptr(), a.stride(), b.stride())
+        known_signature, launches = self._last
+        if known_signature != signature:
+            launches, copies = self._bind(a, b.mT)
+            if not copies:  # copies hold the numbers of this call alone
+                self._last = (signature, launches)
+        for launch in launches:
+            launch(0 if values is None else values.data_ptr(), out.data_ptr(), alpha)
+        return None
+
+    def _bind(self, a: Tensor, b_t: Tensor) -> tuple[list[LaunchFn], list[Tensor]]:
+        """The launches on these operands, and copies that must live until they are launched."""
+        launches, copies = [], []
+        for plan in self._plans:
+            operands = [x if plan.accepts(x) else plan.to_accepted(x) for x in (a, b_t)]
+            launches.append(plan.bind(operands[0], operands[1]))
+            copies += [x for x in operands if x is not a and x is not b_t]
+        return launches, copies
+
+
+def _in_memory(x: Tensor) -> Tensor:
+    return resolve_lazy_view(x) if x.is_neg() or x._is_zerotensor() else x
+
+
+def make_launch(
+    kernel: Kernel, blocks: int, arguments: Mapping[str, Any], per_call: tuple[str, ...] = PER_CALL
+) -> Callable[..., None]:
+    """The launch of a kernel with these arguments; it is called with those named in `per_call`."""
+    positions = _positions(kernel.parameters)
+    assert arguments.keys() <= positions.keys(), (kernel.name, arguments.keys() - positions)
+    packed = Parameters(
+        kernel.parameters,
+        [arguments.get(name, 0) for name in positions],
+        [positions[name] for name in per_call],
+    )
+
+    def launch(*values: float) -> None:
+        for slot, value in zip(packed.slots, values, strict=True):
+            slot.value = value
+        kernel.launch(blocks, packed)
+
+    return launch
+
+
+@functools.cache
+def _positions(parameters: type[ctypes.Structure]) -> dict[str, int]:
+    """The position of each field of a parameter struct."""
+    return {name: position for position, (name, *_) in enumerate(parameters._fields_)}
+
+
+def operand_args(a: Tensor, b_t: Tensor) -> dict[str, int]:
+    """The arguments that say where the operands lie, by the name of the parameter."""
+    return {
+        "a": a.data_ptr(),
+        "b": b_t.data_ptr(),
+        "pitch_a": row_pitch(a),
+        "pitch_b": row_pitch(b_t),
+        "head_a": head_pitch(a),
+        "head_b": head_pitch(b_t),
+    }
+
+
+def row_pitch(x: Tensor) -> int:
+    """Elements from row to row."""
+    return x.stride(-2)
+
+
+def head_pitch(x: Tensor) -> int:
+    """Elements from head to head."""
+    return x.stride(0) if x.dim() == 3 else 0
+
+
+def rows_are_contiguous(x: Tensor) -> bool:
+    return x.stride(-1) == 1 or x.shape[-1] <= 1
+
+
+def alignment(a: Tensor, b: Tensor, row_bytes: int = 0) -> int:
+    """The largest power of two, up to 16, that divides the address of every row of a and of b.
+
+    row_bytes: a number of bytes that it must divide too.
+    """
+    size = a.element_size()
+    pitches = row_pitch(a) | row_pitch(b) | head_pitch(a) | head_pitch(b)
+    bits = a.data_ptr() | b.data_ptr() | pitches * size | row_bytes | 16
+    return bits & -bits
+
+
+def address(x: Tensor | None) -> int:
+    """The address of the first element; 0 for None."""
+    return 0 if x is None else x.data_ptr()

@@ -1,0 +1,1 @@
+"""hybrid: dense tiles by a tile kernel, all other nonzeros by row_gather."""

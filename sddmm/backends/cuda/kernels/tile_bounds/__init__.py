@@ -1,0 +1,1 @@
+"""tile_bounds: the row offsets of listed tiles."""

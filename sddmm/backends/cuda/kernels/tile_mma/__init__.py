@@ -1,0 +1,1 @@
+"""tile_mma: dense tiles by mma."""

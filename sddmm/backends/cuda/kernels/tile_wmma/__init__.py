@@ -1,0 +1,1 @@
+"""tile_wmma: dense tiles by wmma."""

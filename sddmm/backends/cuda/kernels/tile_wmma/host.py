@@ -1,0 +1,31 @@
+"""tile_wmma: dense tiles by the wmma interface, in float16."""
+
+from __future__ import annotations
+
+import torch
+
+from sddmm.backends.cuda.kernels.tile import BlockTileKernel, block_tile_facts
+
+_TILE, _STAGES, _MIN_BLOCKS = (128, 128, 32), 3, 2
+
+
+class TileWmma(BlockTileKernel):
+    """Serves float16 on request only: tile_mma is faster."""
+
+
+def tile_wmma(fragment: tuple[int, int], warps: tuple[int, int]) -> TileWmma:
+    """The variant whose fragments have these rows and columns."""
+    m, n = fragment
+    return TileWmma(
+        name=f"tile_wmma_m{m}n{n}k16",
+        source="tile_wmma",
+        dtypes=(torch.float16,),
+        defines={
+            "WARPS_M": warps[0],
+            "WARPS_N": warps[1],
+            "STAGES": _STAGES,
+            "FRAGMENT_M": m,
+            "FRAGMENT_N": n,
+        },
+        **block_tile_facts(_TILE, warps, _STAGES, _MIN_BLOCKS, torch.float16.itemsize, pad=8),
+    )

@@ -1,0 +1,137 @@
+"""The arrays that kernels read, made from the analyses of one pattern when a kernel asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemm_core.runtime.device import Device
+from sddmm.backends.cuda import analysis
+from sddmm.backends.cuda.analysis import Analysis
+from sddmm.backends.cuda.kernels.tile_bounds.host import search_row_offsets
+from sddmm.backends.cuda.layouts import (
+    Nonzeros,
+    TileWork,
+    by_row_and_column,
+    every_tile,
+    int32,
+    outside,
+    tile_ids,
+    tile_list,
+)
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
+from sddmm.sparse.index_tensors import DerivedKey
+from sddmm.sparse.indices import compress
+from sddmm.sparse.views import CompressedView
+
+if TYPE_CHECKING:
+    from sddmm.sparse.pattern import SparsePattern
+
+ANALYSES = DerivedKey[list[Analysis]]("analyses")
+_BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
+_SORTED = DerivedKey[Nonzeros]("nonzeros by row and column")
+
+# One with row ids, and one by tiles of one size.
+_ANALYSES_PER_PATTERN = 2
+
+
+class AheadLayouts:
+    """The arrays of a pattern that is taken to be sorted, while its analysis still runs.
+
+    All that they hold is what the analysis writes, so nothing here waits for it.
+    """
+
+    def __init__(self, unfinished: Analysis, shape: tuple[int, int]) -> None:
+        self._analysis, self._shape = unfinished, shape
+
+    def by_row(self) -> Nonzeros:
+        row_ids = self._analysis.row_ids
+        assert row_ids is not None, "the kernel did not request row ids"
+        return Nonzeros(row_ids, self._analysis.cols, None)
+
+    def tiles(self, dense_only: bool = False) -> TileWork:
+        """Every tile."""
+        request, cols = self._analysis.request, self._analysis.cols
+        offsets = self._analysis.offsets
+        assert not dense_only, "which tiles are dense is known after the analysis"
+        assert request.block is not None
+        assert offsets is not None, "the kernel did not request tile row offsets"
+        return TileWork(every_tile(self._shape, request.block, cols.device), offsets, cols, None)
+
+    def outside_dense_tiles(self) -> Nonzeros:
+        raise AssertionError("which tiles are dense is known after the analysis")
+
+
+class PatternLayouts:
+    """The arrays of a pattern for a kernel that requested `request`.
+
+    What follows from the pattern alone is cached with it, for the next plan.
+    """
+
+    def __init__(
+        self, pattern: SparsePattern, device: Device, request: AnalysisRequest = ROW_IDS
+    ) -> None:
+        self._pattern, self._device, self._request = pattern, device, request
+        self._analyses: list[Analysis] = pattern.derive(ANALYSES, list)
+
+    def analysis(self, request: AnalysisRequest) -> Analysis:
+        """An analysis that holds what is requested: a cached one, or a new one."""
+        return self.keep(self.launch(request))
+
+    def launch(self, request: AnalysisRequest) -> Analysis:
+        """As `analysis`, but a new one may still run; the caller must `keep` it."""
+        for cached in self._analyses:
+            if cached.request == request or (request == ROW_IDS and cached.row_ids is not None):
+                return cached
+        return analysis.launch(self._pattern, self._device, request)
+
+    def keep(self, launched: Analysis) -> Analysis:
+        """Wait for an analysis and cache it."""
+        if not launched.done:
+            self._analyses.append(launched.wait())
+            del self._analyses[:-_ANALYSES_PER_PATTERN]
+        return launched
+
+    def by_row(self) -> Nonzeros:
+        order = self.analysis(ROW_IDS)
+        assert order.row_ids is not None
+        stored = Nonzeros(order.row_ids, order.cols, None)
+        if order.rows_ascend:
+            return stored
+        return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored, self._pattern.shape))
+
+    def tiles(self, dense_only: bool = False) -> TileWork:
+        counted = self.analysis(self._request)
+        block, stats, tile_nnz = self._request.block, counted.stats, counted.tile_nnz
+        assert block is not None
+        assert stats is not None
+        assert tile_nnz is not None
+        least, count = (
+            (self._request.min_tile_nnz, stats.dense) if dense_only else (1, stats.nonempty)
+        )
+        tiles = tile_list(tile_nnz, self._pattern.shape, block, least, count)
+        rows = self._sorted_rows()
+        offsets = search_row_offsets(rows, tiles, self._pattern.shape[0], self._device)
+        return TileWork(tiles, offsets, rows.indices, rows.perm)
+
+    def outside_dense_tiles(self) -> Nonzeros:
+        counted = self.analysis(self._request)
+        assert self._request.block is not None
+        assert counted.tile_nnz is not None
+        nonzeros = self.by_row()
+        ids = tile_ids(nonzeros, self._pattern.shape[1], self._request.block)
+        return outside(nonzeros, ids, counted.tile_nnz, self._request.min_tile_nnz)
+
+    def _sorted_rows(self) -> CompressedView:
+        """The nonzeros by row, and by column within a row."""
+        order, nonzeros = self.analysis(ROW_IDS), self.by_row()
+        if not order.ascends and nonzeros.perm is None:
+            stored = nonzeros
+            nonzeros = self._pattern.derive(
+                _SORTED, lambda: by_row_and_column(stored, self._pattern.shape)
+            )
+        pattern = self._pattern
+        if pattern.is_csr:
+            indptr = int32(pattern.major_indices)
+        else:
+            indptr = compress(nonzeros.rows, pattern.shape[0])
+        return CompressedView(indptr, nonzeros.cols, nonzeros.perm)
