@@ -1,4 +1,4 @@
-"""The dense operands: taking them in, and checking that they fit each other and S."""
+"""Dense operands: conversion to tensors, and checks that they fit each other and S."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def _output_kind(operands: list[Any]) -> Callable[[Tensor], Any]:
 
 
 def from_numpy(array: Any, name: str) -> Tensor:
-    """Shares the memory where torch can: it takes no negative strides, no read-only arrays."""
+    """The tensor over an array's memory, or a copy's: torch shares no negative strides and no
+    read-only arrays."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first")
     if not array.dtype.isnative:
@@ -68,7 +69,7 @@ def from_numpy(array: Any, name: str) -> Tensor:
 def needs_grad(*operands: Tensor | None) -> bool:
     """Whether autograd will ask for a gradient of any of them."""
     if torch.is_grad_enabled():
-        for x in operands:  # a loop, as every call comes by here
+        for x in operands:  # a loop is quicker than any(), and every call runs it
             if x is not None and x.requires_grad:
                 return True
     return False
@@ -77,7 +78,10 @@ def needs_grad(*operands: Tensor | None) -> bool:
 def transpose_if_csc(
     a: Tensor, b: Tensor, pattern: SparsePattern, transposed: bool
 ) -> tuple[Tensor, Tensor]:
-    """The operands of the pattern: if it is that of S's transpose, (A B)^T = B^T A^T."""
+    """The operands whose product the pattern samples.
+
+    The pattern of a CSC matrix is that of S's transpose: (A B)^T = B^T A^T.
+    """
     if not transposed:
         return a, b
     check_operands(a, b)
@@ -116,9 +120,9 @@ def has_tangent(x: Tensor) -> bool:
 
 
 def check_operands(a: Tensor, b: Tensor, alike: bool = True) -> None:
-    """a and b must be dense, of one dtype, and fit each other as ([h,] m, k) and ([h,] k, n).
+    """Raise unless a and b are dense and fit each other as ([h,] m, k) and ([h,] k, n).
 
-    alike: whether their dtypes must agree, or will once autocast has cast them.
+    alike: whether their dtypes must agree now; autocast casts them to one dtype later.
     """
     for name, operand in (("a", a), ("b", b)):
         if operand.layout != torch.strided:
@@ -149,7 +153,7 @@ def check_operands(a: Tensor, b: Tensor, alike: bool = True) -> None:
 
 
 def check_fit(a: Tensor, b: Tensor, shape: tuple[int, int], device: torch.device) -> None:
-    """a @ b must have S's shape, on S's device."""
+    """Raise ValueError unless a @ b has S's shape, on S's device."""
     m, n = shape
     if a.shape[-2] != m or b.shape[-1] != n:
         raise ValueError(
@@ -167,7 +171,7 @@ def check_fit(a: Tensor, b: Tensor, shape: tuple[int, int], device: torch.device
 def problem_of(
     pattern: SparsePattern, a: Tensor, b: Tensor, out_dtype: Any = None, precision: Any = "ieee"
 ) -> Problem:
-    """The problem of sampling a @ b with `pattern`; operands that do not fit it are refused."""
+    """The problem of sampling a @ b with `pattern`. Raises for operands that do not fit it."""
     check_operands(a, b)
     check_fit(a, b, pattern.shape, pattern.device)
     heads = a.shape[0] if a.dim() == 3 else None
@@ -177,7 +181,7 @@ def problem_of(
 
 
 def check_values(values: Tensor, problem: Problem) -> None:
-    """S's values must be (nnz,), of the operands' dtype and device."""
+    """Raise unless S's values are (nnz,), of the operands' dtype and device."""
     if values.dtype != problem.dtype:
         raise TypeError(
             f"S has values of {values.dtype} and a, b are {problem.dtype}; "

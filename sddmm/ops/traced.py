@@ -15,7 +15,8 @@ from torch.compiler import is_dynamo_compiling
 from sddmm.dtypes import DTYPES
 from sddmm.operands import check_fit, check_operands, identity, needs_grad, transpose_if_csc
 from sddmm.ops.autocast import autocast_dtype
-from sddmm.sparse.indices import index_tensor, require_alike
+from sddmm.sparse.formats import index_tensor
+from sddmm.sparse.indices import require_alike
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import Parts, check_gradient_order, parts_of_tensor
 

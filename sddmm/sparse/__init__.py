@@ -1,1 +1,1 @@
-"""What S is: patterns, their indices, and the containers they come in."""
+"""Sparsity patterns, their index tensors, and the containers they come in."""

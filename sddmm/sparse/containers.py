@@ -1,4 +1,4 @@
-"""The containers that S may be, and how a result becomes the same kind again."""
+"""Conversion of S, in any supported container, to a pattern and values, and of results back."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sddmm.sparse.torch_tensors import KINDS, check_gradient_order, parts_of_ten
 
 
 class SparseInput(NamedTuple):
-    """What S says: its pattern, its values (or None), and how to wrap new values like S.
+    """The pattern of S, its values (or None), and the function that wraps new values like S.
 
     `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
     `is_scipy`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
     memory, which the pattern is over, may change unseen.
     `is_cupyx`: that memory is CuPy's, whose stream waits for what reads it (`cupy_arrays.py`).
     `source`: the pattern over a sparse tensor's own indices, whose counted changes tell when to
-    look at them again; None where `pattern` itself tells.
+    compare them again; None where the changes of `pattern` itself are counted.
     """
 
     pattern: SparsePattern
@@ -60,7 +60,7 @@ def parse_sparse(S: Any, use_cache: bool = True) -> SparseInput:
 
 
 def _described(S: Any, package: str) -> str:
-    """What S is, and how to make something of it that is taken."""
+    """The end of an error message: the type of S, and how to convert S to a supported one."""
     if hasattr(S, "format"):
         return f"a {package} matrix of format {S.format}; convert it with S.tocsr()"
     if isinstance(S, (tuple, list)):

@@ -1,7 +1,7 @@
-"""A CSR tensor made of values, whose gradient is right for unsorted columns and duplicates.
+"""CSR tensors of values, with right gradients for unsorted columns and duplicates.
 
-torch's own sorts and merges the gradient's entries (seen with 2.11 and 2.13), so that values in any
-other order get the gradients of their neighbours, or an error.
+torch's own function sorts and merges the gradient's entries (seen with 2.11 and 2.13), so that
+values in any other order get the gradients of their neighbours, or an error.
 """
 
 from __future__ import annotations

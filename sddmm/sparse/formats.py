@@ -1,13 +1,16 @@
-"""The index tensors of sparse matrices and graphs in other libraries' formats."""
+"""Index tensors from arrays, and from sparse matrices and graphs of other libraries."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sddmm.sparse.indices import checked_shape, compress, expand, index_tensor
+from sddmm.cupy_arrays import from_cupy, hold_cupy, is_cupy
+from sddmm.dtypes import INDEX_DTYPES
+from sddmm.sparse.indices import checked_shape, compress, expand
 
 
 class StoredIndices(NamedTuple):
@@ -17,6 +20,37 @@ class StoredIndices(NamedTuple):
     cols: Tensor
     shape: tuple[int, int]
     is_csr: bool
+
+
+def index_tensor(indices: Any, name: str) -> Tensor:
+    """The 1-D int32 or int64 tensor of these indices, which errors call `name`."""
+    tensor = indices if isinstance(indices, Tensor) else _as_tensor(indices, name)
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense 1-D tensor, got layout {tensor.layout}")
+    if tensor.dtype not in INDEX_DTYPES:
+        raise TypeError(f"{name} must be int32 or int64, got {tensor.dtype}")
+    if tensor.dim() != 1:
+        raise ValueError(f"{name} must be 1-D, got shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def _as_tensor(indices: Any, name: str) -> Tensor:
+    """A tensor with memory of its own, unless a library other than CuPy shares it by DLPack."""
+    if is_cupy(indices):
+        tensor = from_cupy(indices, name).clone()
+        hold_cupy(tensor.device)
+        return tensor
+    try:
+        if isinstance(indices, np.ndarray):
+            return torch.tensor(np.ascontiguousarray(indices), device="cpu")
+        if hasattr(indices, "__dlpack__"):
+            return torch.utils.dlpack.from_dlpack(indices)
+        return torch.as_tensor(indices, device="cpu")
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise TypeError(
+            f"{name} must be a 1-D torch tensor or numpy array of int32 or int64, "
+            f"got {type(indices).__name__}: {error}"
+        ) from None
 
 
 def of_torch(S: Any) -> StoredIndices:

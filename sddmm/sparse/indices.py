@@ -1,4 +1,4 @@
-"""Index tensors: taking them in, checking them, sorting and compressing them."""
+"""Checks, sorting and compression of index tensors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
-
-from sddmm.cupy_arrays import from_cupy, hold_cupy, is_cupy
-from sddmm.dtypes import INDEX_DTYPES
 
 # Torch counts sizes in 64 bits.
 _MOST_ROWS = 2**63
@@ -31,7 +28,7 @@ def expand(indptr: Tensor, nnz: int) -> Tensor:
 
 
 def row_major(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Tensor:
-    """What sorts by `major`, then by `minor`, stable among duplicates."""
+    """The permutation that sorts by `major`, then by `minor`; duplicates keep their order."""
     if shape[0] * shape[1] < 2**63:
         return torch.argsort(major.to(torch.int64) * shape[1] + minor, stable=True)
     order = torch.argsort(minor, stable=True)
@@ -39,7 +36,7 @@ def row_major(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def counts_changes(tensor: Tensor) -> bool:
-    """Whether torch counts every change of this tensor's memory, aliases taken later aside.
+    """Whether torch counts every change of this tensor's memory, except by aliases taken later.
 
     It does not for memory that it did not allocate, whose storage it cannot resize, for memory
     shared between processes, and for tensors made in inference mode.
@@ -50,14 +47,15 @@ def counts_changes(tensor: Tensor) -> bool:
 
 
 def as_array(tensor: Tensor) -> Any:
-    """A numpy array over a CPU tensor's memory, for reading.
+    """The numpy array over a CPU tensor's memory, for reading.
 
     Unlike `tensor.numpy()` it leaves the tensor as it is: torch would take its memory for shared.
     """
     return np.from_dlpack(tensor)
 
 
-def own(tensor: Tensor) -> Tensor:
+def mutation_tracked(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of it if torch does not count all changes of its memory."""
     if is_dynamo_compiling():  # which follows the tensors itself
         return tensor
     return tensor if counts_changes(tensor) else tensor.clone()
@@ -79,36 +77,6 @@ def _checked_size(size: Any, shape: Any) -> int:
     if exact >= _MOST_ROWS:
         raise ValueError(f"shape must be two sizes below {_MOST_ROWS}, got {shape!r}")
     return exact
-
-
-def index_tensor(indices: Any, name: str) -> Tensor:
-    tensor = indices if isinstance(indices, Tensor) else _as_tensor(indices, name)
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense 1-D tensor, got layout {tensor.layout}")
-    if tensor.dtype not in INDEX_DTYPES:
-        raise TypeError(f"{name} must be int32 or int64, got {tensor.dtype}")
-    if tensor.dim() != 1:
-        raise ValueError(f"{name} must be 1-D, got shape {tuple(tensor.shape)}")
-    return tensor
-
-
-def _as_tensor(indices: Any, name: str) -> Tensor:
-    """A tensor of its own memory, but for what other libraries' DLPack shares."""
-    if is_cupy(indices):
-        tensor = from_cupy(indices, name).clone()
-        hold_cupy(tensor.device)
-        return tensor
-    try:
-        if isinstance(indices, np.ndarray):
-            return torch.tensor(np.ascontiguousarray(indices), device="cpu")
-        if hasattr(indices, "__dlpack__"):
-            return torch.utils.dlpack.from_dlpack(indices)
-        return torch.as_tensor(indices, device="cpu")
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise TypeError(
-            f"{name} must be a 1-D torch tensor or numpy array of int32 or int64, "
-            f"got {type(indices).__name__}: {error}"
-        ) from None
 
 
 def require_alike(major: Tensor, name: str, cols: Tensor) -> None:

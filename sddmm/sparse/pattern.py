@@ -1,4 +1,4 @@
-"""The sparsity pattern of S: where the product is sampled, without values."""
+"""The sparsity pattern of S: the positions of its nonzeros, without values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from sddmm.sparse.indices import (
     checked_shape,
     compress,
     expand,
-    index_tensor,
-    own,
+    mutation_tracked,
     require_alike,
 )
 from sddmm.sparse.views import CompressedView, RowLengths, group, row_lengths
@@ -105,8 +104,8 @@ class SparsePattern(IndexTensors):
         does not count; without, the pattern is right only until that memory changes.
         """
         shape = checked_shape(shape)
-        rows = index_tensor(row_indices, "row_indices")
-        cols = index_tensor(col_indices, "col_indices")
+        rows = formats.index_tensor(row_indices, "row_indices")
+        cols = formats.index_tensor(col_indices, "col_indices")
         require_alike(rows, "row_indices", cols)
         if rows.numel() != cols.numel():
             raise ValueError(
@@ -114,7 +113,7 @@ class SparsePattern(IndexTensors):
                 f"got {rows.numel()} and {cols.numel()}"
             )
         if copy:
-            rows, cols = own(rows), own(cols)
+            rows, cols = mutation_tracked(rows), mutation_tracked(cols)
         return cls(shape, cols, row_indices=rows)
 
     @classmethod
@@ -127,8 +126,8 @@ class SparsePattern(IndexTensors):
         Columns need not be sorted within a row. copy: as in `from_coo`.
         """
         shape = checked_shape(shape)
-        crow = index_tensor(crow_indices, "crow_indices")
-        cols = index_tensor(col_indices, "col_indices")
+        crow = formats.index_tensor(crow_indices, "crow_indices")
+        cols = formats.index_tensor(col_indices, "col_indices")
         require_alike(crow, "crow_indices", cols)
         if crow.numel() != shape[0] + 1:
             raise ValueError(
@@ -136,7 +135,7 @@ class SparsePattern(IndexTensors):
                 f"got {crow.numel()}"
             )
         if copy:
-            crow, cols = own(crow), own(cols)
+            crow, cols = mutation_tracked(crow), mutation_tracked(cols)
         return cls(shape, cols, crow_indices=crow)
 
     @classmethod

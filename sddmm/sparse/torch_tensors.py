@@ -1,4 +1,4 @@
-"""Torch sparse tensors taken apart into what the operators take, and put together again."""
+"""Conversion of torch sparse tensors to the arguments of the operators, and of results back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ KINDS = (
 
 
 class Parts(NamedTuple):
-    """S as the operator takes it: its indices (CSR if `compressed`), shape and values, and how to
-    wrap new values like S."""
+    """S as the torch operator takes it: its index tensors (CSR if `compressed`), shape and values.
+
+    wrap: the function that wraps new values like S.
+    """
 
     rows: Tensor
     cols: Tensor
@@ -82,7 +84,7 @@ def _of_coo(S: Tensor, shape: tuple[int, int]) -> Parts:
 
 
 def _other_layout(S: Tensor) -> str:
-    """What a torch tensor of a layout that is not taken is, and what to give instead."""
+    """The end of an error message: the layout of S, and what to give instead."""
     if S.layout != torch.strided:
         return f"a torch tensor of layout {S.layout}; convert it with S.to_sparse_csr()"
     if S.dtype == torch.bool:

@@ -234,7 +234,7 @@ def test_the_cache_counts_what_was_prepared_and_can_be_bounded_and_emptied() -> 
     a, b = torch.randn(n, 8), torch.randn(8, n).requires_grad_()
     sddmm.sddmm((*tensors, (n, n)), a, b).sum().backward()
     index_bytes = sum(x.nbytes for x in tensors)
-    # Both groupings: their order and minor indices.
+    # Both views: their perm and indices.
     assert sddmm.cache_info().bytes >= 3 * index_bytes
     other = S.row_ids.clone(), S.col_indices.clone()
     sddmm.set_cache_limit(4 * index_bytes)

@@ -17,7 +17,7 @@ def test_row_ids_of_csr_name_the_row_of_every_nonzero() -> None:
     assert (S.nnz, S.is_csr, S.device.type) == (3, True, "cpu")
 
 
-def test_grouping_by_row_and_by_column_of_unsorted_coo_with_duplicates() -> None:
+def test_views_by_row_and_by_column_of_unsorted_coo_with_duplicates() -> None:
     rows, cols = torch.tensor([2, 0, 2, 0, 2]), torch.tensor([1, 3, 0, 3, 1])
     S = SparsePattern.from_coo(rows, cols, (4, 5))
     by_row = S.by_row
@@ -53,7 +53,7 @@ def test_views_of_strided_indices_are_contiguous() -> None:
         assert torch.equal(strided.by_row.indices, S.col_indices)
 
 
-def test_grouping_survives_shapes_whose_product_overflows() -> None:
+def test_a_view_survives_shapes_whose_product_overflows() -> None:
     big = 2**40
     rows, cols = torch.tensor([big - 1, 0, big - 1]), torch.tensor([5, big - 1, 2])
     ids = torch.tensor([2, 0, 2])
