@@ -52,7 +52,7 @@ sanitize: $(READY) ## one small problem per kernel family under compute-sanitize
 	for tool in memcheck racecheck; do \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
 	    --report-api-errors no $(PY) -m pytest -m gpu \
-	    tests/gemm_core/test_sanitized.py tests/sddmm/backends/cuda/test_sanitized.py || exit 1; \
+	    tests/gemm_core/ladder/test_sanitized.py tests/sddmm/backends/cuda/test_sanitized.py || exit 1; \
 	done
 
 .PHONY: lint

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gemm_core.runtime.compile import INCLUDE_FOLDER, CompileError, cache_folder, sources
 from gemm_core.runtime.launch import Parameters
-from gemm_core.runtime.tensor_map import fits
+from gemm_core.runtime.tensor_map import is_tma_readable
 
 FOLDER = Path(__file__).parent
 HEADERS = FOLDER / "include"
@@ -116,7 +116,7 @@ def _compiler_version() -> str:
 
 def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
     """The emulation's map of x, where the CUDA driver would encode its own."""
-    assert fits(x)
+    assert is_tma_readable(x)
     heads = x.shape[0] if x.dim() == 3 else 1
     head = x.stride(0) if x.dim() == 3 else 0
     size = x.element_size()

@@ -7,6 +7,7 @@ import functools
 from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import GemmProblem, KernelSpec
 from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import ceil_div
 
 # The estimate of resident blocks assumes as many registers per thread as the large tiles use.
 _REGISTERS_PER_THREAD = 256
@@ -22,7 +23,7 @@ def resident_blocks(spec: KernelSpec, device: Device) -> int:
 def predicted_us(spec: KernelSpec, problem: GemmProblem, device: Device) -> float:
     """The predicted time in us: full waves of blocks, each at the kernel's measured rate."""
     slots = device.sm_count * resident_blocks(spec, device)
-    waves = -(-spec.blocks(problem) // slots)
+    waves = ceil_div(spec.blocks(problem), slots)
     block_flops = 2 * spec.tile[0] * spec.tile[1] * max(problem.k, spec.tile[2])
     return waves * slots * block_flops / (spec.h200_tflops * 1e6)
 

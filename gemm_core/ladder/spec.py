@@ -10,7 +10,7 @@ import torch
 
 from gemm_core.runtime.compile import prefixed_macros
 from gemm_core.runtime.device import Device, format_capability
-from gemm_core.runtime.launch import INT, LONG, POINTER, parameter_macros
+from gemm_core.runtime.launch import INT, LONG, POINTER, ceil_div, parameter_macros
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 """The arithmetics for float32 operands, from the most to the least exact.
@@ -130,7 +130,7 @@ class KernelSpec:
 
     def blocks(self, problem: GemmProblem) -> int:
         """The number of tiles of C, which is the length of the one-dimensional grid."""
-        return -(-problem.m // self.tile[0]) * -(-problem.n // self.tile[1])
+        return ceil_div(problem.m, self.tile[0]) * ceil_div(problem.n, self.tile[1])
 
     def macros(self, problem: GemmProblem) -> dict[str, str]:
         """All macros that the source needs for `problem`, by their full names."""

@@ -1,6 +1,6 @@
-"""CUDA C++ to cubins at run time, kept on disk by content.
+"""Compiles CUDA C++ to cubins at run time and caches them on disk by content.
 
-NVRTC, through NVIDIA's cuda.core, compiles for a named architecture, with or without a GPU at hand.
+NVRTC, through NVIDIA's cuda.core, compiles for any architecture, with or without a GPU.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _log = logging.getLogger(__name__)
 INCLUDE_FOLDER = Path(__file__).parent.parent / "include"
 CACHE_VARIABLE = "SDDMM_KERNEL_CACHE"
 
-# As in pyproject.toml. Older ones ask for the driver's version when they compile.
-_OLDEST_CUDA_CORE = (0, 7)
+# As in pyproject.toml. Older releases need a driver when they compile.
+OLDEST_CUDA_CORE = (0, 7)
 
 _INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
 class CompileError(RuntimeError):
-    """A kernel that does not compile: the log, and the line of the first error."""
+    """A kernel does not compile; the message holds the first error's source line and the log."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports of a kernel: registers a thread, bytes spilled, static shared bytes."""
+    """What ptxas reports: registers per thread, bytes spilled, bytes of static shared memory."""
 
     registers: int
     spill_bytes: int
@@ -46,7 +46,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code for one architecture, and the log of its compilation."""
+    """Machine code for one architecture, with the log of its compilation."""
 
     code: bytes
     log: str
@@ -74,41 +74,41 @@ def compile_kernel(
     arch: str,
     include: tuple[Path, ...] = (INCLUDE_FOLDER,),
 ) -> Cubin:
-    """The cubin of a .cu file with these macros, compiled for `arch` or found on disk.
+    """The cubin of a .cu file with these macros for `arch`, compiled or read from the cache.
 
-    The key is the content of the source and of every header it includes, the macros, the
+    The cache key covers the content of the source and of every header it includes, the macros, the
     architecture and NVRTC's version. Raises CompileError, or ImportError without cuda.core.
     """
-    path = _path(source, macros, arch, include)
+    path = _cached_path(source, macros, arch, include)
     try:
         code, log = path.read_bytes(), path.with_suffix(".log").read_text(encoding="utf-8")
         return Cubin(code, log)
     except OSError:
         pass
     cubin = _compile(source, macros, arch, include)
-    # The log first: a cubin on disk always has its log.
+    # The log is written first, so that a cubin on disk always has its log.
     save(path.with_suffix(".log"), cubin.log.encode())
     save(path, cubin.code)
     return cubin
 
 
 def compile_all(jobs: Iterable[tuple[Path, Mapping[str, str], str]]) -> None:
-    """Fill the cache with (source, macros, arch), on all cores. Raises the first CompileError."""
-    missing = [job for job in jobs if not _path(*job).exists()]
-    if not missing:
+    """Compile each (source, macros, arch) into the cache, on all cores. Raises CompileError."""
+    uncached = [job for job in jobs if not _cached_path(*job).exists()]
+    if not uncached:
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork would take CUDA's state with it
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy CUDA's state
     with ProcessPoolExecutor(mp_context=spawn) as pool:
-        for future in [pool.submit(_fill, *job) for job in missing]:
+        for future in [pool.submit(_compile_into_cache, *job) for job in uncached]:
             future.result()
 
 
-def _fill(source: Path, macros: Mapping[str, str], arch: str) -> None:
-    """As compile_kernel; a cubin need not travel back."""
+def _compile_into_cache(source: Path, macros: Mapping[str, str], arch: str) -> None:
+    """compile_kernel without its result, which would be sent back between processes."""
     compile_kernel(source, macros, arch)
 
 
-def _path(
+def _cached_path(
     source: Path,
     macros: Mapping[str, str],
     arch: str,
@@ -118,28 +118,28 @@ def _path(
 
 
 def cache_folder() -> Path:
-    """Where cubins are kept: $SDDMM_KERNEL_CACHE, or the user's cache folder."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen)
+    """The folder of cached cubins: $SDDMM_KERNEL_CACHE, or one in the user's cache folder."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sddmm" / "kernels"
 
 
 def sources(source: Path, include: tuple[Path, ...] = (INCLUDE_FOLDER,)) -> list[Path]:
     """The file and every header of ours that it includes, directly or not."""
-    found: dict[Path, None] = {}
-    waiting = [source]
-    while waiting:
-        path = waiting.pop()
-        if path in found:
+    files: dict[Path, None] = {}
+    to_read = [source]
+    while to_read:
+        path = to_read.pop()
+        if path in files:
             continue
-        found[path] = None
+        files[path] = None
         for name in _INCLUDED.findall(path.read_text(encoding="utf-8")):
             header = next((folder / name for folder in include if (folder / name).is_file()), None)
             if header is None:
                 raise CompileError(f"{path}: no header {name!r} in {', '.join(map(str, include))}")
-            waiting.append(header)
-    return list(found)
+            to_read.append(header)
+    return list(files)
 
 
 def _key(source: Path, macros: Mapping[str, str], arch: str, include: tuple[Path, ...]) -> str:
@@ -160,15 +160,15 @@ def _nvrtc_version() -> tuple[int, int]:
 
 @functools.cache
 def missing() -> str | None:
-    """None, or why kernels cannot be compiled here."""
+    """The reason why kernels cannot be compiled here, or None."""
     if not (find_spec("cuda") and find_spec("cuda.core")):
         return "cuda.core, which compiles the kernels, is not installed"
     try:
         installed = version("cuda-core")
-    except PackageNotFoundError:  # not installed by pip or conda: nothing is known of it
+    except PackageNotFoundError:  # not installed by pip or conda: its version is unknown
         return None
-    if tuple(int(x) for x in re.findall(r"\d+", installed)[:2]) < _OLDEST_CUDA_CORE:
-        oldest = ".".join(map(str, _OLDEST_CUDA_CORE))
+    if tuple(int(x) for x in re.findall(r"\d+", installed)[:2]) < OLDEST_CUDA_CORE:
+        oldest = ".".join(map(str, OLDEST_CUDA_CORE))
         return f"cuda-core {installed} is installed, and {oldest} or newer is needed"
     return None
 
@@ -185,7 +185,7 @@ def _compile(
         name=source.name,
         arch=arch,
         std="c++17",
-        device_as_default_execution_space=True,  # lambdas have no room for __device__
+        device_as_default_execution_space=True,  # lambdas carry no __device__
         include_path=[str(folder) for folder in include],
         define_macro=list(macros.items()) or None,
         ptxas_options=["-v"],
@@ -196,7 +196,7 @@ def _compile(
         program = Program(source.read_text(encoding="utf-8"), "c++", options)
         code = bytes(program.compile("cubin", logs=log).code)
     except Exception as error:
-        text = f"{error}\n{log.getvalue()}".strip()
+        text = f"{error}\n{log.getvalue()}".replace("\0", "").strip()
         raise CompileError(
             f"{source.name} does not compile for {arch} with {dict(macros)}\n"
             f"{_first_error(text, source, include)}{text}"
@@ -205,11 +205,11 @@ def _compile(
 
 
 def _first_error(text: str, source: Path, include: tuple[Path, ...]) -> str:
-    """The source line that the log's first error points at."""
-    found = re.search(r"^(.+?)\((\d+)\): error", text, re.MULTILINE)
-    if found is None:
+    """The source line of the first error in the log."""
+    match = re.search(r"^(.+?)\((\d+)\): error", text, re.MULTILINE)
+    if match is None:
         return ""
-    name, number = found.group(1), int(found.group(2))
+    name, number = match.group(1), int(match.group(2))
     for path in (Path(name), source.parent / name, *(folder / name for folder in include)):
         if path.is_file():
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -219,7 +219,7 @@ def _first_error(text: str, source: Path, include: tuple[Path, ...]) -> str:
 
 
 def save(path: Path, content: bytes) -> None:
-    """Whole or not at all, whoever else writes the same file; a read-only folder is no error."""
+    """Write a file atomically, even while others write it; a read-only folder is no error."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

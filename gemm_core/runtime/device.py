@@ -1,4 +1,4 @@
-"""What a choice and a launch need to know of a GPU."""
+"""The properties of a GPU that kernel choice, compilation and launch depend on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class Device:
-    """index: torch's. shared_bytes: the most dynamic shared memory a block may ask for."""
+    """One GPU. index: torch's. shared_bytes: the largest dynamic shared memory of a block."""
 
     index: int
     name: str
@@ -20,7 +20,7 @@ class Device:
     shared_bytes: int
     l2_bytes: int
 
-    def __hash__(self) -> int:  # asked for at every plan
+    def __hash__(self) -> int:  # computed for every plan
         return self.index
 
     @property
@@ -29,7 +29,7 @@ class Device:
 
 
 def arch_of(capability: tuple[int, int]) -> str:
-    """The target to compile for. 9.0 is sm_90a: wgmma and setmaxnreg exist on that one only."""
+    """The compile target. 9.0 gives sm_90a, the only one with wgmma and setmaxnreg."""
     major, minor = capability
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
@@ -41,8 +41,8 @@ def format_capability(capability: tuple[int, int]) -> str:
 
 @cache
 def device(index: int) -> Device:
-    """The GPU with torch's index; asked of the driver once."""
-    properties: Any = torch.cuda.get_device_properties(index)  # its stubs lack fields
+    """The GPU with torch's index; its properties are queried once."""
+    properties: Any = torch.cuda.get_device_properties(index)  # the type stubs lack fields
     return Device(
         index=index,
         name=properties.name,

@@ -1,4 +1,4 @@
-"""Loading cubins and launching kernels on torch's current stream."""
+"""Loads cubins and launches kernels on torch's current stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 POINTER, INT, UINT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_longlong
 FLOAT, DOUBLE = ctypes.c_float, ctypes.c_double
 
-# What the driver gives a kernel without being asked for more.
+# Dynamic shared memory that a kernel may use without setting its attribute.
 _DEFAULT_SHARED_BYTES = 48 * 1024
 
 
@@ -29,10 +29,10 @@ class LaunchError(RuntimeError):
 
 
 class _Layout(NamedTuple):
-    """How parameter values lie in one block of memory.
+    """The layout of parameter values in one block of memory.
 
-    fields: type and offset of each value; parameters: offset of each parameter of the kernel, which
-    is one where it takes a struct.
+    fields: type and offset of each value. parameters: the offset of each parameter of the kernel,
+    a single one if it takes a struct.
     """
 
     block: type[ctypes.Structure]
@@ -49,7 +49,7 @@ def _layout(types: tuple[Any, ...] | type[ctypes.Structure]) -> _Layout:
         members = [(f"p{i}", kind) for i, kind in enumerate(types)]
         block = type("Values", (ctypes.Structure,), {"_fields_": members})
     fields = tuple((kind, getattr(block, name).offset) for name, kind, *_ in block._fields_)
-    # A type without a code, as a tensor map, is given as its bytes.
+    # A type without a struct code, such as a tensor map, is packed as bytes.
     codes = (getattr(kind, "_type_", f"{ctypes.sizeof(kind)}s") for kind, _ in fields)
     parameters = (0,) if block is types else tuple(offset for _, offset in fields)
     return _Layout(block, struct.Struct("@" + "".join(codes)), fields, parameters)
@@ -70,9 +70,9 @@ def parameter_macros(types: tuple[Any, ...] | type[ctypes.Structure]) -> dict[st
 
 
 class Parameters(threading.local):
-    """A thread's own copy of the parameters of a launch, made once.
+    """The packed parameters of a launch; each thread has its own copy.
 
-    values: all of them; still_open: the places of those that `slots` are for.
+    values: all of them. still_open: the indices of those that `slots` can change later.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Parameters(threading.local):
         self.pack = functools.partial(layout.packer.pack_into, self.block, 0)
         if values:
             self.pack(*values)
-        fields = (layout.fields[place] for place in still_open)
+        fields = (layout.fields[index] for index in still_open)
         self.slots = [kind.from_buffer(self.block, offset) for kind, offset in fields]
         begin = ctypes.addressof(self.block)
         addresses = [begin + offset for offset in layout.parameters]
@@ -97,9 +97,8 @@ class Parameters(threading.local):
 class Kernel:
     """A kernel loaded on one device, ready to launch.
 
-    parameters: the C types of its parameters, or of the fields of the one struct that it takes, as
-    a ctypes.Structure. A launch passes raw values and does not wait; it can be captured in a CUDA
-    graph.
+    parameters: the C types of its parameters, or the ctypes.Structure of the one struct that it
+    takes. A launch passes raw values and does not synchronize; a CUDA graph can capture it.
     """
 
     def __init__(
@@ -128,13 +127,13 @@ class Kernel:
         self._launch = driver.cuLaunchKernel
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:
-        """Launch `blocks` blocks with these parameter values; none at all for no blocks."""
+        """Launch `blocks` blocks with these parameter values; 0 blocks launch nothing."""
         self._arguments.pack(*values)
         self.launch(blocks, self._arguments)
 
     def launch(self, blocks: int, arguments: Parameters) -> None:
-        """Launch `blocks` blocks with parameters whose values are set."""
-        if blocks == 0:  # the driver takes an empty grid for an error
+        """Launch `blocks` blocks with packed parameters."""
+        if blocks == 0:  # the driver refuses an empty grid
             return
         (status,) = self._launch(
             self._function, blocks, 1, 1, self.threads, 1, 1, self.shared_bytes,
@@ -152,7 +151,7 @@ class Kernel:
 
 @functools.cache
 def _raw_stream() -> Callable[[int], int]:
-    """torch._C._cuda_getCurrentRawStream takes 0.1 us where the public way takes 4; it may go."""
+    """torch._C._cuda_getCurrentRawStream if it exists: it takes 0.1 us, the public call 4 us."""
     fast = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if fast is not None:
         return fast  # type: ignore[no-any-return]
@@ -160,12 +159,12 @@ def _raw_stream() -> Callable[[int], int]:
 
 
 def current_stream(device_index: int) -> int:
-    """Handle of torch's current stream on this device."""
+    """The handle of torch's current stream on this device."""
     return _raw_stream()(device_index)
 
 
 def wait(device_index: int) -> None:
-    """Until torch's current stream on this device has done its work. LaunchError if it failed."""
+    """Wait until torch's current stream on this device is idle. Raises LaunchError if it failed."""
     from cuda.bindings import driver
 
     (status,) = driver.cuStreamSynchronize(current_stream(device_index))

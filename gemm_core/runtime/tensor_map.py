@@ -1,4 +1,4 @@
-"""Tensor maps: what TMA needs to know of a tensor, made by the driver and kept by content."""
+"""Tensor maps, which describe a tensor to TMA; the driver encodes them, and they are cached."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import functools
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.launch import LaunchError
+from gemm_core.runtime.launch import LaunchError, ceil_div
 
 _ALIGNMENT = 16
 _BYTES = 128
 
 
 class TensorMap(ctypes.Structure):
-    """A kernel's parameter, given as the bytes of a map."""
+    """A kernel parameter that holds the bytes of an encoded map."""
 
     _fields_ = [("opaque", ctypes.c_ubyte * _BYTES)]
 
 
-def fits(x: Tensor) -> bool:
-    """Whether TMA can read x, ([heads,] rows, k): contiguous rows, at multiples of 16 bytes."""
+def is_tma_readable(x: Tensor) -> bool:
+    """Whether TMA can read x, ([heads,] rows, k) with contiguous rows: they are 16-byte aligned."""
     size = x.element_size()
-    steps = x.stride()[:-1]
     return x.data_ptr() % _ALIGNMENT == 0 and all(
-        step > 0 and step * size % _ALIGNMENT == 0 for step in steps
+        stride > 0 and stride * size % _ALIGNMENT == 0 for stride in x.stride()[:-1]
     )
 
 
 def padded(x: Tensor) -> Tensor:
     """A copy of x that TMA can read."""
     k = x.shape[-1]
-    each = _ALIGNMENT // x.element_size()
-    whole = x.new_empty(*x.shape[:-1], -(-k // each) * each)
-    whole[..., :k] = x
-    return whole[..., :k]
+    multiple = _ALIGNMENT // x.element_size()
+    copy = x.new_empty(*x.shape[:-1], ceil_div(k, multiple) * multiple)
+    copy[..., :k] = x
+    return copy[..., :k]
 
 
 def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
-    """The map of x, for boxes of box_rows x box_columns under the 128-byte swizzle.
+    """The encoded map of x for boxes of box_rows x box_columns under the 128-byte swizzle.
 
-    x: float16 or bfloat16, ([heads,] rows, k), which `fits`. Beyond its edges TMA reads zeros.
+    x: float16 or bfloat16, ([heads,] rows, k), which `is_tma_readable` accepts. TMA reads zeros
+    outside x.
     """
     heads = x.shape[0] if x.dim() == 3 else 1
     head = x.stride(0) if x.dim() == 3 else x.stride(0) * x.shape[0]
@@ -66,7 +66,7 @@ def _encoded(
         torch.float16: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         torch.bfloat16: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     }[dtype]
-    status, made = driver.cuTensorMapEncodeTiled(
+    status, encoded = driver.cuTensorMapEncodeTiled(
         kind,
         3,
         address,
@@ -82,4 +82,4 @@ def _encoded(
     )
     if status != 0:
         raise LaunchError(f"tensor map of {sizes} with strides {strides}: {status!r}")
-    return ctypes.string_at(made.getPtr(), _BYTES)
+    return ctypes.string_at(encoded.getPtr(), _BYTES)

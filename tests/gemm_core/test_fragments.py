@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import csv
+import shutil
+import subprocess
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gemm_core import fragments
-from gemm_core.fragments import LAYOUTS, layout
+from gemm_core.emulation.kernel import HEADERS
+from gemm_core.fragments import LAYOUTS, layout, ldmatrix_address
+from gemm_core.runtime.compile import INCLUDE_FOLDER
 from tests.conftest import DATA
+
+PROGRAMS = Path(__file__).parent / "programs"
+COMPILER = shutil.which("g++")
 
 WMMA_SHAPES = {"m16n16k16": (16, 16), "m32n8k16": (32, 8), "m8n32k16": (8, 32)}
 
@@ -185,3 +193,20 @@ def test_the_table_shows_lane_and_element_in_each_cell() -> None:
     lines = fragments.as_table(layout("m16n16k16")).splitlines()
     assert len(lines) == 3 + 16
     assert lines[3 + 2].split("|")[1].split()[12:16] == ["10:4", "10:5", "11:4", "11:5"]
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+def test_the_twin_of_the_fragment_layouts_agrees_with_python(tmp_path: Path) -> None:
+    command = [str(COMPILER), "-std=c++17", "-w", f"-I{HEADERS}", f"-I{INCLUDE_FOLDER}"]
+    source = str(PROGRAMS / "fragments.cpp")
+    subprocess.run([*command, source, "-o", tmp_path / "print"], check=True)
+    printed = subprocess.run([tmp_path / "print"], capture_output=True, text=True, check=True)
+    lines = [line.split() for line in printed.stdout.splitlines()]
+    assert len(lines) == 32 * (4 + 8 + 4 + 4 + 2 + 3 * 8 + 2) + 128 * 64
+    for name, *numbers in lines:
+        lane, element, row, column = map(int, numbers)
+        if name.startswith("address_"):
+            expected = ldmatrix_address(lane, name.removeprefix("address_"))
+        else:
+            expected = LAYOUTS[name].position(lane, element)
+        assert (row, column) == tuple(map(int, expected)), (name, lane, element)

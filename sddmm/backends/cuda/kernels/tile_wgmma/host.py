@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
-from gemm_core.runtime.tensor_map import TensorMap, fits, padded
+from gemm_core.runtime.tensor_map import TensorMap, is_tma_readable, padded
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous
@@ -118,7 +118,7 @@ class _Launcher:
 
 
 def _accepts(x: Tensor) -> bool:
-    return rows_are_contiguous(x) and fits(x)
+    return rows_are_contiguous(x) and is_tma_readable(x)
 
 
 def tile_wgmma(block_m: int, block_n: int, row_bytes: int, rate: TileRate) -> TileWgmma:

@@ -1,4 +1,4 @@
-"""Fragments as a device has them against fragments.py, and the refusal of one that differs."""
+"""The fragments of the device agree with fragments.py; a device that differs is refused."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from gemm_core.runtime.compile import compile_kernel
 from gemm_core.runtime.device import device
 from gemm_core.runtime.launch import POINTER, Kernel
 
-DUMP = Path(__file__).parent / "fragment_dump.cu"
+DUMP = Path(__file__).parent.parent / "programs" / "fragment_dump.cu"
 
 
-def as_told() -> np.ndarray:
-    """The probe's answer of a device that is as fragments.py says."""
+def expected_probe() -> np.ndarray:
+    """The result of `probe` on a device that agrees with fragments.py."""
     lanes, elements = np.arange(32)[:, None], np.arange(8)[None, :]
     positions = [LAYOUTS[shape].position(lanes, elements) for shape in SHAPES]
     return np.stack([np.stack([32 * row + column] * 2) for row, column in positions])
 
 
-def test_a_device_that_keeps_accumulators_otherwise_is_refused_loudly() -> None:
-    refuse_other_layouts(as_told(), "this GPU")
-    other = as_told()
+def test_a_device_with_another_accumulator_layout_is_refused() -> None:
+    refuse_other_layouts(expected_probe(), "this GPU")
+    other = expected_probe()
     other[1, 0, 5, [2, 3]] = other[1, 0, 5, [3, 2]]
-    told = r"this GPU keeps wmma m32n8k16 accumulators \(fp32\) otherwise .* element 2 of lane 5 is"
-    with pytest.raises(LayoutError, match=told):
+    message = (
+        r"this GPU keeps wmma m32n8k16 accumulators \(fp32\) otherwise .*: element 2 of lane 5"
+    )
+    with pytest.raises(LayoutError, match=message):
         refuse_other_layouts(other, "this GPU")
 
 
@@ -47,13 +49,13 @@ def launched(entry: str, *tensors: torch.Tensor) -> None:
 
 
 @pytest.mark.gpu
-def test_wmma_accumulators_lie_on_this_device_as_told() -> None:
-    np.testing.assert_array_equal(probe(0), as_told())
+def test_wmma_accumulators_lie_on_this_device_expected_probe() -> None:
+    np.testing.assert_array_equal(probe(0), expected_probe())
     check_wmma_layout(0)
 
 
 @pytest.mark.gpu
-def test_ldmatrix_hands_out_what_the_layouts_say() -> None:
+def test_ldmatrix_delivers_what_the_layouts_say() -> None:
     tile = torch.arange(256, dtype=torch.int16, device="cuda")
     out = torch.empty(2, 32, 8, dtype=torch.int16, device="cuda")
     launched("dump_ldmatrix", tile, out)
@@ -71,10 +73,10 @@ def test_ldmatrix_hands_out_what_the_layouts_say() -> None:
         ("dump_mma_tf32", "mma_m16n8k8_tf32", torch.float32),
     ],
 )
-def test_mma_multiplies_fragments_laid_out_as_told(
+def test_mma_multiplies_fragments_of_the_published_layout(
     entry: str, layout: str, dtype: torch.dtype
 ) -> None:
-    """Operands are spread over the lanes by fragments.py, and so is the product gathered."""
+    """fragments.py scatters the operands over the lanes and gathers the product."""
     layout_a, layout_b = LAYOUTS[f"{layout}_a"], LAYOUTS[f"{layout}_b"]
     generator = np.random.default_rng(0)
     a = generator.integers(-8, 9, (layout_a.rows, layout_a.columns)).astype(np.float32)

@@ -33,11 +33,11 @@ def fields_of(arguments: Parameters) -> Any:
 def test_a_struct_holds_its_values_and_open_ones_can_be_set() -> None:
     values = (bytes(range(128)), -3, 2**63 + 5, 2**32 - 1, 0.5, 7)
     arguments = Parameters(Mixed, values, still_open=(1, 4))
-    found = fields_of(arguments)
-    assert bytes(found.map.opaque) == values[0]
-    assert [getattr(found, name) for name, *_ in Mixed._fields_[1:]] == list(values[1:])
+    fields = fields_of(arguments)
+    assert bytes(fields.map.opaque) == values[0]
+    assert [getattr(fields, name) for name, *_ in Mixed._fields_[1:]] == list(values[1:])
     arguments.slots[0].value, arguments.slots[1].value = 11, 2.5
-    assert (found.small, found.pointer, found.alpha, found.last) == (11, values[2], 2.5, 7)
+    assert (fields.small, fields.pointer, fields.alpha, fields.last) == (11, values[2], 2.5, 7)
 
 
 def test_each_parameter_of_several_has_its_own_address() -> None:

@@ -1,0 +1,123 @@
+"""Every kernel compiles for every architecture we name, into the instructions that it promises."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gemm_core.ladder.registry import KERNELS
+from gemm_core.ladder.spec import ELEMENTS, KERNEL_FOLDER, GemmProblem, KernelSpec
+from gemm_core.runtime.compile import CACHE_VARIABLE, INCLUDE_FOLDER, Cubin, compile_kernel
+from tests.conftest import H200, shared_folder
+
+pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(shared_folder(tmp_path_factory, "ladder-kernels")))
+        yield
+
+
+def problem_of(
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, aligned: bool = True, accumulate: str = ""
+) -> GemmProblem:
+    return GemmProblem(
+        m=256, n=256, k=256, dtype=dtype, out_dtype=dtype, b_layout=b_layout, aligned_a=aligned,
+        aligned_b=aligned, c_vec2_aligned=aligned, precision=spec.precision,
+        accumulate=accumulate or spec.accumulates[0],
+    )  # fmt: skip
+
+
+def compiled(spec: KernelSpec, problem: GemmProblem, arch: str) -> Cubin:
+    return compile_kernel(KERNEL_FOLDER / spec.source, spec.macros(problem), arch)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_compiles_without_spilling(name: str) -> None:
+    """On Hopper for every layout of B and accumulator; elsewhere for the first or the last."""
+    spec = KERNELS[name]
+    variants = list(itertools.product(spec.b_layouts, spec.accumulates))
+    by_arch = {"sm_90a": variants}
+    if spec.min_capability < (9, 0):
+        by_arch |= {"sm_80": variants[:1], "sm_89": variants[-1:]}
+    for arch, served in by_arch.items():
+        for b_layout, accumulate in served:
+            variant = problem_of(spec, spec.dtypes[0], b_layout, accumulate=accumulate)
+            resources = compiled(spec, variant, arch).resources
+            assert resources.spill_bytes == 0, arch
+            assert 0 < resources.registers <= 255
+            assert resources.shared_bytes + spec.shared_bytes <= 232_448
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if not KERNELS[name].full_tiles_only])
+def test_unaligned_operands_and_every_dtype_compile_too(name: str) -> None:
+    spec = KERNELS[name]
+    for dtype in spec.dtypes:
+        problem = problem_of(spec, dtype, spec.b_layouts[0], aligned=False)
+        assert compiled(spec, problem, "sm_90a").resources.spill_bytes == 0
+
+
+ONE_OF_EACH_SOURCE = {spec.source: name for name, spec in reversed(KERNELS.items())}
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_SOURCE.values())
+def test_every_source_compiles_for_the_dtypes_of_results_that_it_does_not_refuse(name: str) -> None:
+    spec = KERNELS[name]
+    for dtype, out_dtype in itertools.product(spec.dtypes, (*ELEMENTS, torch.float64)):
+        problem = replace(problem_of(spec, dtype, spec.b_layouts[0]), out_dtype=out_dtype)
+        reason = spec.refuses(problem, H200)
+        if out_dtype == torch.float64:
+            assert reason == "stores float16, bfloat16, float32, not float64"
+        else:
+            assert reason is None
+            assert compiled(spec, problem, "sm_90a").resources.spill_bytes == 0
+
+
+def opcodes(cubin: Cubin, folder: Path) -> set[str]:
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    nvdisasm = find_nvidia_binary_utility("nvdisasm")
+    if nvdisasm is None:
+        pytest.skip("needs nvdisasm (pip install '.[compile]')")
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin.code)
+    text = subprocess.run([nvdisasm, path], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)", text))
+
+
+def promised(spec: KernelSpec) -> set[str]:
+    """The machine instructions that a kernel's name and family promise."""
+    if spec.source.startswith("wgmma"):
+        return {"HGMMA"}
+    if spec.source == "mma_gemm.cu":
+        return {"HMMA", "LDSM", "LDGSTS"}
+    asynchronous = {"LDGSTS"} if spec.defines.get("ASYNC") is True else set()
+    if spec.source.startswith("wmma"):
+        return {"HMMA"} | asynchronous
+    return {"FFMA" if spec.dtypes == (torch.float32,) else "HFMA2"} | asynchronous
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if "naive" not in name])
+def test_kernels_are_made_of_the_instructions_they_promise(name: str, tmp_path: Path) -> None:
+    spec = KERNELS[name]
+    problem = problem_of(spec, spec.dtypes[0], spec.b_layouts[0])
+    used = opcodes(compiled(spec, problem, "sm_90a"), tmp_path)
+    assert promised(spec) <= used
+    assert not {"LDL", "STL"} & used
+
+
+def test_device_headers_include_each_other_only() -> None:
+    """They include nothing that a user may lack, and nothing of torch."""
+    for path in [*INCLUDE_FOLDER.rglob("*.cuh"), *KERNEL_FOLDER.glob("*.cu")]:
+        for line in path.read_text().splitlines():
+            if line.lstrip().startswith("#include"):
+                assert re.fullmatch(r'#include "gemm_core/[\w/]+\.cuh"', line), f"{path}: {line}"
