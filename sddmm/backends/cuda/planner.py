@@ -110,7 +110,7 @@ class PlanningContext:
         if self.counting is not None and self.counting.block is not None:
             self.uniform_threshold = uniform_threshold(problem, self.counting.block[1])
 
-    @property
+    @functools.cached_property
     def explained_refusals(self) -> dict[str, str]:
         """The refusals of kernels that are not made of others, whose reasons are told already."""
         return {
