@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from experiments import kernel_picture
+from experiments import call_picture, kernel_picture
 from experiments.bench import report, table
 from experiments.bench.config import LadderConfig, ReportConfig
 from experiments.bench.digest import ROOT
@@ -26,6 +26,7 @@ from experiments.sddmm import peer_plot
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
+    "docs/how_a_call_goes.md",
     "docs/ladder.md",
     "docs/results/README.md",
     "docs/sddmm.md",
@@ -34,6 +35,7 @@ RESULTS = ("docs/results/cpu", "docs/results/h200/peers", "docs/results/h200/pub
 LADDER = "docs/results/h200/gemm"
 PLOT = "docs/results/h200/peers/speedup.svg"
 KERNEL_PICTURE = "docs/kernels.svg"
+CALL_PICTURE = "docs/call.svg"
 
 _BLOCK = re.compile(
     r"<!-- results:\s+(?P<marker>(?P<source>\S+)"
@@ -73,7 +75,7 @@ def plot() -> str:
 
 def pictures() -> dict[str, str]:
     """Every picture of the pages as SVG, by its path."""
-    return {PLOT: plot(), KERNEL_PICTURE: kernel_picture.draw()}
+    return {PLOT: plot(), KERNEL_PICTURE: kernel_picture.draw(), CALL_PICTURE: call_picture.draw()}
 
 
 def with_tables(page: str) -> str:

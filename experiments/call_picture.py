@@ -1,0 +1,95 @@
+"""The picture of docs/how_a_call_goes.md: the files that one GPU call enters, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.bench.svg import BLUE, FAINT, GREEN, GREY, PAPER, Picture
+
+_WIDTH, _TOP, _ROW, _HEADING = 940, 96, 22, 32
+_FIRST, _SECOND, _FILE, _SENTENCE = 40, 84, 116, 470
+
+
+@dataclass(frozen=True)
+class Step:
+    """A file that the first call enters, what it does there, and whether the second enters it."""
+
+    file: str
+    sentence: str
+    second: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steps that belong together, under a heading."""
+
+    heading: str
+    steps: tuple[Step, ...]
+
+
+_CUDA = "sddmm/backends/cuda"
+PARTS = (
+    Part("Read the arguments", (
+        Step("sddmm/ops/sddmm.py", "The function that users call.", True),
+        Step("sddmm/operands.py", "Takes in a and b; checks them, once per signature.", True),
+        Step("sddmm/ops/routing.py", "May the call read memory, or does torch trace it?", True),
+    )),
+    Part("Look up the plan", (
+        Step("sddmm/sparse/index_tensors.py", "Have the indices changed since last time?", True),
+        Step("sddmm/sparse/indices.py", "Checks that the index tensors fit each other."),
+        Step("sddmm/cache.py", "Finds the plan, or has it prepared; allocates the result.", True),
+    )),
+    Part("Prepare a plan", (
+        Step("sddmm/problem.py", "Collects all that the choice of a kernel may depend on."),
+        Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),
+        Step(f"{_CUDA}/planner.py", "Ranks the kernels, once per problem; prepares the best."),
+        Step("gemm_core/runtime/device.py", "The facts of the GPU, a part of the planner's key."),
+        Step(f"{_CUDA}/pattern_layouts.py", "Hands the kernel the arrays that it reads."),
+        Step(f"{_CUDA}/analysis.py", "Launches one pass over the indices; polls what it found."),
+        Step(f"{_CUDA}/kernels/row_gather/host.py", "The chosen kernel: macros, parameters."),
+        Step(f"{_CUDA}/loader.py", "Compiles and loads the kernel, or finds it loaded."),
+    )),
+    Part("Launch it", (
+        Step(f"{_CUDA}/executor.py", "Packs the parameters, once per pair of addresses.", True),
+        Step("gemm_core/runtime/launch.py", "Calls the driver, on torch's current stream.", True),
+    )),
+)  # fmt: skip
+
+
+def steps(second: bool = False) -> tuple[str, ...]:
+    """The files that the first call enters, or the second, in order."""
+    return tuple(step.file for part in PARTS for step in part.steps if step.second or not second)
+
+
+def draw() -> str:
+    """The picture as SVG: a row per file, a lane per call, a dot where the call enters the file."""
+    rows = sum(len(part.steps) for part in PARTS)
+    height = _TOP + rows * _ROW + len(PARTS) * _HEADING + 20
+    title = "One GPU call of sddmm(pattern, a, b), file by file"
+    picture = Picture(_WIDTH, height, title)
+    picture.text(16, 30, title, size=16, bold=True)
+    counts = len(steps()), len(steps(second=True))
+    picture.text(
+        16, 50, f"The first call on a pattern enters {counts[0]} files, the second {counts[1]}: it "
+        f"finds what the first has prepared.", color=GREY,
+    )  # fmt: skip
+    for x, label, color in ((_FIRST, "1st", BLUE), (_SECOND, "2nd", GREEN)):
+        picture.text(x, _TOP - 16, label, size=11.5, color=color, anchor="middle", bold=True)
+        picture.line(x, _TOP - 8, x, height - 16, color, width=1.5, arrow=True)
+    y = _TOP
+    for part in PARTS:
+        picture.line(_FILE, y + 4, _WIDTH - 16, y + 4, FAINT)
+        picture.text(_FILE, y + 23, part.heading, size=12.5, bold=True)
+        y += _HEADING
+        for step in part.steps:
+            _row(picture, y, step)
+            y += _ROW
+    return picture.svg()
+
+
+def _row(picture: Picture, y: float, step: Step) -> None:
+    for x, color, enters in ((_FIRST, BLUE, True), (_SECOND, GREEN, step.second)):
+        if enters:
+            picture.rect(x - 6, y + 5, 12, 12, color, PAPER, radius=6)
+    picture.text(_FILE, y + 15, step.file, size=11.5, mono=True)
+    picture.text(_SENTENCE, y + 15, step.sentence, size=11.5)
