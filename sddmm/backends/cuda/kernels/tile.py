@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 _INT32 = 2**31
 
-# The members of TileStarts (tile_starts.cuh).
+# The members of TileOffsets (tile_offsets.cuh).
 ROW_OFFSETS = (
-    ("starts", POINTER),
-    ("by_tile", LONG),
-    ("by_tile_row", LONG),
-    ("by_tile_column", INT),
-    ("by_row", INT),
+    ("row_offsets.offsets", POINTER),
+    ("row_offsets.tile_stride", LONG),
+    ("row_offsets.tile_row_stride", LONG),
+    ("row_offsets.tile_column_stride", INT),
+    ("row_offsets.row_stride", INT),
 )
 
 
@@ -107,14 +107,14 @@ def tile_args(work: TileWork) -> dict[str, int]:
     offsets = work.row_offsets
     return {
         "cols": work.cols.data_ptr(),
-        "order": address(work.perm),
+        "perm": address(work.perm),
         "tiles": work.tiles.coords.data_ptr(),
         "tile_count": work.tiles.length,
-        "starts": offsets.offsets.data_ptr(),
-        "by_tile": offsets.tile_stride,
-        "by_tile_row": offsets.tile_row_stride,
-        "by_tile_column": offsets.tile_column_stride,
-        "by_row": offsets.row_stride,
+        "row_offsets.offsets": offsets.offsets.data_ptr(),
+        "row_offsets.tile_stride": offsets.tile_stride,
+        "row_offsets.tile_row_stride": offsets.tile_row_stride,
+        "row_offsets.tile_column_stride": offsets.tile_column_stride,
+        "row_offsets.row_stride": offsets.row_stride,
     }
 
 
@@ -122,7 +122,7 @@ class Arguments(ctypes.Structure):
     """The parameters of tile_mma and tile_wmma (tile_kernel.cuh)."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("a", "b", "values", "out", "cols", "order", "tiles")),
+        *((name, POINTER) for name in ("a", "b", "values", "out", "cols", "perm", "tiles")),
         *ROW_OFFSETS,
         *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
         *((name, INT) for name in ("tile_count", "m", "n", "k")),

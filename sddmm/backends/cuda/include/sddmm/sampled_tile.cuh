@@ -1,22 +1,24 @@
-// The epilogue of a tile of which only the sampled entries are wanted: through shared memory, from
-// which each nonzero takes its own.
+// The epilogue of a tile of which only the sampled entries are stored: the block puts all sums into
+// shared memory, and each thread loads those of its nonzeros.
 #pragma once
 
 #include "sddmm/value.cuh"
 
 namespace sddmm {
 
-// A BM x BN tile of sums in shared memory, for THREADS threads. Columns are XORed with the row, by
-// eights, so that fragments are written without bank conflicts.
+// A BM x BN tile of sums in shared memory, for THREADS threads. Columns are XORed with the row, in
+// groups of eight, so that storing fragments has no bank conflicts.
 template <int BM, int BN, int THREADS>
 struct SampledTile {
   static constexpr int BYTES = BM * BN * 4;
-  static constexpr int LANES = 8;  // that share a row
-  static constexpr int ROWS = THREADS / LANES, ROUNDS = (BM + ROWS - 1) / ROWS;
+  // The number of threads that sample a row together, of rows that all threads sample at once, and
+  // of rows that a thread samples.
+  static constexpr int LANES_PER_ROW = 8, ROWS_AT_ONCE = THREADS / LANES_PER_ROW;
+  static constexpr int ROWS_PER_THREAD = (BM + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
 
   float* tile;
 
-  // What gemm_core::store_mma and store_wmma hand over, from (0, 0) on.
+  // Stores sums of an accumulator fragment (gemm_core::store_mma and store_wmma call it).
   __device__ __forceinline__ void operator()(int row, int column, float v0, float v1) const {
     *reinterpret_cast<float2*>(tile + index(row, column)) = make_float2(v0, v1);
   }
@@ -24,80 +26,85 @@ struct SampledTile {
     tile[index(row, column)] = v;
   }
 
-  // Which nonzeros each row of the tile has: bounds[r].x .. bounds[r].y - 1.
-  struct Rows {
-    int2 bounds[ROUNDS];
+  // The nonzeros of each of a thread's rows: range[i].x .. range[i].y - 1.
+  struct RowRanges {
+    int2 range[ROWS_PER_THREAD];
 
-    Rows() = default;
-    // starts: of the first row, and where it ends; the next rows' lie by_row further each.
-    __device__ __forceinline__ Rows(const int* starts, int by_row, int thread) {
+    RowRanges() = default;
+    // offsets: the entry of the tile's first row; those of the next rows follow row_stride apart.
+    __device__ __forceinline__ RowRanges(const int* offsets, int row_stride, int thread) {
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) {
-        const int row = thread / LANES + i * ROWS;
-        const int* const own = starts + static_cast<i64>(row) * by_row;
-        bounds[i] = BM % ROWS == 0 || row < BM ? make_int2(own[0], own[1]) : make_int2(0, 0);
+      for (int i = 0; i < ROWS_PER_THREAD; ++i) {
+        const int row = thread / LANES_PER_ROW + i * ROWS_AT_ONCE;
+        const int* const own = offsets + static_cast<i64>(row) * row_stride;
+        range[i] = BM % ROWS_AT_ONCE == 0 || row < BM ? make_int2(own[0], own[1]) : make_int2(0, 0);
       }
     }
   };
 
-  // Columns, from n0 on, of a thread's first DEPTH nonzeros in each of its rows: asked for before
-  // the sums are there, as memory takes its time.
+  // The columns, counted in the matrix, of a thread's first DEPTH nonzeros in each of its rows.
+  // They are loaded before the sums are complete, to hide the latency of the load.
   template <int DEPTH>
-  struct Columns {
-    Rows rows;
+  struct PrefetchedColumns {
+    RowRanges rows;
     const int* cols;
     int n0, thread;
-    int column[ROUNDS][DEPTH];
+    int column[ROWS_PER_THREAD][DEPTH];
 
-    Columns() = default;
-    __device__ __forceinline__ Columns(const Rows& rows_, const int* cols_, int n0_, int thread_)
+    PrefetchedColumns() = default;
+    __device__ __forceinline__ PrefetchedColumns(const RowRanges& rows_, const int* cols_, int n0_,
+                                                 int thread_)
         : rows(rows_), cols(cols_), n0(n0_), thread(thread_) {
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i)
+      for (int i = 0; i < ROWS_PER_THREAD; ++i)
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d) {
-          const int at = first(i) + d * LANES;
-          column[i][d] = at < rows.bounds[i].y ? cols[at] : -1;
+          const int nonzero = first(i) + d * LANES_PER_ROW;
+          column[i][d] = nonzero < rows.range[i].y ? cols[nonzero] : -1;
         }
     }
-    __device__ __forceinline__ int row(int i) const { return thread / LANES + i * ROWS; }
-    __device__ __forceinline__ int end(int i) const { return rows.bounds[i].y; }
+    __device__ __forceinline__ int row(int i) const {
+      return thread / LANES_PER_ROW + i * ROWS_AT_ONCE;
+    }
+    __device__ __forceinline__ int end(int i) const { return rows.range[i].y; }
     __device__ __forceinline__ int first(int i) const {
-      return rows.bounds[i].x + thread % LANES;
+      return rows.range[i].x + thread % LANES_PER_ROW;
     }
   };
 
-  // store(nonzero, sum) for the nonzeros in columns left .. left + BN of what `columns` knows, by
-  // all threads, whose sums are in place. All are read before the first is stored.
+  // Calls store(nonzero, sum) for the nonzeros of a thread's rows in columns left .. left + BN - 1
+  // of the tile, once all threads have stored their sums. All prefetched nonzeros are loaded before
+  // the first is stored.
   template <int DEPTH, class Store>
-  __device__ __forceinline__ void sample(const Columns<DEPTH>& columns, int left,
+  __device__ __forceinline__ void sample(const PrefetchedColumns<DEPTH>& columns, int left,
                                          const Store& store) const {
-    float taken[ROUNDS][DEPTH];
+    float sampled[ROWS_PER_THREAD][DEPTH];
 #pragma unroll
-    for (int i = 0; i < ROUNDS; ++i)
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
 #pragma unroll
       for (int d = 0; d < DEPTH; ++d) {
         const int column = columns.column[i][d] - columns.n0 - left;
-        taken[i][d] = tile[index(columns.row(i), inside(column) ? column : 0)];
+        sampled[i][d] = tile[index(columns.row(i), in_tile(column) ? column : 0)];
       }
 #pragma unroll
-    for (int i = 0; i < ROUNDS; ++i)
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
 #pragma unroll
       for (int d = 0; d < DEPTH; ++d) {
-        const int at = columns.first(i) + d * LANES;
-        if (inside(columns.column[i][d] - columns.n0 - left))
-          store(at, taken[i][d]);
+        const int nonzero = columns.first(i) + d * LANES_PER_ROW;
+        if (in_tile(columns.column[i][d] - columns.n0 - left)) store(nonzero, sampled[i][d]);
       }
+    // The nonzeros of longer rows.
 #pragma unroll
-    for (int i = 0; i < ROUNDS; ++i)
-      for (int at = columns.first(i) + DEPTH * LANES; at < columns.end(i); at += LANES) {
-        const int column = columns.cols[at] - columns.n0 - left;
-        if (inside(column)) store(at, tile[index(columns.row(i), column)]);
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
+      for (int nonzero = columns.first(i) + DEPTH * LANES_PER_ROW; nonzero < columns.end(i);
+           nonzero += LANES_PER_ROW) {
+        const int column = columns.cols[nonzero] - columns.n0 - left;
+        if (in_tile(column)) store(nonzero, tile[index(columns.row(i), column)]);
       }
   }
 
  private:
-  static __device__ __forceinline__ bool inside(int column) {
+  static __device__ __forceinline__ bool in_tile(int column) {
     return static_cast<u32>(column) < static_cast<u32>(BN);
   }
   static __device__ __forceinline__ int index(int row, int column) {

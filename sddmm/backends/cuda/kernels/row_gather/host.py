@@ -50,7 +50,8 @@ _L2_SHARE = 0.8
 _SLICE_BYTES = 512
 _MIN_REUSE = 4
 
-# The most bytes of a row that one pass of a warp reads, and the bytes of one load of a half warp.
+# The most bytes of a row that one pass of a warp reads, and the bytes that the four lanes of a
+# nonzero load at once.
 _PASS_BYTES, _SEGMENT_BYTES = 512, 64
 
 # Warps that a multiprocessor holds at the registers of this kernel.

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 # Blocks of a cluster; they share the longer side of their tiles' operands.
 _CLUSTER = 2
 
-# A warp prefetches a row's first nonzeros, so many at a time (LANES of sampled_warp.cuh), and no
-# more often than its registers allow.
-_LANES, _MAX_DEPTH = 8, 4
+# The lanes of a warp that sample a row together, and how many nonzeros of a row each of them may
+# prefetch, as its registers allow.
+_LANES_PER_ROW, _MAX_DEPTH = 8, 4
 
 
 class Arguments(ctypes.Structure):
@@ -36,7 +36,7 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         ("a", TensorMap),
         ("b", TensorMap),
-        *((name, POINTER) for name in ("values", "out", "cols", "order", "tiles")),
+        *((name, POINTER) for name in ("values", "out", "cols", "perm", "tiles")),
         *ROW_OFFSETS,
         ("head_out", LONG),
         ("alpha", DOUBLE),
@@ -48,7 +48,7 @@ class Arguments(ctypes.Structure):
 def prefetch_depth(nnz: int, rows: int) -> int:
     """How often to prefetch, so that it is enough for most of so many rows of tiles."""
     mean = nnz / max(1, rows)
-    return min(_MAX_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES) or 1)
+    return min(_MAX_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES_PER_ROW) or 1)
 
 
 class TileWgmma(TileKernel):
@@ -75,7 +75,7 @@ class _Launcher:
         self._blocks = _CLUSTER * min(ceil_div(work.tiles.length * heads, _CLUSTER), resident)
         depth = prefetch_depth(problem.nnz, work.tiles.length * spec.tile[0])
         types = type_macros(problem.dtype, problem.out_dtype)
-        self._defines = {**types, **spec.defines, "DEPTH": depth}
+        self._defines = {**types, **spec.defines, "PREFETCH_DEPTH": depth}
         self._kernels: dict[bool, Kernel] = {}
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
@@ -93,7 +93,7 @@ class _Launcher:
     def _tensor_maps(self, a: Tensor, b_t: Tensor) -> dict[str, bytes]:
         """The maps of both operands; each block of a cluster loads a half of the longer side."""
         block_m, block_n, block_k = self._spec.tile
-        shares_a = block_m > block_n
+        shares_a = self._spec.defines["A_IS_SHARED"]
         rows_a = block_m // _CLUSTER if shares_a else block_m
         rows_b = block_n if shares_a else block_n // _CLUSTER
         return {
@@ -139,7 +139,11 @@ def tile_wgmma(block_m: int, block_n: int, row_bytes: int, rate: TileRate) -> Ti
         defines={
             "BLOCK_M": block_m,
             "BLOCK_N": block_n,
+            "BLOCK_K": block_k,
             "STAGES": stages,
+            "CLUSTER_BLOCKS": _CLUSTER,
+            "A_IS_SHARED": block_m > block_n,
+            "LANES_PER_ROW": _LANES_PER_ROW,
             "ROW_BYTES": row_bytes,
         },
     )

@@ -7,6 +7,7 @@ import torch
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel, block_tile_facts
 
 _TILE, _STAGES, _MIN_BLOCKS = (128, 128, 32), 3, 2
+_PAD = 8  # elements between two rows of a stage, against bank conflicts
 
 
 class TileWmma(BlockTileKernel):
@@ -26,6 +27,7 @@ def tile_wmma(fragment: tuple[int, int], warps: tuple[int, int]) -> TileWmma:
             "STAGES": _STAGES,
             "FRAGMENT_M": m,
             "FRAGMENT_N": n,
+            "PAD": _PAD,
         },
-        **block_tile_facts(_TILE, warps, _STAGES, _MIN_BLOCKS, torch.float16.itemsize, pad=8),
+        **block_tile_facts(_TILE, warps, _STAGES, _MIN_BLOCKS, torch.float16.itemsize, _PAD),
     )
