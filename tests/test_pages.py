@@ -110,6 +110,14 @@ def test_what_we_lose_is_named_in_the_limits() -> None:
         assert (float(cells[-1]) > 1) == (cells[0] in won), line
 
 
+def test_what_we_lose_on_a_cpu_is_named_in_the_limits() -> None:
+    leads = peer_plot.leads(report.merge([str(ROOT / "docs/results/cpu/records.jsonl")]))
+    lost = [(ours.sparsity, lead.peer) for ours, lead in leads.values() if lead.ratio < 1]
+    assert lost == [(0.999, "isratnisa")]
+    limits = " ".join(MARKED["README.md"].split())
+    assert "On a CPU with 2 threads, `isratnisa` is quicker at 99.9 % sparsity" in limits
+
+
 def test_ours_is_quickest_in_every_case_of_the_published_log() -> None:
     """docs/results/README.md says so."""
     records = report.merge([str(ROOT / "docs/results/h200/published/records.jsonl")])
