@@ -1,4 +1,4 @@
-"""The dense kernel core that `sddmm` stands on: GEMM kernels compiled at run time, fragments."""
+"""The dense kernel core of `sddmm`: GEMM kernels compiled at run time, and fragment layouts."""
 
 from gemm_core import fragments
 from gemm_core.ladder.api import gemm
@@ -6,7 +6,7 @@ from gemm_core.ladder.registry import KERNELS
 
 
 def kernels() -> list[str]:
-    """Names of all kernels, simplest first."""
+    """The names of all GEMM kernels, simplest first."""
     return list(KERNELS)
 
 

@@ -1,14 +1,14 @@
 """Which lane of a warp holds which element of a matrix fragment.
 
-A tensor-core instruction spreads a matrix over the registers of a warp (or, for wgmma, of four
-warps). A `FragmentLayout` says where: `position(lane, element)` gives the matrix (row, column)
-held there and `holder(row, column)` the (lane, element) that holds it. Both accept integers or
+A tensor-core instruction distributes a matrix over the registers of a warp (or, for wgmma, of four
+warps). A `FragmentLayout` maps both ways: `position(lane, element)` is the matrix (row, column) of
+an element and `owner(row, column)` the (lane, element) of a matrix entry. Both accept integers or
 numpy arrays of any (broadcastable) shape and return int64 arrays.
 
 Throughout, g = lane >> 2 is the group of four lanes and t = lane & 3 the lane within it.
 Sources: the PTX ISA, "Matrix Fragments for mma.m16n8k8 / m16n8k16", "ldmatrix", "Register
 Fragments and Shared Memory Matrix Layouts" of wgmma; the WMMA accumulators, which CUDA does not
-promise, from a raw dump of their values (tests/data/wmma_accumulator_dump.csv).
+specify, from a raw dump of their values (tests/data/wmma_accumulator_dump.csv).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _checked(values: ArrayLike, name: str, bound: int) -> Indices:
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """One operand of one instruction: a rows x columns matrix over lanes x elements.
+    """The layout of one operand of one instruction: a rows x columns matrix over lanes x elements.
 
     `axes` names the matrix axes ("m", "n", "k"); `formula(lane, element)` is vectorised.
     """
@@ -52,14 +52,14 @@ class FragmentLayout:
     formula: Formula
 
     def position(self, lane: ArrayLike, element: ArrayLike) -> tuple[Indices, Indices]:
-        """(row, column) of the matrix that `element` of `lane` holds."""
+        """The (row, column) of the matrix entry in `element` of `lane`."""
         lane = _checked(lane, "lane", self.lanes)
         element = _checked(element, "element", self.elements)
         row, column = np.broadcast_arrays(*self.formula(lane, element))
         return row.astype(np.int64), column.astype(np.int64)
 
-    def holder(self, row: ArrayLike, column: ArrayLike) -> tuple[Indices, Indices]:
-        """(lane, element) that holds the matrix entry (row, column)."""
+    def owner(self, row: ArrayLike, column: ArrayLike) -> tuple[Indices, Indices]:
+        """The (lane, element) of the matrix entry (row, column)."""
         row = _checked(row, "row", self.rows)
         column = _checked(column, "column", self.columns)
         slot = _slot_of_entry(self)[row, column]
@@ -164,8 +164,8 @@ LAYOUTS: dict[str, FragmentLayout] = {
         FragmentLayout("mma_m16n8k8_b", 8, 8, 32, 2, _B, _b_k16n8),
         FragmentLayout("mma_m16n8k8_tf32_a", 16, 8, 32, 4, _A, _a_m16k8_tf32),
         FragmentLayout("mma_m16n8k8_tf32_b", 8, 8, 32, 2, _B, _b_k8n8_tf32),
-        # x4: the four 8x8 matrices stand one below the other, as rows 8j .. 8j+7. stmatrix stores
-        # from the very same registers.
+        # x4: the four 8x8 matrices are stacked, matrix j as rows 8j .. 8j+7. stmatrix stores from
+        # the same registers.
         FragmentLayout("ldmatrix_x1", 8, 8, 32, 2, ("row", "column"), _ldmatrix_data),
         FragmentLayout("ldmatrix_x2", 16, 8, 32, 4, ("row", "column"), _ldmatrix_data),
         FragmentLayout("ldmatrix_x4", 32, 8, 32, 8, ("row", "column"), _ldmatrix_data),
@@ -195,7 +195,7 @@ def ldmatrix_address(lane: ArrayLike, operand: str = "a") -> tuple[Indices, Indi
     The 16x16 block of halves is stored
       "a": A row-major (m, k), or B row-major (k, n) read with .trans;
       "b": B stored as (n, k) rows, read without .trans (two n-blocks of 8).
-    Matrix j is fetched by lanes 8j .. 8j+7.
+    Lanes 8j .. 8j+7 supply the rows of matrix j.
     """
     lane = _checked(lane, "lane", 32)
     if operand == "a":
@@ -206,7 +206,7 @@ def ldmatrix_address(lane: ArrayLike, operand: str = "a") -> tuple[Indices, Indi
 
 
 def swizzle_128b(byte: ArrayLike) -> Indices:
-    """Where the 128-byte swizzle puts `byte` of a tile of 128-byte rows (its own inverse).
+    """Where the 128-byte swizzle stores `byte` of a tile of 128-byte rows (its own inverse).
 
     Within each atom of 1024 bytes the 16-byte column is XORed with the row; the tile's base must
     be 1024-byte aligned. CUTLASS calls it Swizzle<3, 4, 3>, TMA CU_TENSOR_MAP_SWIZZLE_128B.
@@ -216,9 +216,9 @@ def swizzle_128b(byte: ArrayLike) -> Indices:
 
 
 def as_table(layout: FragmentLayout) -> str:
-    """The matrix drawn as text: each cell shows lane:element, as one reads it beside a kernel."""
+    """The matrix as a text table; each cell shows lane:element."""
     row, column = np.indices((layout.rows, layout.columns))
-    lanes, elements = layout.holder(row, column)
+    lanes, elements = layout.owner(row, column)
     width = max(4, len(f"{layout.lanes - 1}:{layout.elements - 1}"))
     head = f"{layout.axes[0]}\\{layout.axes[1]}"
     edge = max(len(head), 3)

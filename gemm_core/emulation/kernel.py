@@ -108,14 +108,14 @@ def _key(source: Path, macros: Mapping[str, str], include: tuple[Path, ...]) -> 
 
 @functools.cache
 def _compiler_version() -> str:
-    """What g++ says of itself; empty where there is none."""
+    """The version that g++ reports; empty if it is not installed."""
     if missing_compiler() is not None:
         return ""
     return subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True).stdout
 
 
 def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
-    """The emulation's map of x, where the CUDA driver would encode its own."""
+    """The emulation's map of x, in place of the one that the CUDA driver encodes."""
     assert is_tma_readable(x)
     heads = x.shape[0] if x.dim() == 3 else 1
     head = x.stride(0) if x.dim() == 3 else 0

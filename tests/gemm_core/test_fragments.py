@@ -74,7 +74,7 @@ def test_every_layout_is_a_bijection(lay: fragments.FragmentLayout) -> None:
     row, column = lay.position(*every_slot(lay))
     assert len(set(zip(row.ravel(), column.ravel(), strict=True))) == lay.rows * lay.columns
     assert lay.lanes * lay.elements == lay.rows * lay.columns
-    lane, element = lay.holder(row, column)
+    lane, element = lay.owner(row, column)
     np.testing.assert_array_equal(lane, np.broadcast_to(every_slot(lay)[0], lane.shape))
     np.testing.assert_array_equal(element, np.broadcast_to(every_slot(lay)[1], lane.shape))
     matrix = np.arange(lay.rows * lay.columns).reshape(lay.rows, lay.columns)
@@ -91,8 +91,8 @@ def mma_by_lanes(a: np.ndarray, b: np.ndarray, name: str, kind: str = "") -> np.
         for i in range(lay_c.elements):
             row, column = lay_c.position(lane, i)
             for k in range(a.shape[1]):
-                lane_a, element_a = lay_a.holder(row, k)
-                lane_b, element_b = lay_b.holder(k, column)
+                lane_a, element_a = lay_a.owner(row, k)
+                lane_b, element_b = lay_b.owner(k, column)
                 frag_c[lane, i] += frag_a[lane_a, element_a] * frag_b[lane_b, element_b]
     return lay_c.gather(frag_c)
 
@@ -182,7 +182,7 @@ def test_positions_outside_a_fragment_are_refused() -> None:
     with pytest.raises(ValueError, match=r"lane must lie in 0\.\.31"):
         lay.position(32, 0)
     with pytest.raises(ValueError, match=r"column must lie in 0\.\.15"):
-        lay.holder(0, -1)
+        lay.owner(0, -1)
     with pytest.raises(TypeError, match="integers"):
         lay.position(0.5, 0)
     with pytest.raises(ValueError, match="unknown layout 'm1'; choose from"):

@@ -1,6 +1,7 @@
-// Enough of CUDA to run the real kernel sources on a CPU: one fiber per thread of a block, blocks one
-// after the other, those of a cluster together. Warp-wide instructions and barriers are where fibers
-// wait for each other. It checks indices, guards, tails and fragment layouts; it cannot show races.
+// Enough of CUDA to run the real kernel sources on a CPU: one fiber per thread of a block. Blocks
+// run one after the other, those of a cluster together. Fibers wait for each other at warp-wide
+// instructions and barriers. This checks indices, guards, tails and fragment layouts; it cannot
+// show races.
 #pragma once
 
 #include <ucontext.h>
@@ -81,9 +82,9 @@ inline ucontext_t scheduler;
 inline int current, running;
 inline std::function<void()> body;
 
-// How many blocks make a cluster: set before `run`.
+// The number of blocks of a cluster; set before `run`.
 inline int cluster_blocks = 1;
-// Shared memory of the cluster's blocks; that of the one whose fibers run lies in `shared`.
+// Shared memory of the cluster's blocks. That of the block whose fibers run is in `shared`.
 inline std::vector<std::vector<unsigned char>> saved_shared;
 inline int rank() { return int(blockIdx.x) % cluster_blocks; }
 inline unsigned char* shared_of(int block) {
@@ -101,24 +102,24 @@ inline void yield() {
   swapcontext(&fibers[self].context, &scheduler);
 }
 
-// A barrier of `size` fibers: each waits until all have come.
+// A barrier of `size` fibers: each waits until all have arrived.
 struct Barrier {
   int arrived = 0;
   unsigned generation = 0;
   void wait(int size) {
-    const unsigned mine = generation;
+    const unsigned arrival = generation;
     if (++arrived == size) {
       arrived = 0;
       ++generation;
     } else {
-      while (generation == mine) yield();
+      while (generation == arrival) yield();
     }
   }
 };
 inline Barrier cluster_barrier;
 inline std::vector<Barrier> block_barriers, warp_barriers;
 
-// What the lanes of the current warp hand each other in a warp-wide instruction.
+// The values that the lanes of a warp exchange in a warp-wide instruction.
 template <class T>
 struct Exchange {
   T lanes[warp_size];
@@ -129,11 +130,11 @@ inline std::vector<Exchange<T>>& exchanges() {
   return all;
 }
 
-// Hand in this lane's value, get everyone's; `use` reads them before anyone goes on.
+// Publishes this lane's value and calls use(values of all lanes, lane) before any lane continues.
 template <class T, class Use>
-inline void with_warp(const T& mine, Use use) {
+inline void with_warp(const T& value, Use use) {
   const int warp = current / warp_size, self = threadIdx.x;
-  exchanges<T>()[warp].lanes[self % warp_size] = mine;
+  exchanges<T>()[warp].lanes[self % warp_size] = value;
   warp_barriers[warp].wait(warp_size);
   use(exchanges<T>()[warp].lanes, self % warp_size);
   warp_barriers[warp].wait(warp_size);
@@ -151,7 +152,7 @@ inline void run(int blocks, int threads, std::function<void()> kernel) {
   fibers.resize(cluster_blocks * threads);
   for (auto& fiber : fibers) fiber.stack.resize(stack_bytes);
   for (int first = 0; first < blocks; first += cluster_blocks) {
-    // Poison: what a kernel did not write must not look like a number.
+    // Poison: shared memory that a kernel did not write must not look like a number.
     std::memset(shared, 0xff, sizeof(shared));
     saved_shared.assign(cluster_blocks, std::vector<unsigned char>(sizeof(shared), 0xff));
     blockIdx = {unsigned(first), 0, 0};

@@ -1,4 +1,5 @@
-// Main loop on mma.sync: ldmatrix from XOR-swizzled tiles, in the pipeline of pipeline.cuh. Any m, n, k.
+// Main loop on mma.sync: ldmatrix from XOR-swizzled tiles, in the pipeline of pipeline.cuh. Any m,
+// n, k.
 #pragma once
 
 #include "gemm_core/pipeline.cuh"

@@ -1,5 +1,5 @@
-// Main loop on wgmma with floats as 3xTF32: two producer and two consumer warpgroups. Any m, n, k and
-// alignment; sm_90a.
+// Main loop on wgmma with floats as 3xTF32: two producer and two consumer warpgroups. Any m, n, k
+// and alignment; sm_90a.
 #pragma once
 
 #include "gemm_core/fragment.cuh"

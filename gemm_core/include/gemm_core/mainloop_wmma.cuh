@@ -1,5 +1,5 @@
-// Main loop on WMMA: M x N x 16 fragments from padded rows in shared memory. Operands are halves, sums
-// are floats or halves. Any m, n, k.
+// Main loop on WMMA: M x N x 16 fragments from padded rows in shared memory. Operands are halves,
+// sums are floats or halves. Any m, n, k.
 #pragma once
 
 #include "gemm_core/fragment.cuh"

@@ -1,5 +1,5 @@
-// Copies the tiles of one operand of a CUDA-core main loop to shared memory, through registers or by
-// cp.async.
+// Copies the tiles of one operand of a CUDA-core main loop to shared memory, through registers or
+// by cp.async.
 #pragma once
 
 #include "gemm_core/numeric.cuh"

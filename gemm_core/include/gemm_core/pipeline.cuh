@@ -1,5 +1,5 @@
-// The software pipeline of the tensor-core main loops: a ring of cp.async stages, and fragments of the
-// next k step loaded while the tensor cores multiply this one.
+// The software pipeline of the tensor-core main loops: a ring of cp.async stages, and fragments of
+// the next k step loaded while the tensor cores multiply this one.
 #pragma once
 
 #include "gemm_core/numeric.cuh"

@@ -1,5 +1,5 @@
-// Copies tiles from global to shared memory through registers: the loads of the next tile are in flight
-// while this one is multiplied, and a tile can be transposed on the way.
+// Copies tiles from global to shared memory through registers: the loads of the next tile are in
+// flight while this one is multiplied, and a tile can be transposed on the way.
 #pragma once
 
 #include "gemm_core/numeric.cuh"

@@ -1,5 +1,5 @@
-// The part of one warp in an mma.sync main loop: loads the fragments of its tile from swizzled shared
-// memory and multiplies them.
+// The part of one warp in an mma.sync main loop: loads the fragments of its tile from swizzled
+// shared memory and multiplies them.
 #pragma once
 
 #include "gemm_core/fragment.cuh"

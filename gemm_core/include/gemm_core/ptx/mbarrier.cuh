@@ -1,4 +1,5 @@
-// mbarrier: barriers in shared memory on which threads arrive and wait for phases (sm_80 and newer).
+// mbarrier: barriers in shared memory on which threads arrive and wait for phases (sm_80 and
+// newer).
 #pragma once
 
 namespace gemm_core::ptx {

@@ -1,4 +1,5 @@
-// TMA: copies boxes of a tensor from global to shared memory, issued by one thread (sm_90 and newer).
+// TMA: copies boxes of a tensor from global to shared memory, issued by one thread (sm_90 and
+// newer).
 #pragma once
 
 namespace gemm_core::ptx {

@@ -1,5 +1,5 @@
-// wgmma on 16-bit operands: a 64 x N product by a warpgroup (sm_90a only). Descriptors, fences and waits
-// are in wgmma.cuh.
+// wgmma on 16-bit operands: a 64 x N product by a warpgroup (sm_90a only). Descriptors, fences and
+// waits are in wgmma.cuh.
 #pragma once
 
 #include "gemm_core/ptx/wgmma.cuh"

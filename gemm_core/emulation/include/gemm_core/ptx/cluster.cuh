@@ -3,7 +3,7 @@
 
 #include "gemm_core/ptx/mbarrier.cuh"
 
-// The kernel's blocks run in pairs (whoever runs it sets emulation::cluster_blocks).
+// The blocks of such a kernel run in pairs; library.cpp passes this to emulation::cluster_blocks.
 #define EMULATED_CLUSTER_BLOCKS 2
 
 namespace gemm_core::ptx {

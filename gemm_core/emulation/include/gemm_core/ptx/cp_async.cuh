@@ -1,4 +1,4 @@
-// Host twin of gemm_core/ptx/cp_async.cuh: copies at once, and insists on alignment.
+// Host twin of gemm_core/ptx/cp_async.cuh: copies immediately and aborts on a misaligned address.
 #pragma once
 
 namespace gemm_core::ptx {

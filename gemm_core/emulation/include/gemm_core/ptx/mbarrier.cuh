@@ -1,5 +1,5 @@
 // Host twin of gemm_core/ptx/mbarrier.cuh: a barrier's eight bytes hold its count, the arrivals and
-// the bytes still expected of this phase, and the phase.
+// bytes that the current phase still expects, and the phase.
 #pragma once
 
 namespace gemm_core::ptx {

@@ -1,4 +1,4 @@
-// Host twin of gemm_core/ptx/setmaxnreg.cuh: a CPU has no registers to share out.
+// Host twin of gemm_core/ptx/setmaxnreg.cuh: a CPU has no registers to move.
 #pragma once
 
 namespace gemm_core::ptx {

@@ -1,5 +1,5 @@
-// Host twin of gemm_core/ptx/wgmma.cuh: multiplies at once, reading shared memory as the descriptor
-// says. Every thread computes its own elements.
+// Host twin of gemm_core/ptx/wgmma.cuh: multiplies immediately, from the shared memory that the
+// descriptor names. Every thread computes its own elements.
 #pragma once
 
 #include "gemm_core/numeric.cuh"
@@ -13,7 +13,7 @@ template <int PENDING>
 inline void wgmma_wait() {}
 inline void fence_proxy_async() {}
 
-// Element (row, k) of a tile of 128-byte rows under the 128-byte swizzle, cut off to TF32.
+// Element (row, k) of a tile of 128-byte rows under the 128-byte swizzle, truncated to TF32.
 inline float tf32_of(u32 bits) { return __uint_as_float(bits & ~0x1fffu); }
 inline float swizzled_tf32(unsigned long long tile, int row, int k) {
   const unsigned byte = unsigned(tile << 4) + 128 * row + 4 * k;

@@ -1,5 +1,6 @@
-// Host twin of gemm_core/ptx/wmma.cuh. Which lane holds which element of an operand is not promised,
-// so it is simply in order; the accumulators lie as the published dump shows.
+// Host twin of gemm_core/ptx/wmma.cuh. CUDA does not specify which lane holds which element of an
+// operand, so operands are simply in order here; accumulators have the layout of the published
+// dump.
 #pragma once
 
 #include "gemm_core/numeric.cuh"
@@ -12,13 +13,13 @@ struct Wmma {
     u32 a[8], b[8];
   };
 
-  // Rows of `across` elements; a lane holds `each` elements in order.
+  // Loads `rows` rows of `across` elements; each lane holds `per_lane` elements in order.
   template <class Row>
   static void load(u32 (&x)[8], int rows, int across, Row row_at) {
-    const int each = rows * across / 32, lane = threadIdx.x % 32;
+    const int per_lane = rows * across / 32, lane = threadIdx.x % 32;
     std::memset(x, 0, sizeof x);
-    for (int e = 0; e < each; ++e) {
-      const int index = lane * each + e;
+    for (int e = 0; e < per_lane; ++e) {
+      const int index = lane * per_lane + e;
       u16 bits;
       std::memcpy(&bits, row_at(index / across) + 2 * (index % across), 2);
       x[e / 2] |= u32(bits) << 16 * (e % 2);
@@ -43,16 +44,16 @@ struct Wmma {
   template <class Address>
   static void load_b_n_rows(u32 (&x)[8], Address from, int pitch) { load(x, from, pitch, N, 16); }
 
-  static float element(const Operands* all, bool of_a, int index, int each) {
-    const u32* x = of_a ? all[index / each].a : all[index / each].b;
-    return Numeric<f16>::to_float(f16{u16(x[index % each / 2] >> 16 * (index % each % 2))});
+  static float element(const Operands* all, bool of_a, int index, int per_lane) {
+    const u32* x = of_a ? all[index / per_lane].a : all[index / per_lane].b;
+    return Numeric<f16>::to_float(f16{u16(x[index % per_lane / 2] >> 16 * (index % per_lane % 2))});
   }
   template <bool K_ROWS, class Add>
   static void multiply(const u32 (&a)[8], const u32 (&b)[8], Add add) {
-    Operands mine;
-    std::memcpy(mine.a, a, sizeof a);
-    std::memcpy(mine.b, b, sizeof b);
-    emulation::with_warp(mine, [&](const Operands* all, int lane) {
+    Operands own;
+    std::memcpy(own.a, a, sizeof a);
+    std::memcpy(own.b, b, sizeof b);
+    emulation::with_warp(own, [&](const Operands* all, int lane) {
       for (int i = 0; i < 8; ++i) {
         const int g = lane / 4, t = lane % 4 * 2 + i % 2;
         const int row = M == 16 ? g + i / 2 % 2 * 8 : M == 32 ? g + i / 2 * 8 : t;
