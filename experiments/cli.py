@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import io
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -26,75 +27,66 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.bench import config as schema
-from experiments.bench.arguments import CONF, is_file_option, prepare
+from experiments.bench import sources
+from experiments.bench.arguments import CONF, prepare
+from experiments.bench.commands import Command, Job
+from experiments.bench.config import refuse_absurd
 from experiments.bench.errors import ExperimentError
 
-_HELP = """\
-usage: python -m experiments COMMAND [key=value ...]
+# The objectives: folders beside this file, each with its commands.
+OBJECTIVES = ("sddmm", "gemm", "host_overhead")
 
-  run [+matrix=M] [k=K] [sparsity=S] ...   measure every method on a matrix: verify, time, record
-  run +study=NAME                          a sweep: published_5000, published_10000, ...
-  run -m matrix=A,B k=256,512              a sweep of your own
-  report [output=DIR] [records=[FILE,...]] merge records into tables and plots
-  report compare=[A,B]                     two commits side by side, case by case
-  gemm [shape=MxNxK] [dtype=D] ...         every GEMM variant against cuBLAS at one shape
-  gemm +shapes=NAME                        a sweep: hgemm, sgemm, n_rows
-  ladder [output=DIR] [records=[FILE,...]] merge records of gemm into tables and a plot
-  launch [output=DIR]                      what a launch costs the host
-  docs                                     the pages' tables and pictures anew from the records
-  fragments [LAYOUT]                       which lane holds which element of a tensor-core fragment
+_TOOLS_HELP = (
+    "docs                                     the pages' tables and pictures anew from the records",
+    "fragments [LAYOUT]                       which lane holds which element of a tensor-core "
+    "fragment",
+)
 
-  M is a size (10000x10000), a file (.mtx, .mtx.gz, .smtx, .npz), or a YAML of conf/matrix:
-    {matrices}
-  run --help, run --cfg job and run --info defaults are Hydra's."""
+
+def commands() -> dict[str, Command]:
+    """The commands of every objective, by their word."""
+    modules = (importlib.import_module(f"experiments.{name}.commands") for name in OBJECTIVES)
+    return {command.name: command for module in modules for command in module.COMMANDS}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run a command; exits with 0, 1 (what was asked failed) or 2 (an unknown command)."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
-        matrices = ", ".join(sorted(path.stem for path in (CONF / "matrix").glob("*.yaml")))
-        print(_HELP.format(matrices=matrices))
+        print(_help())
         return
-    command, *arguments = argv
-    commands = {
-        "run": _run,
-        "report": _report,
-        "gemm": _gemm,
-        "ladder": _ladder,
-        "launch": _launch,
-        "docs": _docs,
-        "fragments": _fragments,
-    }
-    if command not in commands:
-        _stop(f"unknown command {command!r}; choose from: {', '.join(commands)}", code=2)
-    # torch tells once per process that its CSR tensors are in beta; every run would show it.
+    word, *arguments = argv
+    tools = {"docs": _docs, "fragments": _fragments}
+    of_objectives = commands()
+    if word not in (*of_objectives, *tools):
+        valid = ", ".join((*of_objectives, *tools))
+        _stop(f"unknown command {word!r}; choose from: {valid}", code=2)
+    # torch warns once per process that its CSR tensors are in beta; every run would show it.
     warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
     for stream in (sys.stdout, sys.stderr):  # names may hold letters that a terminal has not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    commands[command](arguments)
+    if word in tools:
+        tools[word](arguments)
+    else:
+        _run_with_hydra(of_objectives[word], arguments)
 
 
-def _run(arguments: list[str]) -> None:
-    _hydra("config", _run_job, arguments)
-
-
-def _report(arguments: list[str]) -> None:
-    _hydra("report", _report_job, arguments, lists=("records", "compare"))
-
-
-def _gemm(arguments: list[str]) -> None:
-    _hydra("gemm", _gemm_job, arguments)
-
-
-def _ladder(arguments: list[str]) -> None:
-    _hydra("ladder", _ladder_job, arguments, lists=("records",))
-
-
-def _launch(arguments: list[str]) -> None:
-    _hydra("launch", _launch_job, arguments)
+def _help() -> str:
+    lines = [line for command in commands().values() for line in command.help]
+    matrices = ", ".join(sorted(path.stem for path in (CONF / "matrix").glob("*.yaml")))
+    return "\n".join(
+        (
+            "usage: python -m experiments COMMAND [key=value ...]",
+            "",
+            *(f"  {line}" for line in (*lines, *_TOOLS_HELP)),
+            "",
+            "  M is a size (10000x10000), a file (.mtx, .mtx.gz, .smtx, .npz), or a YAML of "
+            "conf/matrix:",
+            f"    {matrices}",
+            "  run --help, run --cfg job and run --info defaults are Hydra's.",
+        )
+    )
 
 
 def _docs(arguments: list[str]) -> None:
@@ -120,30 +112,9 @@ def _fragments(arguments: list[str]) -> None:
             _stop(str(error))
 
 
-def _run_job(config: DictConfig) -> None:
-    from experiments.bench.run import run
-    from experiments.sddmm.case import device_of
-
-    chosen = HydraConfig.get()
-    with _one_line_errors():
-        settings = typed(config)
-        refuse_parallel_jobs(chosen.launcher._target_, device_of(settings))
-        name = chosen.runtime.choices["matrix"]
-        run(settings.matrix.path if is_file_option(name) else name, settings)
-
-
-def _gemm_job(config: DictConfig) -> None:
-    from experiments.gemm.run import run
-
-    with _one_line_errors():
-        settings = typed(config)
-        refuse_parallel_jobs(HydraConfig.get().launcher._target_, "cuda")
-        run(settings)
-
-
 @contextlib.contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """A job's error ends the program; in a sweep the other jobs go on and Hydra tells of it."""
+    """A job's error ends the program; in a sweep the other jobs go on and Hydra reports it."""
     try:
         yield
     except (ExperimentError, OmegaConfBaseException, OSError) as error:
@@ -152,103 +123,79 @@ def _one_line_errors() -> Iterator[None]:
         _stop(_one_line(error))
 
 
-def refuse_parallel_jobs(launcher: str, device: str) -> None:
-    """Jobs that share a GPU falsify each other's times."""
-    if device.startswith("cuda") and not launcher.endswith(".BasicLauncher"):
-        raise ExperimentError(
-            f"launcher {launcher} runs jobs at once, which falsifies times on a GPU; "
-            f"choose hydra/launcher=basic"
-        )
-
-
-def _report_job(config: DictConfig) -> None:
-    from experiments.bench.report import report
-
-    with _one_line_errors():
-        report(typed(config))
-
-
-def _ladder_job(config: DictConfig) -> None:
-    from experiments.gemm.report import report
-
-    with _one_line_errors():
-        report(typed(config))
-
-
-def _launch_job(config: DictConfig) -> None:
-    from experiments.host_overhead.run import run
-
-    with _one_line_errors():
-        run(typed(config))
-
-
 def typed(config: DictConfig) -> Any:
     """The config as its dataclass: unknown keys are refused, ranges checked."""
     _refuse_unknown_keys(config, "")
     try:
         settings = OmegaConf.to_object(config)
-        schema.refuse_absurd(settings)
+        refuse_absurd(settings)
     except ValueError as error:
         raise ExperimentError(str(error)) from None
-    if isinstance(settings, schema.Config) and not isinstance(settings.matrix, schema.Source):
+    if hasattr(settings, "matrix") and not isinstance(settings.matrix, sources.Source):
         raise ExperimentError(
             "matrix does not say how it is made; begin its YAML with `defaults: "
-            f"[/source@_here_: SOURCE, _self_]`, SOURCE one of {', '.join(schema.SOURCES)}"
+            f"[/source@_here_: SOURCE, _self_]`, SOURCE one of {', '.join(sources.SOURCES)}"
         )
     return settings
 
 
 def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
-    """Hydra adds `+key=value` to the composed config, known or not."""
+    """Hydra adds `+key=value` to the composed config, whether a dataclass has the key or not."""
     kind = OmegaConf.get_type(node)
-    known = [f.name for f in fields(kind)] if is_dataclass(kind) else []
+    valid = [f.name for f in fields(kind)] if is_dataclass(kind) else []
     for key in node:
-        if known and key not in known:
-            raise ExperimentError(_unknown_key(str(key), known, prefix))
+        if valid and key not in valid:
+            raise ExperimentError(_unknown_key(str(key), valid, prefix))
         if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
             _refuse_unknown_keys(node[key], f"{prefix}{key}.")
 
 
-def _unknown_key(key: str, known: list[str], prefix: str = "") -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose from: {', '.join(known)}"
+def _unknown_key(key: str, valid: list[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(key, valid, n=1)
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose from: {', '.join(valid)}"
     return f"unknown config key {prefix + key!r}; {hint}"
 
 
-def _hydra(
-    config_name: str,
-    job: Callable[[DictConfig], None],
-    arguments: list[str],
-    lists: tuple[str, ...] = (),
-) -> None:
-    """hydra.main, with its errors told in one line (HYDRA_FULL_ERROR=1 shows everything).
+def register() -> None:
+    """Tell Hydra the types of all configurations; call before composing."""
+    sources.register()
+    for command in commands().values():
+        command.register()
 
-    lists: the keys whose value is a list of names.
-    """
-    schema.register()
+
+def _run_with_hydra(command: Command, arguments: list[str]) -> None:
+    """hydra.main, with its errors in one line (HYDRA_FULL_ERROR=1 shows everything)."""
+    register()
     try:
-        arguments = prepare(arguments, lists)
+        arguments = prepare(arguments, command.lists)
     except ExperimentError as error:
         _stop(str(error))
-    known = [f.name for f in fields(schema.CONFIGS[config_name])]
+
+    def work(config: DictConfig) -> None:
+        hydra_config = HydraConfig.get()
+        choices = dict(hydra_config.runtime.choices)
+        with _one_line_errors():
+            command(typed(config), Job(hydra_config.launcher._target_, choices))
+
+    keys = [f.name for f in fields(command.schema)]
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions come here
     sys.argv = ["experiments", *arguments]
-    decorate = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
+    decorate = hydra.main(version_base="1.3", config_path=str(CONF), config_name=command.config)
     try:
-        decorate(job)()
+        decorate(work)()
     except (CompactHydraException, OmegaConfBaseException, OSError) as error:
         if full:
             raise
-        _stop(_one_line(error, known))
+        _stop(_one_line(error, keys))
     except KeyboardInterrupt:
         _stop("interrupted", code=130)
 
 
-def _one_line(error: Exception, known: Sequence[str] = ()) -> str:
-    """Hydra's messages run over several lines; their sense, and what is valid, in one.
+def _one_line(error: Exception, keys: Sequence[str] = ()) -> str:
+    """Hydra's messages run over several lines; this is their sense, and what is valid, in one.
 
-    known: the keys of the config.
+    keys: the keys of the config.
     """
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
@@ -259,13 +206,14 @@ def _one_line(error: Exception, known: Sequence[str] = ()) -> str:
         return ": ".join(str(part) for part in (error.filename, error.strerror or text) if part)
     absent = re.search(r"Could not override '([^']+)'", text)
     if absent:
-        return _unknown_key(absent.group(1), list(known))
+        return _unknown_key(absent.group(1), list(keys))
     if error.__cause__ is not None and text.startswith("Error merging override "):
         override = text.removeprefix("Error merging override ")
         return f"{override}: {str(error.__cause__).splitlines()[0]}"
     lines = [line.strip() for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
-    return "; ".join(told)
+    return "; ".join(
+        line for line in lines if line and not line.startswith(("full_key", "object_type"))
+    )
 
 
 def _stop(message: str, code: int = 1) -> None:

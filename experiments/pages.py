@@ -17,11 +17,13 @@ from pathlib import Path
 
 from experiments import call_picture, kernel_picture
 from experiments.bench import report, table
-from experiments.bench.config import LadderConfig, ReportConfig
+from experiments.bench.config import ReportConfig
 from experiments.bench.digest import ROOT
 from experiments.bench.errors import ExperimentError
-from experiments.gemm import report as gemm_report
+from experiments.bench.objective import AnyObjective
+from experiments.gemm.objective import GEMM
 from experiments.sddmm import peer_plot
+from experiments.sddmm.objective import SDDMM
 
 PAGES = (
     "README.md",
@@ -31,8 +33,12 @@ PAGES = (
     "docs/results/README.md",
     "docs/sddmm.md",
 )
-RESULTS = ("docs/results/cpu", "docs/results/h200/peers", "docs/results/h200/published")
-LADDER = "docs/results/h200/gemm"
+RESULTS: dict[str, AnyObjective] = {
+    "docs/results/cpu": SDDMM,
+    "docs/results/h200/peers": SDDMM,
+    "docs/results/h200/published": SDDMM,
+    "docs/results/h200/gemm": GEMM,
+}
 PLOT = "docs/results/h200/peers/speedup.svg"
 KERNEL_PICTURE = "docs/kernels.svg"
 CALL_PICTURE = "docs/call.svg"
@@ -60,17 +66,15 @@ def write_all() -> None:
 
 def write_reports(root: Path) -> None:
     """Write under `root` the tables and CSV files of every folder of committed records."""
-    for folder in RESULTS:
+    for folder, objective in RESULTS.items():
         records = [str(ROOT / folder / "records.jsonl")]
-        output = str(root / folder)
-        report.report(ReportConfig(records=records, output=output, plots=False))
-    records, output = [str(ROOT / LADDER / "records.jsonl")], str(root / LADDER)
-    gemm_report.report(LadderConfig(records=records, output=output, plots=False))
+        config = ReportConfig(records=records, output=str(root / folder), plots=False)
+        report.report(objective, config)
 
 
 def plot() -> str:
     """The README's plot as SVG."""
-    return peer_plot.draw(report.merge([str((ROOT / PLOT).with_name("records.jsonl"))]))
+    return peer_plot.draw(report.merge(SDDMM, [str((ROOT / PLOT).with_name("records.jsonl"))]))
 
 
 def pictures() -> dict[str, str]:

@@ -30,6 +30,7 @@ LAZY = {
     "sddmm/backends/cpu/kernel.py": "numba",
     "experiments/bench/plots.py": "matplotlib",
     "experiments/gemm/plots.py": "matplotlib",
+    "experiments/sddmm/plots.py": "matplotlib",
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import datasets
-from experiments.bench import config as schema
+from experiments.bench import sources
 from experiments.bench.errors import ExperimentError
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -38,7 +38,7 @@ def prepare(arguments: Iterable[str], lists: tuple[str, ...] = ()) -> list[str]:
     rest = [argument for argument in arguments if argument not in multirun]
     for size in _sizes(rest):
         rows, cols = (int(part) for part in size.split("x"))
-        schema.register_matrix(size, "uniform", rows=rows, cols=cols)
+        sources.register_matrix(size, "uniform", rows=rows, cols=cols)
     return multirun[:1] + [_in_grammar(argument, lists) for argument in rest]
 
 
@@ -93,7 +93,7 @@ def _matrices(value: str) -> str:
         option = name
         if name.lower().endswith(datasets.SUFFIXES):
             option = f"file_{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
-            schema.register_matrix(option, "file", path=_literal(name))
+            sources.register_matrix(option, "file", path=_literal(name))
         options.append(option)
     return ",".join(options)
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from experiments.bench import table
 from experiments.bench.digest import ROOT
 from experiments.bench.errors import ExperimentError
 from experiments.bench.record import Record
 
+if TYPE_CHECKING:
+    from experiments.bench.objective import AnyObjective
+
 Row = tuple[object, ...]
 
 
-def as_markdown(records: Sequence[Record], commits: Sequence[str]) -> str:
+def as_markdown(objective: AnyObjective, records: Sequence[Record], commits: Sequence[str]) -> str:
     """A row per case and method: the median at each of two commits, and the second over the first.
 
     A cell is empty where a commit has no time. "+" marks a time of code with uncommitted changes;
@@ -25,7 +29,7 @@ def as_markdown(records: Sequence[Record], commits: Sequence[str]) -> str:
     labels = [f"{commit[:12]} ms" for commit in commits]
     if labels[0] == labels[1]:
         raise ExperimentError(f"compare takes two different commits, got {commits[0]} twice")
-    names = table.shown_names(records)
+    cases = table.short_labels(objective, records)
     lines = []
     for row in dict.fromkeys([*sides[0], *sides[1]]):
         pair = [side.get(row) for side in sides]
@@ -35,20 +39,17 @@ def as_markdown(records: Sequence[Record], commits: Sequence[str]) -> str:
         lines.append(
             {
                 "device": r.place_name,
-                "matrix": names[r.case],
-                "nnz": f"{r.nnz:,}",
-                "K": str(r.k),
-                "dtype": r.dtype,
-                "method": r.method,
+                **cases[r.case],
+                "method": r.name,
                 **{label: _cell(record) for label, record in zip(labels, pair, strict=True)},
                 "ratio": ratio,
             }
         )
-    told = f"Median times; ratio: {commits[1][:12]} over {commits[0][:12]}, below 1 is faster."
+    note = f"Median times; ratio: {commits[1][:12]} over {commits[0][:12]}, below 1 is faster."
     dirty = any(r.environment.get("dirty") for side in sides for r in side.values())
     if dirty:
-        told += " + : measured with uncommitted changes."
-    return f"{told}\n\n{table.as_text(lines)}\n"
+        note += " + : measured with uncommitted changes."
+    return f"{note}\n\n{table.as_text(lines)}\n"
 
 
 def _newest(records: Sequence[Record], commit: str) -> dict[Row, Record]:
@@ -56,20 +57,20 @@ def _newest(records: Sequence[Record], commit: str) -> dict[Row, Record]:
     own = _of_commit(records, commit)
     # What comes later replaces what came before: committed code comes last.
     own.sort(key=lambda r: not r.environment.get("dirty"))
-    return {(*r.case, r.method): r for r in own}
+    return {(*r.case, r.name): r for r in own}
 
 
 def _of_commit(records: Sequence[Record], commit: str) -> list[Record]:
     """The records of a commit, named by the beginning of its hash or as git names it."""
     for name in filter(None, (commit, _resolved(commit))):
         own = [r for r in records if _hash(r).startswith(name)]
-        found = sorted({_hash(r) for r in own})
-        if len(found) > 1:
-            raise ExperimentError(f"commit {commit!r} is ambiguous: {', '.join(found)}")
+        hashes = sorted({_hash(r) for r in own})
+        if len(hashes) > 1:
+            raise ExperimentError(f"commit {commit!r} is ambiguous: {', '.join(hashes)}")
         if own:
             return own
-    known = dict.fromkeys(_hash(r)[:12] or "unknown" for r in records)
-    raise ExperimentError(f"no records of commit {commit!r}; there are some of {', '.join(known)}")
+    measured = ", ".join(dict.fromkeys(_hash(r)[:12] or "unknown" for r in records))
+    raise ExperimentError(f"no records of commit {commit!r}; there are some of {measured}")
 
 
 def _hash(r: Record) -> str:

@@ -11,101 +11,115 @@ import ast
 import functools
 import hashlib
 import importlib.metadata
+import inspect
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("sddmm", "gemm_core", "datasets", "experiments")
+BENCH = Path(__file__).parent
 
-# What verifies and times: it belongs to every method and brings none of its own imports.
-MEASURING = tuple(
-    ROOT / path
-    for path in (
-        "experiments/sddmm/case.py",
-        "experiments/bench/measure.py",
-        "experiments/bench/timing.py",
-        "experiments/sddmm/verify.py",
-        "sddmm/testing/outputs.py",
-    )
-)
-# What a method may import of the laboratory without standing on it.
-_BESIDE = tuple(
-    ROOT / "experiments" / name
-    for name in (
-        "bench/config.py",
-        "bench/environment.py",
-        "bench/errors.py",
-        "sddmm/methods/__init__.py",
-    )
-)
+# What times and verifies, whatever the objective: it belongs to every measurement.
+MEASURING = tuple(BENCH / name for name in ("measuring.py", "timing.py", "verify.py"))
+
+
+def file_of(thing: Any) -> Path:
+    """The file in which a module, a class or a function is written."""
+    return Path(inspect.getfile(inspect.unwrap(thing)))
+
 
 _LIBRARIES = ("torch", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x", "cuda-core")
 _CUDA = (".cu", ".cuh")
-_CUDA_BACKEND = ROOT / "sddmm" / "backends" / "cuda"
-_INCLUDE_FOLDERS = (ROOT / "gemm_core" / "include", _CUDA_BACKEND / "include")
+_FOLDERS = {
+    name: tuple(
+        path
+        for package in PACKAGES
+        for path in (ROOT / package).rglob(name)
+        if "emulation"
+        not in path.relative_to(ROOT).parts  # what stands in for a GPU measures nothing
+    )
+    for name in ("include", "kernels")
+}
 _INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\')|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 
-@functools.cache
-def measured_code(*sources: Path, measuring: tuple[Path, ...] = MEASURING) -> str:
-    """Digest of what is measured, of all that it stands on, and of what measures it."""
-    return _digest([*reached(sources), *measuring])
+@dataclass(frozen=True)
+class Code:
+    """The code that a measurement stands on.
+
+    sources: the files of the method, from which imports are followed. measuring: the files that
+    measure it; they count by themselves, and what they import does not. unmeasured: files that the
+    method imports although its times do not depend on them.
+    """
+
+    sources: tuple[Path, ...]
+    measuring: tuple[Path, ...] = MEASURING
+    unmeasured: tuple[Path, ...] = ()
+
+    def files(self) -> frozenset[Path]:
+        """The sources and all that they stand on; neither the bench nor what measures."""
+        return _reached(self)
+
+    def digest(self) -> str:
+        return _digest_of(self)
+
+    def libraries(self) -> dict[str, str]:
+        """The versions of torch and of the libraries that the files import."""
+        names = {"torch", *(name for path in self.files() for name in _imported(path))}
+        versions = {}
+        for library in _LIBRARIES:
+            if library.partition("-")[0] in names:
+                try:
+                    versions[library] = importlib.metadata.version(library)
+                except importlib.metadata.PackageNotFoundError:
+                    continue
+        return versions
 
 
 @functools.cache
-def code_of(*sources: Path) -> str:
-    """Digest of the code of these files and of all that they stand on."""
-    return _digest(reached(sources))
-
-
-@functools.cache
-def libraries_of(*sources: Path) -> dict[str, str]:
-    """The versions of torch and of the libraries that these files and what they reach import."""
-    names = {"torch", *(name for path in reached(sources) for name in _imported(path))}
-    found = {}
-    for library in _LIBRARIES:
-        if library.partition("-")[0] in names:
-            try:
-                found[library] = importlib.metadata.version(library)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-    return found
-
-
-def reached(sources: Iterable[Path]) -> frozenset[Path]:
-    """The files that these stand on, themselves among them."""
-    found: set[Path] = set()
-    waiting = list(sources)
+def _reached(code: Code) -> frozenset[Path]:
+    aside = {*code.measuring, *code.unmeasured}
+    files: set[Path] = set()
+    waiting = list(code.sources)
     while waiting:
         path = waiting.pop()
-        if path not in found and path not in MEASURING and path not in _BESIDE:
-            found.add(path)
+        if path not in files and path not in aside and BENCH not in path.parents:
+            files.add(path)
             waiting += _next(path)
-    return frozenset(found)
+    return frozenset(files)
+
+
+@functools.cache
+def _digest_of(code: Code) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted({*code.files(), *code.measuring}):
+        digest.update(f"{path.relative_to(ROOT)}\n{_code(path)}\n".encode())
+    return digest.hexdigest()
 
 
 @functools.cache
 def _next(path: Path) -> tuple[Path, ...]:
     """The files of this repository that one file names."""
     if path.suffix in _CUDA:
-        folders = (path.parent, *_INCLUDE_FOLDERS)
+        folders = (path.parent, *_FOLDERS["include"])
         names = _INCLUDED.findall(_text(path))
         return tuple(f / name for name in names for f in folders if (f / name).is_file())
-    found = [path.with_suffix(".cu")]
+    files = [path.with_suffix(".cu")]
     for name in _imported(path):
-        found += _files(name)
+        files += _files(name)
     for node in ast.walk(ast.parse(_text(path))):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         if node.value.isidentifier():  # which may name the folder of a kernel
-            found.append(_CUDA_BACKEND / "kernels" / node.value / "kernel.cu")
+            files += (folder / node.value / "kernel.cu" for folder in _FOLDERS["kernels"])
         if node.value.endswith(_CUDA):
             name = Path(node.value).name
-            found += [p for p in path.parent.rglob("*") if p.name == name]
-            found += (ROOT / "gemm_core" / "ladder" / "kernels").glob(name)
-    return tuple(p for p in found if p.is_file())
+            files += [p for p in path.parent.rglob("*") if p.name == name]
+            files += (folder / name for folder in _FOLDERS["kernels"])
+    return tuple(p for p in files if p.is_file())
 
 
 @functools.cache
@@ -136,16 +150,7 @@ def _files(name: str) -> list[Path]:
     if _module(name).is_file():
         return [_module(name)]
     package = ROOT / name.replace(".", "/")
-    if package / "__init__.py" in _BESIDE:
-        return []
     return [p for p in package.rglob("*") if p.suffix in (".py", *_CUDA)]
-
-
-def _digest(paths: Iterable[Path]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(set(paths)):
-        digest.update(f"{path.relative_to(ROOT)}\n{_code(path)}\n".encode())
-    return digest.hexdigest()
 
 
 @functools.cache
@@ -164,7 +169,7 @@ def python_code(text: str) -> str:
 
 
 def cuda_code(text: str) -> str:
-    code = _COMMENT.sub(lambda found: found.group(1) or " ", text)
+    code = _COMMENT.sub(lambda match: match.group(1) or " ", text)
     lines = (" ".join(line.split()) for line in code.splitlines())
     return "\n".join(line for line in lines if line)
 

@@ -14,27 +14,18 @@ STATUSES = ("ok", "skipped", "wrong", "failed", "out_of_memory", "timeout", "cac
 BAD = ("wrong", "failed", "out_of_memory", "timeout")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Record:
-    """What is known of one method on one case. Times in ms; samples_ms is empty unless ok.
+    """What is known of one method on one case; an objective adds the fields that name the two.
 
-    key: what was measured, by which code, where; equal keys mean the same measurement. session:
-    rows of one session were measured interleaved. prepare_ms: the median of several preparations.
-    first_call_ms: wall times of whole calls on indices never seen; empty in records made before it
-    was measured. error: largest error relative to |a_i| |b_j|. date: when the session began, UTC.
+    Times are in ms; samples_ms is empty unless status is ok. key: what was measured, by which code,
+    where; equal keys mean the same measurement. session: rows of one session were measured
+    interleaved. prepare_ms: the median of several preparations. first_call_ms: wall times of whole
+    calls on data never seen; empty where it was not measured. date: when the session began, UTC.
     """
 
     key: str
     session: str
-    matrix: str
-    definition: dict[str, Any]
-    m: int
-    n: int
-    nnz: int
-    k: int
-    dtype: str
-    seed: int
-    method: str
     status: str
     reason: str = ""
     prepare_ms: float | None = None
@@ -47,10 +38,14 @@ class Record:
     date: str = ""
 
     @property
-    def sparsity(self) -> float:
-        """The fraction of entries that are not stored; 1 for a matrix without entries."""
-        entries = self.m * self.n
-        return 1 - self.nnz / entries if entries else 1.0
+    def name(self) -> str:
+        """The name of the method."""
+        raise NotImplementedError
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        """What rows must have in common to be compared; begins with the place."""
+        raise NotImplementedError
 
     @property
     def place(self) -> tuple[str, int | None]:
@@ -63,16 +58,6 @@ class Record:
         return device if threads is None else f"{device}, {threads} threads"
 
     @property
-    def case(self) -> tuple[object, ...]:
-        """What rows must have in common to be compared."""
-        # A file is known by its content; its path may change.
-        defined = {name: value for name, value in self.definition.items() if name != "path"}
-        content = json.dumps(defined, sort_keys=True, default=str)
-        name = self.matrix if not defined.get("digest") else ""
-        sizes = (self.m, self.n, self.nnz, self.k)
-        return (*self.place, name, content, *sizes, self.dtype, self.seed)
-
-    @property
     def median_ms(self) -> float | None:
         return self.percentile_ms(50)
 
@@ -82,11 +67,6 @@ class Record:
     @property
     def median_first_call_ms(self) -> float | None:
         return float(np.median(self.first_call_ms)) if self.first_call_ms else None
-
-    @property
-    def gflops(self) -> float | None:
-        """Useful GFLOP/s, 2 nnz k over the median time."""
-        return 2e-6 * self.nnz * self.k / self.median_ms if self.median_ms else None
 
 
 def key_of(parts: dict[str, Any]) -> str:

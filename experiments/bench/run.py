@@ -1,85 +1,107 @@
-"""One run: find what is known, load and measure the rest, record, show."""
+"""One run of an objective: reuse the records that are there, measure the rest, record, show."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from experiments.bench import table
-from experiments.bench.config import Config
-from experiments.bench.digest import code_of, libraries_of, measured_code
 from experiments.bench.environment import device_name
-from experiments.bench.measure import measure
+from experiments.bench.measuring import Session
+from experiments.bench.methods import Method, introduction
+from experiments.bench.objective import AnyObjective, RunConfig
 from experiments.bench.progress import progress
 from experiments.bench.record import Record, key_of
 from experiments.bench.store import Keeper, Store
-from experiments.sddmm import methods
-from experiments.sddmm.case import definition, device_of, make_case, source_of
-from experiments.sddmm.methods import Method
 
 
-def run(name: str, config: Config) -> list[Record]:
-    """Measure the methods on matrix `name`, print the table, return its records.
+def run(objective: AnyObjective, label: str, config: RunConfig) -> list[Any]:
+    """Measure the methods on the case that `label` names, print the table, return its records.
 
     A row that the store holds is shown from there; the others are measured, interleaved with each
-    other, and the table says which rows are of different runs. Raises RecordsLost or RowsFailed,
-    when the table has been printed, if a record was not kept or a row is wrong or failed.
+    other and with the objective's companions, and the table says which rows are of different runs.
+    Raises RecordsLost or RowsFailed, when the table has been printed, if a record was not kept or a
+    row is wrong or failed.
     """
-    chosen = methods.select(list(config.methods))
-    store = Store(config.records, Record)
-    defined = definition(source_of(config))
-    keys = {method: _key(config, defined, method, chosen[method]) for method in chosen}
-    known = {} if config.force else store.load()
-    found = {method: known[key] for method, key in keys.items() if key in known}
-    missing = {method: chosen[method] for method in chosen if method not in found}
+    device = objective.device(config)
+    methods = objective.methods(config)
+    store: Store[Any] = Store(config.records, objective.record_type)
+    identity = objective.identity(config)
+    keys = _keys(objective, identity, config, methods, device)
+    cached = [] if config.force else held(store.records(), keys, objective.companions)
+    present = {record.name for record in cached}
+    missing = {name: m for name, m in methods.items() if name not in present}
     keep = Keeper(store)
-    measured: list[Record] = []
+    records = [objective.renamed(record, label) for record in cached]
     if missing:
         store.refuse_unwritable()
+        chosen = {n: m for n, m in methods.items() if n in missing or n in objective.companions}
         with progress() as say:
-            say(f"{name}: loading")
-            case = make_case(name, config, defined)
-            measured = measure(case, config, missing, keys, say, keep)
-    fresh = {record.method: record for record in measured}
-    # The same matrix may have been measured under another name.
-    records = [fresh.get(m) or replace(found[m], matrix=name) for m in chosen]
-    _show(records, device_name(device_of(config)), [record.key for record in found.values()])
-    keep.finish({record.method: record.status for record in records})
+            say(f"{label}: loading")
+            case = objective.make_case(label, config, identity)
+            session = Session(
+                objective, case, device, config.timing, keep, lambda text: say(f"{label}: {text}")
+            )
+            records += session.measure(chosen, keys)
+    records.sort(key=lambda r: (*_session(objective, r), list(methods).index(r.name)))
+    _show(objective, records, config, [record.key for record in cached])
+    keep.finish({record.name: record.status for record in records})
     return records
 
 
-def _show(records: Sequence[Record], device: str, cached: Sequence[str]) -> None:
-    print(f"on {device}")
-    if sentence := methods.introduction(record.method for record in records):
+def held(
+    records: Sequence[Record], keys: Mapping[str, str], companions: frozenset[str]
+) -> list[Record]:
+    """The newest record of each of these keys, and the companions' of the same sessions."""
+    own = [record for record in records if record.key in keys.values()]
+    newest = {record.key: record for record in own if record.name not in companions}
+    sessions = {record.session for record in newest.values()}
+    beside = {(r.session, r.key): r for r in own if r.name in companions and r.session in sessions}
+    return [*beside.values(), *newest.values()]
+
+
+def _session(objective: AnyObjective, record: Record) -> tuple[str, ...]:
+    """What orders rows before their method does: a session keeps its companions beside it."""
+    return (record.date, record.session) if objective.companions else ()
+
+
+def _show(
+    objective: AnyObjective, records: Sequence[Record], config: RunConfig, cached: Sequence[str]
+) -> None:
+    print(objective.heading(config))
+    if sentence := introduction((r.name for r in records), objective.reimplemented):
         print(sentence)
-    print(table.as_text(table.rows(records, cached)))
-    for note in table.notes(records):
+    print(table.as_text(objective.rows(records, cached)))
+    for note in objective.notes(records):
         print(f"  {note}")
     print(flush=True)
 
 
-def _key(config: Config, defined: dict[str, Any], name: str, method: Method) -> str:
-    """The digest of what is measured: the case, the method's code, the device."""
-    device = device_of(config)
-    files = [Path(path)] if (path := getattr(method, "__file__", None)) else []
-    return key_of(
-        {
-            # A file is known by its content, wherever it lies.
-            "definition": {what: value for what, value in defined.items() if what != "path"},
-            "loader": code_of(Path(inspect.getfile(source_of(config).loader()))),
-            "k": config.k,
-            "dtype": config.dtype,
-            "seed": config.seed,
-            "timing": vars(config.timing),
-            "method": name,
-            "code": measured_code(*files),
-            "libraries": libraries_of(*files),
-            "device": device_name(device),
-            "threads": None if device.startswith("cuda") else torch.get_num_threads(),
-        }
-    )
+def _keys(
+    objective: AnyObjective,
+    identity: Mapping[str, Any],
+    config: RunConfig,
+    methods: Mapping[str, Method],
+    device: str,
+) -> dict[str, str]:
+    """The digest of what is measured, by method: the case, the method's code, the device."""
+    common = {
+        **identity,
+        "timing": vars(config.timing),
+        "device": device_name(device),
+        "threads": None if device.startswith("cuda") else torch.get_num_threads(),
+    }
+    return {
+        name: key_of(
+            {
+                **common,
+                **objective.method_identity(method),
+                "method": name,
+                "code": objective.code(method).digest(),
+                "libraries": objective.code(method).libraries(),
+            }
+        )
+        for name, method in methods.items()
+    }

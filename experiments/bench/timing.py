@@ -1,4 +1,4 @@
-"""Timing several methods on the same data, interleaved, so that drifts meet them alike."""
+"""Times several methods on the same data, interleaved, so that drifts affect them alike."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import NamedTuple
 import torch
 
 from experiments.bench.config import Timing
-from experiments.sddmm.methods import Run
+from experiments.bench.methods import Run
 
 # Counted samples of a method in a row, and the time of uncounted ones before them.
 _TURN = 5
-_SETTLE_MS = 60.0
+WARM_UP_MS = 60.0
 
 # A GPU that was quiet keeps a higher clock for up to a tenth of a second, and then follows power
 # and heat: there, uncounted calls go on for longer, and until two spans of them, one after the
 # other, took the same but for this part, or for so long.
-_GPU_SETTLE_MS, _SPAN_MS, _STEADY, _MOST_SETTLE_MS = 150.0, 30.0, 0.005, 500.0
+GPU_WARM_UP_MS, _SPAN_MS, _STEADY, _MOST_WARM_UP_MS = 150.0, 30.0, 0.005, 500.0
 
 # On a GPU a sample is the mean of back-to-back calls that take about this long together.
 _BATCH_MS = 1.0
@@ -57,7 +57,7 @@ def elapsed_ms(work: Callable[[], object], device: str) -> float:
 def interleaved_ms(
     runs: dict[str, Run], first_ms: dict[str, float], timing: Timing, device: str
 ) -> dict[str, list[float]]:
-    """Samples of each run in ms: round after round, a few of every method that wants more.
+    """Samples of each run in ms: round after round, a few of every unfinished method.
 
     first_ms: what each run took when it was verified. A method is done at max_samples, or after
     `seconds` of its own time and min_samples; one that takes ten times `seconds` for a single call
@@ -66,23 +66,23 @@ def interleaved_ms(
     tens of milliseconds. A GPU meanwhile takes the clock that this method's power allows.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    samplers: dict[str, _Sampler] = {}
+    samplers: dict[str, Sampler] = {}
     budget_ms = timing.seconds * 1e3
 
-    def wants_more(name: str) -> bool:
-        taken = samples[name]
+    def is_unfinished(name: str) -> bool:
+        own = samples[name]
         slow = first_ms[name] > 10 * max(budget_ms, 1e3)
-        if len(taken) < (1 if slow else timing.min_samples):
+        if len(own) < (1 if slow else timing.min_samples):
             return True
-        return len(taken) < timing.max_samples and sum(taken) < budget_ms
+        return len(own) < timing.max_samples and sum(own) < budget_ms
 
-    while hungry := [name for name in runs if wants_more(name)]:
-        for name in hungry:
+    while unfinished := [name for name in runs if is_unfinished(name)]:
+        for name in unfinished:
             if name not in samplers:
-                samplers[name] = _Sampler(runs[name], device, first_ms[name])
-            samplers[name].settle()
+                samplers[name] = Sampler(runs[name], device, first_ms[name])
+            samplers[name].warm_up()
             for _ in range(_TURN):
-                if wants_more(name):
+                if is_unfinished(name):
                     samples[name].append(samplers[name].sample_ms())
     return samples
 
@@ -120,13 +120,13 @@ def _in_turns_ms(
     """
     samples: dict[str, list[float]] = {name: [] for name in setups}
     errors: dict[str, Exception] = {}
-    kept: list[object] = []
+    result: list[object] = []
 
     def one_ms(name: str) -> float:
-        kept.clear()
+        result.clear()
         with deadline(timeout_s):
             work = setups[name]()
-            return elapsed_ms(lambda: kept.append(work()), device)
+            return elapsed_ms(lambda: result.append(work()), device)
 
     def turn_ms(name: str) -> list[float]:
         turn: list[float] = []
@@ -134,12 +134,12 @@ def _in_turns_ms(
             turn.append(one_ms(name))
         return turn[1:] or turn
 
-    def wants_more(name: str) -> bool:
-        taken = samples[name]
-        return name not in errors and len(taken) < quota.most and sum(taken) < quota.enough_ms
+    def is_unfinished(name: str) -> bool:
+        own = samples[name]
+        return name not in errors and len(own) < quota.most and sum(own) < quota.enough_ms
 
-    while hungry := [name for name in setups if wants_more(name)]:
-        for name in hungry:
+    while unfinished := [name for name in setups if is_unfinished(name)]:
+        for name in unfinished:
             try:
                 samples[name] += turn_ms(name)
             except Exception as error:
@@ -147,7 +147,7 @@ def _in_turns_ms(
     return samples, errors
 
 
-class _Sampler:
+class Sampler:
     """Times one method. On a CPU a sample is the wall time of a call.
 
     On a GPU it is the device's time of back-to-back calls, by events, as one CUDA graph, so that
@@ -168,12 +168,12 @@ class _Sampler:
         for _ in range(self.calls):
             self.run()
 
-    def settle(self) -> None:
+    def warm_up(self) -> None:
         """Uncounted calls until times are steady; none for a method too slow to matter."""
-        if self.first_ms > 20 * _SETTLE_MS:
+        if self.first_ms > 20 * WARM_UP_MS:
             return
         on_gpu = self.device.startswith("cuda")
-        least, most = (_GPU_SETTLE_MS, _MOST_SETTLE_MS) if on_gpu else (_SETTLE_MS, _SETTLE_MS)
+        least, most = (GPU_WARM_UP_MS, _MOST_WARM_UP_MS) if on_gpu else (WARM_UP_MS, WARM_UP_MS)
         spent, pace, steady = 0.0, math.inf, False
         while spent < least or (not steady and spent < most):
             before, pace = pace, self._pace_ms()
@@ -181,7 +181,7 @@ class _Sampler:
             steady = abs(pace - before) <= _STEADY * pace
 
     def _pace_ms(self) -> float:
-        """Of the calls of a sample together, the mean of some that take _SPAN_MS."""
+        """Time of all calls of one sample together: the mean over samples that take _SPAN_MS."""
         samples: list[float] = []
         while sum(samples) < _SPAN_MS:
             samples.append(self.sample_ms() * self.calls)

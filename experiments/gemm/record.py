@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
+from experiments.bench.record import Record
 
 
-@dataclass
-class GemmRecord:
-    """Times in ms, of which samples_ms holds none unless status is ok.
+@dataclass(kw_only=True)
+class GemmRecord(Record):
+    """A record of GEMM: the shape, the arithmetic, the variant and what it was compiled to.
 
-    key: what was measured, by which code, where. session: rows of one session were measured
-    interleaved. date: when the session began, UTC. error: relative Frobenius norm against float64,
-    on random normal operands.
+    baseline: the variant of cuBLAS that computes the same. error: relative Frobenius norm against
+    float64, on random normal operands.
     """
 
-    key: str
-    session: str
     m: int
     n: int
     k: int
@@ -27,15 +23,21 @@ class GemmRecord:
     b_rows: str
     variant: str
     baseline: str
-    status: str
-    reason: str = ""
-    samples_ms: list[float] = field(default_factory=list)
-    error: float | None = None
     registers: int | None = None
     shared_bytes: int | None = None
     spill_bytes: int | None = None
-    environment: dict[str, Any] = field(default_factory=dict)
-    date: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.variant
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        return (*self.place, *self.arithmetic, self.shape)
+
+    @property
+    def arithmetic(self) -> tuple[str, str, str]:
+        return (self.dtype, self.accumulate, self.b_rows)
 
     @property
     def shape(self) -> str:
@@ -44,10 +46,6 @@ class GemmRecord:
     @property
     def is_cublas(self) -> bool:
         return self.variant.startswith("cublas")
-
-    @property
-    def median_ms(self) -> float | None:
-        return float(np.median(self.samples_ms)) if self.samples_ms else None
 
     @property
     def tflops(self) -> float | None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from experiments.bench import table
-from experiments.bench.config import LadderConfig
-from experiments.bench.report import can_draw, provenance, write
-from experiments.bench.store import load_all
+from experiments.bench.report import provenance
 from experiments.gemm import published
 from experiments.gemm.record import GemmRecord
 
@@ -18,39 +15,10 @@ _PUBLISHED = (
 )
 
 
-def report(config: LadderConfig) -> None:
-    """Write report.md, summary.md, report.csv and the plot to config.output; print the summary."""
-    records = merge(config.records)
-    output = Path(config.output)
-    output.mkdir(parents=True, exist_ok=True)
-    summary = "\n\n".join(as_summary(section) for section in sections(records)) + "\n"
-    print(summary)
-    written = [
-        write(output / "summary.md", summary),
-        write(output / "report.md", as_markdown(records)),
-        write(output / "report.csv", as_csv(records)),
-    ]
-    if config.plots and can_draw():
-        from experiments.gemm import plots
-
-        written += plots.draw(sections(records), output)
-    print("written:", ", ".join(str(path) for path in written))
-
-
-def merge(paths: Iterable[str]) -> list[GemmRecord]:
-    """The newest record of every variant and shape, and cuBLAS's of the same sessions."""
-    newest: dict[tuple[object, ...], GemmRecord] = {}
-    for record in load_all(paths, GemmRecord, "gemm"):
-        own_session = record.session if record.is_cublas else ""
-        newest[(*_section(record), record.shape, record.variant, own_session)] = record
-    sessions = {record.session for record in newest.values() if not record.is_cublas}
-    return [record for record in newest.values() if record.session in sessions]
-
-
 def sections(records: Sequence[GemmRecord]) -> list[list[GemmRecord]]:
     """Records of one device and arithmetic each."""
-    found = dict.fromkeys(_section(r) for r in records)
-    return [[r for r in records if _section(r) == section] for section in found]
+    keys = dict.fromkeys((*r.place, *r.arithmetic) for r in records)
+    return [[r for r in records if (*r.place, *r.arithmetic) == key] for key in keys]
 
 
 def title(records: Sequence[GemmRecord]) -> str:
@@ -95,12 +63,17 @@ def rows(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
     return lines
 
 
-def as_text(records: Sequence[GemmRecord]) -> str:
-    told = [f"  {r.variant}: {r.status}: {r.reason}" for r in records if r.reason]
-    return "\n".join([table.as_text(rows(records)), *told])
+def notes(records: Sequence[GemmRecord]) -> list[str]:
+    """Why rows have no time."""
+    return [f"{r.variant}: {r.status}: {r.reason}" for r in records if r.reason]
 
 
 def as_summary(records: Sequence[GemmRecord]) -> str:
+    """A table for each device and arithmetic."""
+    return "\n\n".join(_summary(section) for section in sections(records)) + "\n"
+
+
+def _summary(records: Sequence[GemmRecord]) -> str:
     """A row per variant, a column per shape: TFLOP/s and the part of cuBLAS's."""
     part = of_cublas(records)
     shapes = list(dict.fromkeys(r.shape for r in records))
@@ -119,7 +92,8 @@ def as_markdown(records: Sequence[GemmRecord]) -> str:
     for section in sections(records):
         for shape in dict.fromkeys(r.shape for r in section):
             own = [r for r in section if r.shape == shape]
-            lines += ["", f"## {title(own)}, {shape}", "", as_text(own)]
+            lines += ["", f"## {title(own)}, {shape}", "", table.as_text(rows(own))]
+            lines += [f"  {note}" for note in notes(own)]
     for family, gpu, shapes in _PUBLISHED:
         lines += ["", f"## Published {family} figures (GPU: {gpu}), TFLOP/s", ""]
         lines += [
@@ -127,8 +101,8 @@ def as_markdown(records: Sequence[GemmRecord]) -> str:
             f"halves: context, not comparison.",
             "",
         ]
-        found = published.best(family, shapes, gpu)
-        lines.append(table.as_text([_published_row(name, found[name], shapes) for name in found]))
+        best = published.best(family, shapes, gpu)
+        lines.append(table.as_text([_published_row(name, best[name], shapes) for name in best]))
     return "\n".join(lines) + "\n"
 
 
@@ -177,7 +151,3 @@ def _cell(record: GemmRecord | None, part: dict[str, float]) -> str:
 
 def _number(value: int | None) -> str:
     return "" if value is None else str(value)
-
-
-def _section(r: GemmRecord) -> tuple[object, ...]:
-    return (r.environment.get("device"), r.dtype, r.accumulate, r.b_rows)

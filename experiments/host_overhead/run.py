@@ -12,9 +12,9 @@ import torch
 
 import sddmm
 from experiments.bench import table
-from experiments.bench.config import LaunchConfig
 from experiments.bench.environment import environment
 from experiments.bench.errors import ExperimentError
+from experiments.host_overhead.config import LaunchConfig
 from gemm_core.ladder.api import gemm, launch_arguments, loaded, problem_of
 from gemm_core.ladder.choose import choose
 from gemm_core.runtime.device import device

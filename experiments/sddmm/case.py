@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 import sddmm
-from experiments.bench.config import Config, Source, Uniform
 from experiments.bench.environment import available_memory
 from experiments.bench.errors import ExperimentError
+from experiments.bench.sources import Source, Uniform
+from experiments.sddmm.config import Config
 from sddmm.backends.cuda.backend import CudaBackend
 
-# What a nonzero costs at the peak of a run: generating it, float64 truth and bound, two results.
+# Bytes of a nonzero at the peak of a run: generation, float64 reference and bound, two results.
 _BYTES_PER_NONZERO = 64
 
 
@@ -120,8 +122,11 @@ def refuse_too_large(name: str, source: Source, config: Config) -> None:
         )
 
 
-def make_case(name: str, config: Config, defined: dict[str, Any] | None = None) -> Case:
-    """Load or generate the matrix and draw the operands. defined: its definition, if it is known"""
+def make_case(name: str, config: Config, identified: Mapping[str, Any] | None = None) -> Case:
+    """Load or generate the matrix and draw the operands.
+
+    identified: the definition of the matrix, or all of it but a path, if it is computed already.
+    """
     source = source_of(config)
     device = device_of(config)
     try:
@@ -143,7 +148,9 @@ def make_case(name: str, config: Config, defined: dict[str, Any] | None = None) 
     )
     return Case(
         matrix=name,
-        definition=definition(source) if defined is None else defined,
+        definition=definition(source)
+        if identified is None
+        else {"source": type(source).__name__, **asdict(source), **identified},
         pattern=pattern,
         a=a,
         b=b_t.mT,

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.bench.record import Record
 from experiments.bench.svg import BLUE, FAINT, GREY, INK, RED, Picture
 from experiments.sddmm.methods import OURS, REIMPLEMENTED
+from experiments.sddmm.record import Record
 
 _ROW, _TOP, _LABELS, _PANEL = 26, 92, 214, 340
 _BEFORE_ONE, _SCALE = 24, 198  # pixels left of ratio 1, and from there to the last tick

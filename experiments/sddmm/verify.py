@@ -1,13 +1,15 @@
-"""Is a result right? Against float64, before any time is taken."""
+"""Verification of SDDMM results against float64, before any time is taken."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 import sddmm
+from experiments.bench.methods import Run
+from experiments.bench.verify import Trial, Verdict
 from experiments.sddmm.case import Case
 from sddmm import testing
 
@@ -15,40 +17,32 @@ from sddmm import testing
 _FULL_WORK = 4_000_000_000
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """checked of nnz values compared, how many were wrong, and the largest error.
+class Reference:
+    """The float64 values of a case, and how far a result may be from them.
 
-    error is relative to |a_i| |b_j|, the norms of the row and the column of each value.
+    The largest error of a verdict is relative to |a_i| |b_j|, the norms of the row and the column
+    of each value.
     """
-
-    checked: int
-    wrong: int
-    error: float
-
-
-class Truth:
-    """The float64 values of a case and how far a result may be from them; made once."""
 
     def __init__(self, case: Case, full_work: int = _FULL_WORK) -> None:
         self.nnz = case.nnz
-        self._chosen = _choose(case, full_work)
+        self._sample = _sample(case, full_work)
         rows, cols = case.pattern.row_ids, case.pattern.col_indices
-        if self._chosen is not None:
-            rows, cols = rows[self._chosen], cols[self._chosen]
-        sampled = sddmm.SparsePattern.from_coo(rows, cols, case.pattern.shape)
-        self._values = testing.reference(sampled, case.a, case.b)
-        self._sampled, self._case = sampled, case
+        if self._sample is not None:
+            rows, cols = rows[self._sample], cols[self._sample]
+        self._pattern = sddmm.SparsePattern.from_coo(rows, cols, case.pattern.shape)
+        self._values = testing.reference(self._pattern, case.a, case.b)
+        self._case = case
         self._bounds: dict[torch.dtype, Tensor] = {}
-        norms = testing.magnitude(sampled, case.a, case.b)
+        norms = testing.magnitude(self._pattern, case.a, case.b)
         self._scale = norms.clamp_min(torch.finfo(torch.float64).tiny)
 
-    def judge(self, values: Tensor) -> Verdict:
+    def check(self, values: Tensor) -> Verdict:
         """Compare a method's values, (nnz,) in the pattern's order."""
         if tuple(values.shape) != (self.nnz,):
             return Verdict(0, self.nnz, float("inf"))
-        if self._chosen is not None:
-            values = values[self._chosen]
+        if self._sample is not None:
+            values = values[self._sample]
         wrong = int(testing.mismatches(values, self._values, self._bound(values.dtype)).sum())
         errors = (values.double() - self._values).abs() / self._scale
         worst = float(errors.nan_to_num(nan=torch.inf).max()) if errors.numel() else 0.0
@@ -58,17 +52,33 @@ class Truth:
         """How far values of this dtype may be off; a method need not give the case's."""
         if dtype not in self._bounds:
             self._bounds[dtype] = testing.error_bound(
-                self._sampled, self._case.a, self._case.b, self._values, out_dtype=dtype
+                self._pattern, self._case.a, self._case.b, self._values, out_dtype=dtype
             )
         return self._bounds[dtype]
 
 
-def _choose(case: Case, full_work: int) -> Tensor | None:
+def trials(first_call: Callable[[], Run], run: Run, reference: Reference) -> list[Trial]:
+    """The first call and a prepared run, each with NaN in memory that it did not write."""
+
+    def poisoned(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        def poisoned_call() -> Tensor:
+            with testing.poisoned_outputs():
+                return call()
+
+        return poisoned_call
+
+    return [
+        Trial(poisoned(lambda: first_call()()), reference.check),
+        Trial(poisoned(run), reference.check),
+    ]
+
+
+def _sample(case: Case, full_work: int) -> Tensor | None:
     """None for all nonzeros, else a seeded sample with the first and the last among them."""
     if case.nnz * case.k <= full_work:
         return None
     count = max(2, full_work // case.k)
     generator = torch.Generator().manual_seed(case.seed)
-    chosen = torch.randint(case.nnz, (count,), generator=generator)
-    chosen[0], chosen[-1] = 0, case.nnz - 1
-    return chosen.sort().values.to(case.device)
+    sample = torch.randint(case.nnz, (count,), generator=generator)
+    sample[0], sample[-1] = 0, case.nnz - 1
+    return sample.sort().values.to(case.device)

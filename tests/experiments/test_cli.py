@@ -16,11 +16,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from experiments import cli
-from experiments.bench import arguments
-from experiments.bench import config as schema
+from experiments.bench import arguments, sources
+from experiments.bench.commands import refuse_parallel_jobs
 from experiments.bench.environment import device_name
 from experiments.bench.errors import ExperimentError
-from experiments.sddmm import methods
+from experiments.sddmm.methods import METHODS
 from tests.conftest import DATA, ROOT
 
 QUICK = ["timing.max_samples=3", "timing.seconds=0", "methods=[ours]"]
@@ -86,14 +86,14 @@ def test_an_unknown_command_is_told_with_the_valid_ones(call) -> None:
 
 def test_a_bare_run_uses_a_small_matrix_and_all_methods(call, tmp_path: Path) -> None:
     out = call("run", "timing.max_samples=3", "timing.seconds=0")
-    assert out.count("| 1000x1000 |") == len(methods.names())
+    assert out.count("| 1000x1000 |") == len(METHODS.names())
     assert "isratnisa" in out
     assert f"on {device_name('cpu')}" in out
     assert (tmp_path / "results" / "records.jsonl").is_file()
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
     assert call("run", "timing.max_samples=3", "timing.seconds=0").count("| cached  |") == 6
     reported = call("report")
-    assert reported.count("| 1000x1000 |") == len(methods.names())
+    assert reported.count("| 1000x1000 |") == len(METHODS.names())
     assert (tmp_path / "results" / "report" / "speedup_over_k.png").is_file()
     assert not list(tmp_path.glob("*.log"))
 
@@ -303,9 +303,9 @@ def test_launchers_that_run_jobs_at_once_are_refused_on_a_gpu() -> None:
     joblib = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
     basic = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
     with pytest.raises(ExperimentError, match="falsifies times on a GPU"):
-        cli.refuse_parallel_jobs(joblib, "cuda")
-    cli.refuse_parallel_jobs(joblib, "cpu")
-    cli.refuse_parallel_jobs(basic, "cuda")
+        refuse_parallel_jobs(joblib, "cuda")
+    refuse_parallel_jobs(joblib, "cpu")
+    refuse_parallel_jobs(basic, "cuda")
 
 
 def test_hydras_own_questions_are_answered(call) -> None:
@@ -322,7 +322,7 @@ def test_fragments_are_printed_and_unknown_ones_refused(call) -> None:
 
 @pytest.fixture
 def composed():
-    schema.register()
+    cli.register()
     with initialize_config_dir(str(arguments.CONF), version_base="1.3"):
         yield lambda *overrides: compose("config", arguments.prepare(overrides))
 
@@ -334,7 +334,7 @@ STUDIES = sorted(path.stem for path in (arguments.CONF / "study").glob("*.yaml")
 @pytest.mark.parametrize("name", MATRICES)
 def test_every_matrix_yaml_composes_to_a_source(composed, name: str) -> None:
     config = composed(f"+matrix={name}")
-    assert isinstance(cli.typed(config).matrix, tuple(schema.SOURCES.values()))
+    assert isinstance(cli.typed(config).matrix, tuple(sources.SOURCES.values()))
 
 
 def axes(study: str) -> dict[str, list[str]]:

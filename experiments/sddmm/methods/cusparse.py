@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from experiments.bench.errors import ExperimentError
+from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
-from experiments.sddmm.methods import Run
 
 _POINTER, _ENUM, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
-from experiments.sddmm.methods import Run
 
 # Elements of a gathered chunk: small enough to be contracted from cache.
 _CHUNK_ELEMENTS = 2**18

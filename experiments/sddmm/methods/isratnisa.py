@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.gpu_kernel import as_float32, gpu_kernel
-from experiments.sddmm.methods import Run
 from gemm_core.runtime.launch import INT, POINTER
 
 COLUMN_TILE = 50_000

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 import sddmm
+from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
-from experiments.sddmm.methods import Run
 
 
 def refuses(case: Case) -> str | None:

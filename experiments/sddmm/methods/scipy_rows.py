@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
-from experiments.sddmm.methods import Run
 
 # Elements of a dense block: 64 MB in float32.
 _BLOCK_ELEMENTS = 2**24

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.gpu_kernel import as_float32
-from experiments.sddmm.methods import Run
 
 
 def refuses(case: Case) -> str | None:

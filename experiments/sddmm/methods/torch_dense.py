@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from experiments.bench.environment import available_memory
+from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
-from experiments.sddmm.methods import Run
 
 
 def refuses(case: Case) -> str | None:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.gpu_kernel import gpu_kernel
-from experiments.sddmm.methods import Run
 from gemm_core.ladder.wmma_layout import check_wmma_layout
 from gemm_core.runtime.launch import INT, POINTER
 

@@ -7,17 +7,26 @@ from pathlib import Path
 import pytest
 
 from experiments.bench import digest
-from experiments.bench.digest import ROOT
+from experiments.bench.digest import ROOT, Code
+from experiments.bench.objective import AnyObjective
+from experiments.gemm.methods import ALL
+from experiments.gemm.objective import GEMM
+from experiments.sddmm.methods import METHODS
+from experiments.sddmm.objective import SDDMM
 
-METHODS = ROOT / "experiments" / "sddmm" / "methods"
+SDDMM_METHODS = METHODS.select([])
 
 
-def names(*sources: Path) -> set[str]:
-    return {str(path.relative_to(ROOT)) for path in digest.reached(sources)}
+def names(code: Code) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in code.files()}
+
+
+def code_of(method: str) -> Code:
+    return SDDMM.code(SDDMM_METHODS[method])
 
 
 def test_ours_stands_on_the_kernels_of_this_package_and_on_what_launches_them() -> None:
-    reached = names(METHODS / "ours.py")
+    reached = names(code_of("ours"))
     for kernel in (ROOT / "sddmm" / "backends" / "cuda" / "kernels").rglob("*.cu"):
         assert str(kernel.relative_to(ROOT)) in reached
     assert {
@@ -28,41 +37,72 @@ def test_ours_stands_on_the_kernels_of_this_package_and_on_what_launches_them() 
     assert "gemm_core/include/gemm_core/mainloop_mma.cuh" in reached
 
 
-def test_nothing_that_is_measured_stands_on_how_it_is_shown_or_on_another_method() -> None:
-    shown = {f"experiments/bench/{name}.py" for name in ("plots", "report", "table", "store")}
-    for source in METHODS.glob("[!_]*.py"):
-        reached = names(source)
-        assert not shown & reached
-        others = {name for name in reached if name.startswith("experiments/sddmm/methods/")}
-        assert all(Path(name).stem == source.stem for name in others), others
+@pytest.mark.parametrize("method", SDDMM_METHODS)
+def test_no_method_stands_on_the_bench_on_another_method_or_on_a_stand_in_for_a_gpu(
+    method: str,
+) -> None:
+    reached = names(code_of(method))
+    assert not any("emulation" in name or "experiments/bench/" in name for name in reached)
+    methods = {name for name in reached if name.startswith("experiments/sddmm/methods/")}
+    assert {Path(name).stem for name in methods} == {method}
+    assert not any("test" in Path(name).name for name in reached)
 
 
 def test_a_baseline_stands_on_its_kernel_and_its_headers_but_not_on_this_package() -> None:
-    reached = names(METHODS / "isratnisa.py")
+    reached = names(code_of("isratnisa"))
     assert {"experiments/sddmm/methods/isratnisa.cu", "experiments/sddmm/gpu_kernel.py"} <= reached
     assert "gemm_core/include/gemm_core/numeric.cuh" in reached
     assert "sddmm/plan.py" not in reached
-    assert "sddmm/plan.py" not in names(METHODS / "torch_csr.py")
+    assert "sddmm/plan.py" not in names(code_of("torch_csr"))
+
+
+@pytest.mark.parametrize("name", ["mma_128x256x64_stage3", "hgemm_naive"])
+def test_a_gemm_variant_stands_on_its_kernel_and_its_launch_not_on_other_variants(
+    name: str,
+) -> None:
+    variant = ALL[name]
+    reached = names(GEMM.code(variant))
+    assert variant.spec is not None
+    kernels = {Path(path).name for path in reached if path.endswith(".cu")}
+    assert kernels - {"wmma_probe.cu"} == {variant.spec.source}
+    assert {
+        "experiments/gemm/methods.py",
+        "gemm_core/ladder/api.py",
+        "gemm_core/ladder/spec.py",
+        "gemm_core/runtime/compile.py",
+        "gemm_core/runtime/launch.py",
+    } <= reached
+    assert not {"gemm_core/ladder/registry.py", "gemm_core/ladder/choose.py"} & reached
 
 
 def test_generators_stand_on_their_own_code_alone() -> None:
-    assert names(ROOT / "datasets" / "uniform.py") == {
+    assert names(Code((ROOT / "datasets" / "uniform.py",))) == {
         "datasets/uniform.py",
         "datasets/sampling.py",
     }
 
 
-def test_what_measures_belongs_to_every_digest() -> None:
-    for path in digest.MEASURING:
-        assert path.is_file()
-    whole = digest.measured_code(METHODS / "ours.py")
-    assert whole != digest.measured_code(METHODS / "ours.py", measuring=digest.MEASURING[1:])
-    assert whole != digest.measured_code(METHODS / "torch_csr.py")
+@pytest.mark.parametrize("objective", [SDDMM, GEMM])
+def test_what_measures_belongs_to_every_digest(objective: AnyObjective) -> None:
+    methods = {SDDMM: SDDMM_METHODS, GEMM: ALL}[objective]
+    code = objective.code(next(iter(methods.values())))
+    for module in ("timing.py", "measuring.py", "verify.py"):
+        assert ROOT / "experiments" / "bench" / module in code.measuring
+    own = {path.name for path in code.measuring if path.parent.name != "bench"}
+    assert own >= {"case.py", "verify.py"}
+    for path in code.measuring:
+        without = tuple(other for other in code.measuring if other != path)
+        assert Code(code.sources, without, (*code.unmeasured, path)).digest() != code.digest()
+
+
+def test_each_method_has_a_digest_of_its_own() -> None:
+    digests = {code_of(method).digest() for method in SDDMM_METHODS}
+    assert len(digests) == len(SDDMM_METHODS)
 
 
 def test_libraries_are_those_that_are_imported() -> None:
-    assert "numba" in digest.libraries_of(METHODS / "isratnisa.py")
-    assert set(digest.libraries_of(METHODS / "torch_dense.py")) == {"torch"}
+    assert "numba" in code_of("isratnisa").libraries()
+    assert set(code_of("torch_dense").libraries()) == {"torch"}
 
 
 PYTHON = """def f(x):

@@ -16,10 +16,10 @@ import pytest
 
 from experiments.bench import store as store_module
 from experiments.bench.errors import ExperimentError, RecordsLost, RowsFailed
-from experiments.bench.record import Record
 from experiments.bench.store import Keeper, Store
+from experiments.sddmm.record import Record
 from tests.conftest import ROOT
-from tests.experiments.bench.test_record_and_report import record
+from tests.experiments.records import record
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_last_line_that_lacks_its_end_only_is_a_record(store: Store[Record]) -
     [
         ("junk\n", "Expecting value"),
         ("[1]\n", "an object is expected, got list"),
-        ('{"key": "k"}\n', "lacks session, matrix, definition"),
+        ('{"key": "k"}\n', "lacks session, status, matrix"),
         (line_of(samples_ms=5), r"samples_ms must be list\[float\], got 5"),
         (line_of(samples_ms=["1"]), r"samples_ms must be list\[float\], got \['1'\]"),
         (line_of(samples_ms=[float("nan")]), "samples_ms must be times >= 0"),
@@ -167,9 +167,9 @@ _APPEND = """
 import sys
 from dataclasses import replace
 from experiments.bench.errors import ExperimentError
-from experiments.bench.record import Record
+from experiments.sddmm.record import Record
 from experiments.bench.store import Store
-from tests.experiments.bench.test_record_and_report import record
+from tests.experiments.records import record
 store = Store(sys.argv[1], Record)
 for i in range(int(sys.argv[2])):
     try:

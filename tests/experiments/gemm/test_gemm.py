@@ -1,4 +1,4 @@
-"""The ladder: what is right, what is compared with what, and how it is told."""
+"""The ladder: what is right, what is compared with what, and how it is shown."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.bench.config import GemmConfig, LadderConfig, Timing
+from experiments.bench import timing
+from experiments.bench.config import Timing
 from experiments.bench.errors import ExperimentError, RowsFailed
+from experiments.bench.report import merge
+from experiments.bench.report import report as write_report
+from experiments.bench.run import run
 from experiments.bench.store import Store
-from experiments.gemm import published, report, run, verify
+from experiments.gemm import methods, published, report
+from experiments.gemm.case import Case, make_case
+from experiments.gemm.config import GemmConfig, LadderConfig
+from experiments.gemm.methods import Cublas
+from experiments.gemm.objective import GEMM, Gemm, variants
 from experiments.gemm.record import GemmRecord
+from experiments.gemm.verify import Reference
 
 
-def operands(k: int = 64, dtype: torch.dtype = torch.float16) -> verify.Operands:
+def reference(k: int = 64, dtype: torch.dtype = torch.float16) -> Reference:
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(size, generator=generator).to(dtype) for size in ((40, k), (k, 30)))
-    return verify.operands(a, b)
+    return Reference.of(a, b)
 
 
 def record(variant: str, ms: float | None, session: str = "one", **more: object) -> GemmRecord:
@@ -31,31 +40,39 @@ def record(variant: str, ms: float | None, session: str = "one", **more: object)
 
 
 def test_a_right_product_is_within_its_bound_and_a_wrong_element_is_not() -> None:
-    made = operands()
-    c = made.product.half()
-    assert verify.within_bound(c, made, "fp32", "ieee").all()
+    truth = reference()
+    c = truth.product.half()
+    assert truth.within_bound(c, "fp32", "ieee").all()
     c[3, 4] += 0.25
-    assert (~verify.within_bound(c, made, "fp32", "ieee")).nonzero().tolist() == [[3, 4]]
+    assert (~truth.within_bound(c, "fp32", "ieee")).nonzero().tolist() == [[3, 4]]
     c[0, 0] = torch.nan
-    assert not verify.within_bound(c, made, "fp32", "ieee")[0, 0]
+    assert not truth.within_bound(c, "fp32", "ieee")[0, 0]
 
 
 def test_less_exact_operands_are_allowed_their_rounding_and_no_more() -> None:
-    made = operands(dtype=torch.float32)
-    off = (made.product + 2.0**-12 * made.magnitude).float()
-    assert verify.within_bound(off, made, "fp32", "tf32").all()
-    assert not verify.within_bound(off, made, "fp32", "tf32x3").any()
-    assert not verify.within_bound(off, made, "fp32", "ieee").any()
+    truth = reference(dtype=torch.float32)
+    off = (truth.product + 2.0**-12 * truth.magnitude).float()
+    assert truth.within_bound(off, "fp32", "tf32").all()
+    assert not truth.within_bound(off, "fp32", "tf32x3").any()
+    assert not truth.within_bound(off, "fp32", "ieee").any()
 
 
 def test_integers_must_be_exact_to_the_last_bit() -> None:
     a, b = torch.ones(3, 5).half(), torch.ones(5, 4).half()
-    made = verify.operands(a, b)
+    truth = Reference.of(a, b)
     c = torch.full((3, 4), 5.0).half()
-    assert verify.exact(c, made)
+    assert truth.check_exact(c).wrong == 0
     c[2, 3] = 5.004
-    assert not verify.exact(c, made)
-    assert verify.relative_error(c * 2, made) == pytest.approx(1, rel=1e-2)
+    assert truth.check_exact(c).wrong == 1
+    c[0, 0] = torch.nan
+    assert truth.check_exact(c).reason == "small integers are not exact"
+
+
+def test_the_error_of_a_product_is_that_of_its_frobenius_norm() -> None:
+    truth = reference(dtype=torch.float32)
+    verdict = truth.check((truth.product * 2).float(), "fp32", "ieee")
+    assert verdict.error == pytest.approx(1, rel=1e-6)
+    assert verdict.reason == f"{verdict.wrong} values beyond the bound"
 
 
 def test_shares_are_of_the_baseline_of_the_same_session() -> None:
@@ -71,7 +88,7 @@ def test_shares_are_of_the_baseline_of_the_same_session() -> None:
     assert "sgemmother" not in share
 
 
-def test_a_row_tells_its_speed_and_its_gain_over_the_rung_before() -> None:
+def test_a_row_shows_its_speed_and_its_gain_over_the_rung_before() -> None:
     rows = report.rows(
         [
             record("cublas", 1.0),
@@ -97,8 +114,8 @@ def test_reports_hold_the_newest_record_of_every_variant_and_its_baseline(tmp_pa
     store.append(record("cublas", 1.0, "else", k=100))
     store.append(record("mma", 1.0, "else", k=100))
     config = LadderConfig(records=[str(store.path)], output=str(tmp_path / "out"), plots=False)
-    report.report(config)
-    merged = report.merge(config.records)
+    write_report(GEMM, config)
+    merged = merge(GEMM, config.records)
     assert [(r.variant, r.session) for r in merged if r.k == 500] == [
         ("cublas", "old"),
         ("mma", "new"),
@@ -152,21 +169,82 @@ def test_what_no_gemm_can_be_is_refused(change: dict, message: str) -> None:
 
 
 def test_variants_are_those_that_compute_what_is_asked_for() -> None:
-    half = run.variants(GemmConfig())
+    half = variants(GemmConfig())
     assert next(iter(half)) == "cublas"
     assert "mma_128x256x64_stage3" in half
     assert "hgemm_sliced_k" not in half
-    assert "hgemm_sliced_k" in run.variants(GemmConfig(accumulate="fp16"))
-    floats = run.variants(GemmConfig(dtype="float32", b_rows="n"))
+    assert "hgemm_sliced_k" in variants(GemmConfig(accumulate="fp16"))
+    floats = variants(GemmConfig(dtype="float32", b_rows="n"))
     assert list(floats)[:2] == ["cublas", "cublas_tf32"]
     with pytest.raises(ExperimentError, match="no variant 'sgemm_naive' of float16"):
-        run.variants(GemmConfig(variants=["sgemm_naive"]))
+        variants(GemmConfig(variants=["sgemm_naive"]))
 
 
-def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_gemm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ExperimentError, match="torch sees no CUDA device"):
-        run.run(GemmConfig())
+        run(GEMM, "any", GemmConfig())
+
+
+class OnCpu(Gemm):
+    """GEMM by torch.mm on the CPU: cuBLAS's method, and others that are told apart by name."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = ("cublas", *names)
+
+    def methods(self, config: GemmConfig) -> dict[str, Cublas]:
+        return {name: Cublas() for name in self._names}
+
+    def device(self, config: GemmConfig) -> str:
+        return "cpu"
+
+    def make_case(self, label: str, config: GemmConfig, identity: object) -> Case:
+        return make_case(config, "cpu")
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GemmConfig:
+    monkeypatch.setattr(timing, "WARM_UP_MS", 0.0)
+    quick = Timing(max_samples=3, seconds=0)
+    records = str(tmp_path / "gemm.jsonl")
+    return GemmConfig(shape="20x30x16", dtype="float32", timing=quick, records=records)
+
+
+def test_cublas_is_measured_again_beside_each_new_variant(
+    small: GemmConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = run(OnCpu("a"), "20x30x16", small)
+    assert [(r.name, r.status) for r in first] == [("cublas", "ok"), ("a", "ok")]
+    assert all(r.error is not None and r.error < 1e-6 and r.checked == 600 for r in first)
+    assert "20x30x16 float32, sums in fp32, b in rows of k" in capsys.readouterr().out
+    both = run(OnCpu("a", "b"), "20x30x16", small)
+    assert sorted(r.name for r in both) == ["a", "b", "cublas", "cublas"]
+    for session in {r.session for r in both}:
+        assert next(r.name for r in both if r.session == session) == "cublas"
+    again = run(OnCpu("a", "b"), "20x30x16", small)
+    assert [r.key for r in again] == [r.key for r in both]
+    assert len(Store(small.records, GemmRecord).records()) == 4
+
+
+@pytest.mark.parametrize("integers_only", [False, True])
+def test_a_product_that_is_wrong_has_its_reason_and_no_time(
+    small: GemmConfig, monkeypatch: pytest.MonkeyPatch, integers_only: bool
+) -> None:
+    product = torch.mm
+
+    def one_off(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        product(a, b, out=out)
+        if not integers_only or set(a.unique().tolist()) <= {-1, 0, 1}:
+            out[3, 4] += 1
+        return out
+
+    monkeypatch.setattr(torch, "mm", one_off)
+    with pytest.raises(RowsFailed, match="2 of 2 rows are not right: cublas, a"):
+        run(OnCpu("a"), "20x30x16", small)
+    for record in Store(small.records, GemmRecord).records():
+        assert (record.status, record.wrong, record.samples_ms) == ("wrong", 1, [])
+        assert record.reason == "small integers are not exact"
+        assert record.error is not None
 
 
 @pytest.mark.gpu
@@ -175,7 +253,7 @@ class TestOnTheGpu:
 
     def test_every_variant_is_right_and_timed(self, tmp_path: Path) -> None:
         self.config.records = str(tmp_path / "gemm.jsonl")
-        records = run.run(self.config)
+        records = run(GEMM, "small", self.config)
         assert {r.status for r in records} == {"ok"}
         assert all(r.tflops and r.error is not None for r in records)
         assert all(r.registers for r in records if r.variant != "cublas")
@@ -188,10 +266,10 @@ class TestOnTheGpu:
         ) -> None:
             torch.mm(a.roll(1, 0), b, out=out)
 
-        monkeypatch.setattr(run, "gemm", off_by_one_row)
+        monkeypatch.setattr(methods, "gemm", off_by_one_row)
         self.config.records = str(tmp_path / "gemm.jsonl")
         with pytest.raises(RowsFailed, match="mma_128x256x64_stage3"):
-            run.run(self.config)
+            run(GEMM, "small", self.config)
         records = Store(self.config.records, GemmRecord).load().values()
         assert {r.status for r in records if r.variant != "cublas"} == {"wrong"}
         assert not any(r.samples_ms for r in records if r.variant != "cublas")

@@ -17,10 +17,11 @@ import pytest
 import torch
 
 import sddmm
-from experiments.bench.config import Config, Uniform
+from experiments.bench.sources import Uniform
 from experiments.sddmm.case import Case, make_case
+from experiments.sddmm.config import Config
 from experiments.sddmm.methods import cusparse
-from experiments.sddmm.verify import Truth
+from experiments.sddmm.verify import Reference
 
 # As cusparse.h declares them: p a pointer, l an int64_t, i an enum.
 HEADER = {
@@ -146,7 +147,7 @@ def test_it_gives_the_values_of_the_definition(dtype: str, fake: Fake) -> None:
     run()
     values = run()  # what was there is overwritten, not added to
     assert values.dtype == case.out_dtype
-    assert Truth(case).judge(values).wrong == 0
+    assert Reference(case).check(values).wrong == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -231,7 +232,7 @@ def test_a_run_is_captured_in_a_graph_and_its_replay_computes(dtype: str) -> Non
     assert cusparse.refuses(case) is None
     run = cusparse.prepare(case)
     values = run()
-    assert Truth(case).judge(values).wrong == 0
+    assert Reference(case).check(values).wrong == 0
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         values = run()
@@ -239,4 +240,4 @@ def test_a_run_is_captured_in_a_graph_and_its_replay_computes(dtype: str) -> Non
     case.a.mul_(2)
     graph.replay()
     torch.cuda.synchronize()
-    assert Truth(case).judge(values).wrong == 0
+    assert Reference(case).check(values).wrong == 0

@@ -10,9 +10,10 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from experiments.bench.config import Config, File, Size
 from experiments.bench.errors import ExperimentError
+from experiments.bench.sources import File, Size
 from experiments.sddmm.case import make_case
+from experiments.sddmm.config import Config
 
 
 def identity(path: Path) -> Path:

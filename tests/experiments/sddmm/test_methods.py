@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import datasets
-from experiments.bench.config import Config, Uniform
 from experiments.bench.errors import ExperimentError
-from experiments.sddmm import methods
+from experiments.bench.sources import Uniform
 from experiments.sddmm.case import Case, make_case
-from experiments.sddmm.methods import isratnisa, zcx
-from experiments.sddmm.verify import Truth
+from experiments.sddmm.config import Config
+from experiments.sddmm.methods import METHODS, isratnisa, zcx
+from experiments.sddmm.verify import Reference
 
 CaseMaker = Callable[..., Case]
 
@@ -33,25 +33,25 @@ ON_GPU_ONLY = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in methods.names() if name not in ON_GPU_ONLY])
+@pytest.mark.parametrize("name", [name for name in METHODS.names() if name not in ON_GPU_ONLY])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "size", [(50, 70, 400, 33), (1, 300, 40, 5), (300, 1, 40, 1), (9, 9, 0, 4)]
 )
 def test_each_method_is_right(name: str, dtype: str, size: tuple[int, int, int, int]) -> None:
     case = case_of(*size, dtype=dtype)
-    method = methods.select([name])[name]
+    method = METHODS.select([name])[name]
     assert method.refuses(case) is None
     values = method.prepare(case)()
-    verdict = Truth(case).judge(values)
+    verdict = Reference(case).check(values)
     assert (verdict.checked, verdict.wrong) == (case.nnz, 0)
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", METHODS.names())
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_types_are_right_or_refused(name: str, dtype: str) -> None:
     case = case_of(50, 70, 400, 33, dtype)
-    method = methods.select([name])[name]
+    method = METHODS.select([name])[name]
     reason = method.refuses(case)
     if name in ON_GPU_ONLY:
         assert reason == ON_GPU_ONLY[name]
@@ -59,18 +59,18 @@ def test_half_types_are_right_or_refused(name: str, dtype: str) -> None:
         assert reason is None
         values = method.prepare(case)()
         assert values.dtype == (torch.float32 if name == "ours" else case.a.dtype)
-        assert Truth(case).judge(values).wrong == 0
+        assert Reference(case).check(values).wrong == 0
     else:
         assert reason is not None
         assert dtype in reason
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", METHODS.names())
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("k", [1, 33, 256, 500])
 def test_each_method_is_right_on_a_gpu_or_refuses(name: str, dtype: str, k: int) -> None:
-    method = methods.select([name])[name]
+    method = METHODS.select([name])[name]
     for rows, cols, nnz in ((50, 70, 400), (1, 300, 40), (700, 60_000, 9000)):
         case = case_of(rows, cols, nnz, k, dtype, "cuda")
         reason = method.refuses(case)
@@ -78,7 +78,7 @@ def test_each_method_is_right_on_a_gpu_or_refuses(name: str, dtype: str, k: int)
             assert name != "ours"
             assert dtype in reason or "CPU" in reason
             return
-        verdict = Truth(case).judge(method.prepare(case)())
+        verdict = Reference(case).check(method.prepare(case)())
         assert (verdict.checked, verdict.wrong) == (nnz, 0)
 
 
@@ -101,11 +101,11 @@ def test_a_dense_product_that_does_not_fit_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_names_start_with_ours_and_the_published_baseline() -> None:
-    assert methods.names()[:2] == ["ours", "isratnisa"]
-    assert set(methods.names()) >= {"torch_csr", "torch_dense", "scipy_rows", "gather_einsum"}
-    assert list(methods.select(["torch_csr", "ours"])) == ["ours", "torch_csr"]
+    assert METHODS.names()[:2] == ["ours", "isratnisa"]
+    assert set(METHODS.names()) >= {"torch_csr", "torch_dense", "scipy_rows", "gather_einsum"}
+    assert list(METHODS.select(["torch_csr", "ours"])) == ["ours", "torch_csr"]
     with pytest.raises(ExperimentError, match="unknown method 'foo'; choose from: ours, isratnisa"):
-        methods.select(["foo"])
+        METHODS.select(["foo"])
 
 
 class TestPanels:

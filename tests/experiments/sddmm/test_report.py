@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +12,15 @@ import pytest
 from experiments.bench import report, table
 from experiments.bench.config import ReportConfig
 from experiments.bench.errors import ExperimentError
-from experiments.bench.record import Record
 from experiments.bench.store import Store
 from experiments.sddmm import published as published_sddmm
-
-
-def record(method: str, ms: float | None, **changes: Any) -> Record:
-    told = [str(changes.get(name, "")) for name in ("k", "nnz", "session")]
-    base = Record(
-        key="-".join([method, *told]),
-        session="s",
-        matrix="10x10",
-        definition={},
-        m=10,
-        n=10,
-        nnz=50,
-        k=8,
-        dtype="float32",
-        seed=0,
-        method=method,
-        status="ok" if ms else "skipped",
-        reason="" if ms else "no such library",
-        prepare_ms=1.5,
-        first_call_ms=[ms + 1, ms + 2, ms + 6] if ms else [],
-        samples_ms=[ms, ms * 2, ms * 3] if ms else [],
-        error=1e-8,
-        environment={"device": "a CPU", "threads": 2, "libraries": {"torch": "9.9"}},
-    )
-    return replace(base, **changes)
+from experiments.sddmm.objective import SDDMM
+from experiments.sddmm.record import Record
+from tests.experiments.records import record
 
 
 def test_figures_of_a_row() -> None:
-    rows = table.rows([record("isratnisa", 4.0), record("ours", 1.0), record("other", None)])
+    rows = SDDMM.rows([record("isratnisa", 4.0), record("ours", 1.0), record("other", None)])
     ours = rows[1]
     assert ours["time ms"] == "2"
     assert ours["first call ms"] == "3"
@@ -67,10 +43,10 @@ def test_speedups_compare_one_case_only_and_prefer_its_own_session() -> None:
         record("isratnisa", 8.0, session="t"),
     ]
     of_s, of_t = records[1].key, records[3].key
-    found = table.speedups(records)
+    found = table.speedups(records, "isratnisa")
     assert (found[of_s], found[of_t]) == (4.0, 8.0)
     assert records[2].key not in found
-    assert table.speedups(records[:4])[of_t] == 4.0
+    assert table.speedups(records[:4], "isratnisa")[of_t] == 4.0
 
 
 def test_rows_of_one_case_that_were_not_interleaved_are_marked() -> None:
@@ -79,21 +55,24 @@ def test_rows_of_one_case_that_were_not_interleaved_are_marked() -> None:
         record("ours", 1.0, session="s", date="2026-01-01T00:00:00Z"),
         record("ours", 1.0, k=16),
     ]
-    assert [row["run"] for row in table.rows(records)] == ["b", "a", ""]
-    assert table.NOT_INTERLEAVED in table.notes(records)
-    summary = report.as_summary(records)
+    assert [row["run"] for row in SDDMM.rows(records)] == ["b", "a", ""]
+    assert table.NOT_INTERLEAVED in SDDMM.notes(records)
+    summary = report.as_summary(SDDMM, records)
     assert "2,000 a" in summary
     assert "8,000 b" in summary
     assert table.NOT_INTERLEAVED in summary
-    assert "run" not in table.rows(records[1:])[0]
-    assert table.NOT_INTERLEAVED not in report.as_summary(records[1:])
+    assert "run" not in SDDMM.rows(records[1:])[0]
+    assert table.NOT_INTERLEAVED not in report.as_summary(SDDMM, records[1:])
 
 
 def test_the_text_table_is_aligned_markdown() -> None:
-    lines = table.as_text(table.rows([record("isratnisa", 4.0), record("ours", 1.0)])).splitlines()
+    lines = table.as_text(SDDMM.rows([record("isratnisa", 4.0), record("ours", 1.0)])).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert set(lines[1]) == set("|-:")
-    assert [cell.strip() for cell in lines[0].strip("|").split("|")] == list(table.COLUMNS)
+    assert [cell.strip() for cell in lines[0].strip("|").split("|")] == [
+        "matrix", "nnz", "sparsity", "K", "dtype", "method", "status", "prepare ms",
+        "first call ms", "time ms", "p20-p80", "GFLOP/s", "vs isratnisa", "error",
+    ]  # fmt: skip
 
 
 def test_a_report_merges_files_and_writes_tables_and_plots(
@@ -107,7 +86,7 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
             Store(files[1], Record).append(record("ours", 1.0, k=k, nnz=nnz))
     Store(files[1], Record).append(record("cusparse", None))
     output = tmp_path / "out"
-    report.report(ReportConfig(records=[str(f) for f in files], output=str(output)))
+    report.report(SDDMM, ReportConfig(records=[str(f) for f in files], output=str(output)))
     names = {"report.md", "report.csv", "summary.md"} | {
         f"speedup_over_{axis}.{kind}" for axis in ("k", "sparsity") for kind in ("png", "svg")
     }
@@ -129,7 +108,7 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
 
 def test_the_summary_sets_every_method_beside_ours() -> None:
     records = [record("ours", 0.25), record("isratnisa", 1.5), record("cusparse", 0.5)]
-    sentence, _, header, _, row = report.as_summary(records).splitlines()
+    sentence, _, header, _, row = report.as_summary(SDDMM, records).splitlines()
     assert sentence == (
         "`isratnisa` (cuSDDMM, Nisa et al., HiPC 2018) is a re-implementation of ours from a "
         "description, not the authors' code."
@@ -145,10 +124,10 @@ def test_the_summary_sets_every_method_beside_ours() -> None:
 
 def test_a_record_without_first_calls_has_an_empty_cell_and_nothing_is_put_in_its_place() -> None:
     records = [record("ours", 0.25, first_call_ms=[]), record("cusparse", 0.5)]
-    *_, row = report.as_summary(records).splitlines()
+    *_, row = report.as_summary(SDDMM, records).splitlines()
     assert [cell.strip() for cell in row.split("|")][-3:-1] == ["", ""]
-    assert [row["first call ms"] for row in table.rows(records)] == ["", "2.5"]
-    (ours, _) = csv.DictReader(io.StringIO(table.as_csv(records)))
+    assert [row["first call ms"] for row in SDDMM.rows(records)] == ["", "2.5"]
+    (ours, _) = csv.DictReader(io.StringIO(table.as_csv(SDDMM, records)))
     assert ours["first_call_ms"] == ""
 
 
@@ -165,7 +144,9 @@ def compared(tmp_path: Path, records: list[Record], commits: list[str]) -> list[
     for r in records:
         store.append(r)
     output = tmp_path / "out"
-    report.report(ReportConfig(records=[str(store.path)], output=str(output), compare=commits))
+    report.report(
+        SDDMM, ReportConfig(records=[str(store.path)], output=str(output), compare=commits)
+    )
     lines = (output / "compare.md").read_text().splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
 
@@ -236,19 +217,17 @@ def test_records_of_two_devices_or_numbers_of_threads_never_share_a_row(tmp_path
     store = Store(tmp_path / "records.jsonl", Record)
     for r in records:
         store.append(r)
-    merged = report.merge([str(store.path)])
+    merged = report.merge(SDDMM, [str(store.path)])
     assert len(merged) == 6
-    assert set(table.speedups(merged).values()) == {1.0, 4.0}
-    text = report.as_markdown(merged)
+    assert set(table.speedups(merged, "isratnisa").values()) == {1.0, 4.0}
+    text = report.as_markdown(SDDMM, merged)
     for heading in ("## one CPU, 2 threads", "## one CPU, 8 threads", "## another CPU\n"):
         assert heading in text
-    summary = report.as_summary(merged)
+    summary = report.as_summary(SDDMM, merged)
     assert "| device " in summary
     assert summary.count("| one CPU, 8 threads | 10x10 ") == 1
     pytest.importorskip("matplotlib")
-    from experiments.bench import plots
-
-    plots.draw(merged, tmp_path)
+    SDDMM.draw(merged, tmp_path)
     svg = (tmp_path / "speedup_over_k.svg").read_text()
     for place in ("one CPU, 2 threads", "one CPU, 8 threads", "another CPU, 2 threads"):
         assert f"<!-- {place} -->" in svg
@@ -258,7 +237,7 @@ def test_a_matrix_without_rows_is_reported_like_any_other(tmp_path: Path) -> Non
     store = Store(tmp_path / "records.jsonl", Record)
     for method in ("ours", "isratnisa"):
         store.append(record(method, 1.0, m=0, n=10, nnz=0))
-    report.report(ReportConfig(records=[str(store.path)], output=str(tmp_path / "out")))
+    report.report(SDDMM, ReportConfig(records=[str(store.path)], output=str(tmp_path / "out")))
     assert "| 10x10  |   0 |     100% |" in (tmp_path / "out" / "report.md").read_text()
 
 
@@ -279,4 +258,4 @@ def test_published_figures_stand_beside_ours_where_the_log_has_the_case() -> Non
 
 def test_no_records_is_told(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"no records at .*; measure some with"):
-        report.report(ReportConfig(records=[str(tmp_path / "none.jsonl")]))
+        report.report(SDDMM, ReportConfig(records=[str(tmp_path / "none.jsonl")]))

@@ -5,26 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import sddmm
-from experiments.bench import measure, run, timing
-from experiments.bench.config import Config, Timing, Uniform
+from experiments.bench import timing
+from experiments.bench.config import Timing
 from experiments.bench.errors import RowsFailed
-from experiments.bench.record import Record
+from experiments.bench.run import run
+from experiments.bench.sources import Uniform
 from experiments.bench.store import Store
-from experiments.sddmm import methods
 from experiments.sddmm.case import make_case
-from experiments.sddmm.verify import Truth
+from experiments.sddmm.config import Config
+from experiments.sddmm.methods import METHODS
+from experiments.sddmm.objective import SDDMM
+from experiments.sddmm.record import Record
+from experiments.sddmm.verify import Reference
+from tests.experiments.only import only, right
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(timing, "_SETTLE_MS", 0.0)
+    monkeypatch.setattr(timing, "WARM_UP_MS", 0.0)
     return Config(
         matrix=Uniform(rows=60, cols=50),
         k=20,
@@ -34,23 +38,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     )
 
 
-def install(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
-    """Make these the only methods; none refuses."""
-    made = {
-        name: SimpleNamespace(refuses=lambda case: None, **parts)
-        for name, parts in functions.items()
-    }
-    monkeypatch.setattr(methods, "select", lambda chosen: made)
-
-
-def right(case: Any) -> torch.Tensor:
-    values: torch.Tensor = (case.a @ case.b)[case.pattern.row_ids, case.pattern.col_indices]
-    return values
-
-
-def test_the_first_call_is_preparation_and_run_on_indices_never_seen(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_call_is_preparation_and_run_on_indices_never_seen(config: Config) -> None:
     seen: list[torch.Tensor] = []  # kept, so that no two have the same address
 
     def prepare(case: Any) -> Any:
@@ -58,8 +46,8 @@ def test_the_first_call_is_preparation_and_run_on_indices_never_seen(
         time.sleep(0.02)
         return lambda: (time.sleep(0.03), right(case))[1]
 
-    install(monkeypatch, a={"prepare": prepare})
-    (record,) = run.run("60x50", config)
+    objective = only(a={"prepare": prepare})
+    (record,) = run(objective, "60x50", config)
     assert record.status == "ok"
     assert 3 <= len(record.first_call_ms) < 20  # a quick one has 20
     assert min(record.first_call_ms) >= 50
@@ -94,9 +82,9 @@ def test_the_first_call_of_a_method_with_a_public_call_is_that_call_without_its_
         return {"prepare": lambda case: lambda: right(case), "public_call": public_call}
 
     monkeypatch.setattr(timing, "elapsed_ms", told)
-    install(monkeypatch, good=method(right), bad=method(lambda case: right(case) + 1))
+    objective = only(good=method(right), bad=method(lambda case: right(case) + 1))
     with pytest.raises(RowsFailed, match="1 of 2 rows are not right: bad"):
-        run.run("60x50", config)
+        run(objective, "60x50", config)
     records = {r.method: r for r in Store(config.records, Record).load().values()}
     assert (records["bad"].status, records["bad"].first_call_ms) == ("wrong", [])
     assert ("arguments", True) not in events
@@ -105,16 +93,14 @@ def test_the_first_call_of_a_method_with_a_public_call_is_that_call_without_its_
 
 def test_ours_is_called_as_a_user_calls_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Any] = []
-    ours = methods.select(["ours"])["ours"]
+    ours = METHODS.select(["ours"])["ours"]
     public = sddmm.sddmm
     monkeypatch.setattr(
         sddmm, "sddmm", lambda S, *a, **options: (called.append(S), public(S, *a, **options))[1]
     )
     case = make_case("x", config)
-    unseen = case.with_unseen_indices()
-    values = measure.first_call(ours, unseen)()
-    assert Truth(case).judge(values).wrong == 0
+    values = SDDMM.first_call(ours, case)()
+    assert Reference(case).check(values).wrong == 0
     (S,) = called
     assert S.layout is torch.sparse_csr
-    assert S.col_indices().data_ptr() == unseen.pattern.col_indices.data_ptr()
     assert S.col_indices().data_ptr() != case.pattern.col_indices.data_ptr()

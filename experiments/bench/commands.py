@@ -1,0 +1,90 @@
+"""Commands of the command line: the configuration that each takes and what it does with it.
+
+An objective lists its own in a module `commands`, which imports nothing heavy: what a command does
+is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from experiments.bench.errors import ExperimentError
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Hydra chose for one job: its launcher, and the option of each group."""
+
+    launcher: str
+    choices: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Command(ABC):
+    """A word of the command line.
+
+    config: the YAML file of conf/ that holds its configuration. schema: the dataclass of it.
+    target: "module:name" of what it works with. help: its lines in the help text. lists: the keys
+    whose value is a list of names.
+    """
+
+    name: str
+    config: str
+    schema: type
+    target: str
+    help: tuple[str, ...]
+    lists: tuple[str, ...] = ()
+
+    def register(self) -> None:
+        """Tell Hydra the type of the configuration; call before composing."""
+        ConfigStore.instance().store(name=f"{self.config}_schema", node=self.schema)
+
+    def load(self) -> Any:
+        module, _, name = self.target.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    @abstractmethod
+    def __call__(self, settings: Any, job: Job) -> None:
+        """Do it."""
+
+
+class Measure(Command):
+    """Measures the objective that the target names."""
+
+    def __call__(self, settings: Any, job: Job) -> None:
+        from experiments.bench.run import run
+
+        objective = self.load()
+        refuse_parallel_jobs(job.launcher, objective.device(settings))
+        run(objective, objective.label(settings, job.choices), settings)
+
+
+class Report(Command):
+    """Reports the records of the objective that the target names."""
+
+    def __call__(self, settings: Any, job: Job) -> None:
+        from experiments.bench.report import report
+
+        report(self.load(), settings)
+
+
+class Call(Command):
+    """Calls the function that the target names."""
+
+    def __call__(self, settings: Any, job: Job) -> None:
+        self.load()(settings)
+
+
+def refuse_parallel_jobs(launcher: str, device: str) -> None:
+    """Refuse jobs that share a GPU, which falsifies each other's times."""
+    if device.startswith("cuda") and not launcher.endswith(".BasicLauncher"):
+        raise ExperimentError(
+            f"launcher {launcher} runs jobs at once, which falsifies times on a GPU; "
+            f"choose hydra/launcher=basic"
+        )

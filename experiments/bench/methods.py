@@ -1,0 +1,63 @@
+"""Methods: what is compared on an objective, and how the modules of a folder become methods."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from experiments.bench.errors import ExperimentError
+
+# Computes the prepared product and returns its result.
+Run = Callable[[], Any]
+
+
+class Method(Protocol):
+    """One way to compute a case; a module with these two functions is one."""
+
+    def refuses(self, case: Any) -> str | None:
+        """Why the method does not serve the case, in words."""
+
+    def prepare(self, case: Any) -> Run:
+        """What the method does once per case, timed apart from its runs."""
+
+
+class MethodFolder:
+    """The methods of a package: every module is one, found by being there.
+
+    first: the names that stand before the others, which follow in alphabetical order.
+    """
+
+    def __init__(self, package: str, first: Sequence[str] = ()) -> None:
+        self.package, self.first = package, tuple(first)
+
+    def names(self) -> list[str]:
+        path = importlib.import_module(self.package).__path__
+        rest = sorted(module.name for module in pkgutil.iter_modules(path))
+        return [*self.first, *(name for name in rest if name not in self.first)]
+
+    def select(self, chosen: Sequence[str]) -> dict[str, Method]:
+        """The methods of these names, or all; an unknown name is an error that lists them."""
+        names = self.names()
+        for name in chosen:
+            if name not in names:
+                raise ExperimentError(f"unknown method {name!r}; choose from: {', '.join(names)}")
+        return {
+            name: cast(Method, importlib.import_module(f"{self.package}.{name}"))
+            for name in names
+            if name in (chosen or names)
+        }
+
+
+def introduction(methods: Iterable[str], reimplemented: Mapping[str, str]) -> str:
+    """The first sentence above a table of these methods: which are not their authors' code.
+
+    reimplemented: the names of the re-implementations, and whose methods they are.
+    """
+    methods = set(methods)
+    shown = [f"`{name}` ({whose})" for name, whose in reimplemented.items() if name in methods]
+    if not shown:
+        return ""
+    be = "are re-implementations" if len(shown) > 1 else "is a re-implementation"
+    return f"{' and '.join(shown)} {be} of ours from a description, not the authors' code."

@@ -1,0 +1,174 @@
+"""The objective: the one description of a problem from which the bench measures and reports it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from experiments.bench import report, table
+from experiments.bench.config import Timing
+from experiments.bench.digest import MEASURING, Code
+from experiments.bench.methods import Method, Run
+from experiments.bench.record import Record
+from experiments.bench.verify import Trial
+
+
+class RunConfig(Protocol):
+    """What the bench reads of the configuration of a run; an objective's own keys stand beside."""
+
+    timing: Timing
+    records: str
+    force: bool
+
+
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
+CaseT = TypeVar("CaseT")
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
+    """A problem on which methods are compared.
+
+    The first half says how it is measured, the second how its records are shown. What has a
+    default here suits an objective whose methods are compared with one baseline.
+    """
+
+    # The word of the command line that measures it.
+    command: ClassVar[str]
+    record_type: type[RecordT]
+    # Our method, and the method to which speed-ups refer.
+    ours: ClassVar[str] = "ours"
+    baseline: ClassVar[str]
+    # Methods that are measured anew in every session, so that the others have them beside them.
+    companions: ClassVar[frozenset[str]] = frozenset()
+    # Whether preparations and first calls are timed too.
+    times_preparation: ClassVar[bool] = True
+    # The files that draw the operands and verify: part of every measurement's key.
+    measuring: ClassVar[tuple[Path, ...]]
+    # Files that a method may import although its times do not depend on them.
+    unmeasured: ClassVar[tuple[Path, ...]] = ()
+    # Methods that are re-implementations, and whose methods they are.
+    reimplemented: ClassVar[Mapping[str, str]] = {}
+    # Columns of labels() that follow from the others; only the long table has them.
+    implied: ClassVar[frozenset[str]] = frozenset()
+
+    # How it is measured.
+
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """All methods, in the order of tables and plots."""
+
+    @abstractmethod
+    def methods(self, config: ConfigT) -> Mapping[str, Method]:
+        """The methods of a run by name, in the order of its table."""
+
+    @abstractmethod
+    def device(self, config: ConfigT) -> str:
+        """The torch device that computes: cpu or cuda."""
+
+    @abstractmethod
+    def label(self, config: ConfigT, choices: Mapping[str, str]) -> str:
+        """What a person calls the case. choices: the options that Hydra took, by group."""
+
+    @abstractmethod
+    def identity(self, config: ConfigT) -> dict[str, Any]:
+        """What makes the case what it is, for the keys of its records."""
+
+    def method_identity(self, method: Method) -> dict[str, Any]:
+        """What makes a method what it is, besides its code."""
+        return {}
+
+    def sources(self, method: Method) -> list[Path]:
+        """The files of a method's code; what they import is found by the bench."""
+        path = getattr(method, "__file__", None)
+        return [Path(path)] if path else []
+
+    def code(self, method: Method) -> Code:
+        """All code that a measurement of the method stands on."""
+        sources = tuple(self.sources(method))
+        return Code(sources, (*MEASURING, *self.measuring), self.unmeasured)
+
+    @abstractmethod
+    def make_case(self, label: str, config: ConfigT, identity: Mapping[str, Any]) -> CaseT:
+        """The data that every method computes on. identity: what identity(config) gave."""
+
+    @abstractmethod
+    def case_fields(self, case: CaseT) -> dict[str, Any]:
+        """The fields of a record that name the case."""
+
+    @abstractmethod
+    def method_fields(self, name: str, method: Method) -> dict[str, Any]:
+        """The fields of a record that name the method."""
+
+    def annotate(self, record: RecordT, method: Method, case: CaseT) -> None:
+        """Write into the record what is known of a prepared method, such as its registers."""
+
+    def reference(self, case: CaseT) -> Any:
+        """What results are checked against; made once per session."""
+        return None
+
+    def compile(self, methods: Mapping[str, Method], case: CaseT) -> None:
+        """Compile what the methods will launch, all at once; nothing unless an objective can."""
+
+    @abstractmethod
+    def trials(self, method: Method, case: CaseT, run: Run, reference: Any) -> Sequence[Trial]:
+        """The calls whose results are verified; the last one is run(), or as long as run()."""
+
+    def first_call(self, method: Method, case: CaseT) -> Run:
+        """One whole product on data that the method has not seen; making the data is not part."""
+        raise NotImplementedError
+
+    def renamed(self, record: RecordT, label: str) -> RecordT:
+        """A record of the store under the name that this run gives its case."""
+        return record
+
+    # How its records are shown.
+
+    @abstractmethod
+    def heading(self, config: ConfigT) -> str:
+        """The line above the table in the terminal."""
+
+    @abstractmethod
+    def labels(self, records: Sequence[RecordT]) -> dict[tuple[object, ...], dict[str, str]]:
+        """The cells that tell each case from the others, by case."""
+
+    def figures(self, record: RecordT) -> dict[str, str]:
+        """Cells that follow from the times, such as GFLOP/s."""
+        return {}
+
+    def csv_case(self, record: RecordT) -> dict[str, object]:
+        """The columns of the CSV that name the case."""
+        return dict(self.labels([record])[record.case])
+
+    def csv_figures(self, record: RecordT) -> dict[str, object]:
+        """The columns of the CSV that follow from the times, at full precision."""
+        return {}
+
+    def order(self, record: RecordT) -> tuple[Any, ...]:
+        """Where a record stands in a report; by default in the order of the files."""
+        return ()
+
+    def rows(self, records: Sequence[RecordT], cached: Sequence[str] = ()) -> list[dict[str, str]]:
+        """One row per record, every cell as text. cached: the keys of records shown as such."""
+        return table.rows(self, records, cached)
+
+    def notes(self, records: Sequence[RecordT]) -> list[str]:
+        """The lines under a table."""
+        return table.notes(records)
+
+    def pages(self, records: Sequence[RecordT]) -> dict[str, str]:
+        """The files of a report by name; the first is printed too."""
+        return {
+            "report.md": report.as_markdown(self, records),
+            "report.csv": table.as_csv(self, records),
+            "summary.md": report.as_summary(self, records),
+        }
+
+    def draw(self, records: Sequence[RecordT], output: Path) -> list[Path]:
+        """Write the plots to a folder; returns their files. Called only if matplotlib is here."""
+        return []
+
+
+AnyObjective = Objective[Any, Any, Any]

@@ -1,0 +1,203 @@
+"""Matrix sources: what a matrix is made of.
+
+A source is a dataclass that knows its size before it makes anything and how to load itself. Its
+place in Hydra is the group `source`; the YAML files of the group `matrix` fill it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import scipy.sparse
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+import datasets
+from experiments.bench.config import require
+
+
+class Size(NamedTuple):
+    """rows, cols and nonzeros of a matrix; nnz None where only loading can tell."""
+
+    rows: int
+    cols: int
+    nnz: int | None
+
+
+@dataclass
+class Source:
+    """A matrix to sample with."""
+
+    def size(self) -> Size:
+        raise NotImplementedError
+
+    def load(self) -> scipy.sparse.csr_array:
+        raise NotImplementedError
+
+    def loader(self) -> Callable[..., scipy.sparse.csr_array]:
+        """The function of datasets that makes the matrix."""
+        raise NotImplementedError
+
+    def definition(self) -> dict[str, Any]:
+        """What makes the matrix what it is."""
+        return {"source": type(self).__name__, **asdict(self)}
+
+
+@dataclass
+class Generated(Source):
+    """A matrix that `generator`, a function of datasets, makes from this source's fields."""
+
+    generator: ClassVar[Callable[..., scipy.sparse.csr_array]]
+    values: str = "ones"
+    seed: int = 0
+
+    def load(self) -> scipy.sparse.csr_array:
+        return datasets.cached(self.loader(), **asdict(self))
+
+    def loader(self) -> Callable[..., scipy.sparse.csr_array]:
+        return type(self).generator
+
+
+@dataclass
+class Sized(Generated):
+    """A generated matrix whose size is given."""
+
+    rows: int = MISSING
+    cols: int = MISSING
+
+    def __post_init__(self) -> None:
+        size = f"{self.rows}x{self.cols}"
+        require(self.rows >= 1 and self.cols >= 1, "matrix size", ">= 1x1", size)
+
+
+@dataclass
+class Uniform(Sized):
+    """Uniformly random; nnz, if given, counts instead of sparsity."""
+
+    generator = datasets.uniform
+    sparsity: float = 0.95
+    nnz: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rule = "a fraction in 0 <= sparsity < 1"
+        require(0 <= self.sparsity < 1, "sparsity", rule, self.sparsity)
+
+    def size(self) -> Size:
+        nnz = self.nnz
+        if nnz is None:
+            nnz = datasets.nnz_of(self.rows, self.cols, self.sparsity)
+        return Size(self.rows, self.cols, nnz)
+
+    def load(self) -> scipy.sparse.csr_array:
+        options = {"values": self.values, "seed": self.seed}
+        return datasets.cached(datasets.uniform, **self.size()._asdict(), **options)
+
+
+@dataclass
+class Rmat(Sized):
+    """Recursive (R-MAT) graph."""
+
+    generator = datasets.rmat
+    nnz: int = MISSING
+    a: float = 0.57
+    b: float = 0.19
+    c: float = 0.19
+
+    def size(self) -> Size:
+        return Size(self.rows, self.cols, self.nnz)
+
+
+@dataclass
+class PowerLaw(Sized):
+    """Power-law rows and columns, with one very long row if `longest_row` is set."""
+
+    generator = datasets.power_law
+    nnz: int = MISSING
+    exponent: float = 2.5
+    longest_row: int = 0
+
+    def size(self) -> Size:
+        return Size(self.rows, self.cols, self.nnz)
+
+
+@dataclass
+class Banded(Sized):
+    """All entries with |i - j| <= bandwidth."""
+
+    generator = datasets.banded
+    bandwidth: int = MISSING
+
+    def size(self) -> Size:
+        return Size(self.rows, self.cols, self.rows * min(self.cols, 2 * self.bandwidth + 1))
+
+
+@dataclass
+class BlockDiagonal(Sized):
+    """Dense squares down the diagonal."""
+
+    generator = datasets.block_diagonal
+    block: int = MISSING
+
+    def size(self) -> Size:
+        return Size(self.rows, self.cols, self.rows * min(self.cols, self.block))
+
+
+@dataclass
+class Fem(Generated):
+    """Finite-element stencil on an nx x ny x nz grid, `block` unknowns a node."""
+
+    generator = datasets.fem
+    nx: int = MISSING
+    ny: int = MISSING
+    nz: int = MISSING
+    block: int = 3
+
+    def size(self) -> Size:
+        rows = self.nx * self.ny * self.nz * self.block
+        return Size(rows, rows, rows * 27 * self.block)
+
+
+@dataclass
+class File(Source):
+    """A .mtx, .mtx.gz, .smtx or .npz file."""
+
+    path: str = MISSING
+
+    def size(self) -> Size:
+        return Size(*datasets.read_size(self.path))
+
+    def load(self) -> scipy.sparse.csr_array:
+        return datasets.read(self.path)
+
+    def loader(self) -> Callable[..., scipy.sparse.csr_array]:
+        return datasets.read
+
+    def definition(self) -> dict[str, Any]:
+        """The path says where the matrix was found; the digest says what it is."""
+        return super().definition() | {"digest": datasets.file_digest(self.path)}
+
+
+SOURCES: dict[str, type[Source]] = {
+    "uniform": Uniform,
+    "rmat": Rmat,
+    "power_law": PowerLaw,
+    "banded": Banded,
+    "block_diagonal": BlockDiagonal,
+    "fem": Fem,
+    "file": File,
+}
+
+
+def register() -> None:
+    """Tell Hydra the types of the sources; call before composing."""
+    for name, source in SOURCES.items():
+        ConfigStore.instance().store(group="source", name=name, node=source)
+
+
+def register_matrix(name: str, source: str, **values: Any) -> None:
+    """Make `matrix=name` an option without a YAML of its own."""
+    defaults = [{"/source@_here_": source}, "_self_"]
+    ConfigStore.instance().store(group="matrix", name=name, node={"defaults": defaults, **values})

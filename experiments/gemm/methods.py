@@ -1,0 +1,107 @@
+"""The methods of the GEMM objective: cuBLAS through torch.mm, and each variant of gemm_core."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from experiments.bench.errors import ExperimentError
+from experiments.bench.methods import Run
+from experiments.gemm.case import Case
+from gemm_core.ladder.api import gemm, problem_of
+from gemm_core.ladder.registry import KERNELS
+from gemm_core.ladder.spec import KERNEL_FOLDER, GemmProblem, KernelSpec
+from gemm_core.runtime.compile import Resources, compile_kernel
+from gemm_core.runtime.device import device
+
+
+@dataclass(frozen=True)
+class Cublas:
+    """torch.mm; precision "tf32" lets it multiply float32 as TF32."""
+
+    precision: str = "ieee"
+    spec: KernelSpec | None = None
+
+    def refuses(self, case: Case) -> str | None:
+        return None
+
+    def prepare(self, case: Case) -> Run:
+        return partial(self.multiply, case, case.a, case.b)
+
+    def multiply(self, case: Case, a: Tensor, b: Tensor) -> Tensor:
+        in_halves = case.config.accumulate == "fp16"
+        with _switches(allow_tf32=self.precision == "tf32", allow_fp16_accumulation=in_halves):
+            return torch.mm(a, b, out=case.out)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant of gemm_core."""
+
+    spec: KernelSpec
+
+    @property
+    def precision(self) -> str:
+        return self.spec.precision
+
+    def refuses(self, case: Case) -> str | None:
+        return self.spec.refuses(self._problem(case), device(0))
+
+    def prepare(self, case: Case) -> Run:
+        return partial(self.multiply, case, case.a, case.b)
+
+    def multiply(self, case: Case, a: Tensor, b: Tensor) -> Tensor:
+        return gemm(
+            a,
+            b,
+            out=case.out,
+            kernel=self.spec.name,
+            accumulate=case.config.accumulate,
+            precision=self.spec.precision,
+        )
+
+    def resources(self, case: Case) -> Resources:
+        """What the compiled kernel takes."""
+        return compile_kernel(*self.compile_arguments(case)).resources
+
+    def compile_arguments(self, case: Case) -> tuple:
+        macros = self.spec.macros(self._problem(case))
+        return KERNEL_FOLDER / self.spec.source, macros, device(0).arch
+
+    def _problem(self, case: Case) -> GemmProblem:
+        accumulate = case.config.accumulate
+        return problem_of(case.a, case.b, case.out, accumulate, self.spec.precision)
+
+
+GemmMethod = Cublas | Variant
+
+CUBLAS, CUBLAS_TF32 = "cublas", "cublas_tf32"
+ALL: dict[str, GemmMethod] = {
+    CUBLAS: Cublas(),
+    CUBLAS_TF32: Cublas("tf32"),
+    **{name: Variant(spec) for name, spec in KERNELS.items()},
+}
+
+
+@contextlib.contextmanager
+def _switches(**wanted: bool) -> Iterator[None]:
+    """torch.backends.cuda.matmul with these switches; one that is missing cannot be turned on."""
+    switches = torch.backends.cuda.matmul
+    before = {}
+    for name, value in wanted.items():
+        if not hasattr(switches, name):
+            if value:
+                raise ExperimentError(f"torch {torch.__version__} has no {name} for torch.mm")
+            continue
+        before[name] = getattr(switches, name)
+        setattr(switches, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(switches, name, value)

@@ -1,0 +1,160 @@
+"""GEMM as an objective: every variant of gemm_core against cuBLAS, which each session has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.bench.digest import file_of
+from experiments.bench.errors import ExperimentError
+from experiments.bench.objective import Objective
+from experiments.bench.verify import Trial
+from experiments.gemm import report, verify
+from experiments.gemm.case import Case, make_case
+from experiments.gemm.config import GemmConfig
+from experiments.gemm.methods import ALL, CUBLAS, CUBLAS_TF32, GemmMethod, Variant
+from experiments.gemm.record import GemmRecord
+from experiments.gemm.verify import References
+from gemm_core.ladder import choose, registry
+from gemm_core.ladder.spec import KERNEL_FOLDER
+from gemm_core.runtime.compile import compile_all
+
+# The option b_rows names the rows of B as they are stored: n rows of k elements, or k rows of n.
+_B_LAYOUT = {"n": "nk", "k": "kn"}
+
+
+class Gemm(Objective[GemmConfig, Case, GemmRecord]):
+    """gemm_core's variants beside cuBLAS."""
+
+    command = "gemm"
+    record_type = GemmRecord
+    baseline = CUBLAS
+    companions = frozenset({CUBLAS, CUBLAS_TF32})
+    times_preparation = False
+    measuring = tuple(file_of(thing) for thing in (Case, References))
+    # The list of the variants, so that a new one leaves the others' records alone.
+    unmeasured = tuple(file_of(thing) for thing in (GemmConfig, registry, choose))
+
+    def names(self) -> Sequence[str]:
+        return list(ALL)
+
+    def methods(self, config: GemmConfig) -> Mapping[str, GemmMethod]:
+        """cuBLAS, and the variants that compute this dtype with these sums, in ladder order."""
+        if not torch.cuda.is_available():
+            raise ExperimentError("gemm compares GPU kernels, but torch sees no CUDA device")
+        return variants(config)
+
+    def device(self, config: GemmConfig) -> str:
+        return "cuda"
+
+    def label(self, config: GemmConfig, choices: Mapping[str, str]) -> str:
+        return config.shape
+
+    def identity(self, config: GemmConfig) -> dict[str, Any]:
+        names = ("shape", "dtype", "accumulate", "b_rows", "seed")
+        return {name: getattr(config, name) for name in names}
+
+    def method_identity(self, method: GemmMethod) -> dict[str, Any]:
+        spec = method.spec
+        # choose() ranks by h200_tflops; it has no other effect.
+        return {
+            "precision": method.precision,
+            "spec": repr(spec and replace(spec, h200_tflops=0.0)),
+        }
+
+    def sources(self, method: GemmMethod) -> list[Path]:
+        spec = method.spec
+        return [file_of(Variant), *([KERNEL_FOLDER / spec.source] if spec else [])]
+
+    def make_case(self, label: str, config: GemmConfig, identity: Mapping[str, Any]) -> Case:
+        return make_case(config)
+
+    def case_fields(self, case: Case) -> dict[str, Any]:
+        m, n, k = case.config.sizes
+        names = ("dtype", "accumulate", "b_rows")
+        return {"m": m, "n": n, "k": k, **{name: getattr(case.config, name) for name in names}}
+
+    def method_fields(self, name: str, method: GemmMethod) -> dict[str, Any]:
+        in_tf32 = isinstance(method, Variant) and method.precision == "tf32"
+        return {"variant": name, "baseline": CUBLAS_TF32 if in_tf32 else CUBLAS}
+
+    def annotate(self, record: GemmRecord, method: GemmMethod, case: Case) -> None:
+        if isinstance(method, Variant):
+            resources = method.resources(case)
+            record.registers, record.spill_bytes = resources.registers, resources.spill_bytes
+            record.shared_bytes = method.spec.shared_bytes
+
+    def reference(self, case: Case) -> References:
+        return References.of(case)
+
+    def compile(self, methods: Mapping[str, GemmMethod], case: Case) -> None:
+        """Compile by all cores what is not refused, instead of one after the other."""
+        served = [m for m in methods.values() if isinstance(m, Variant) and not m.refuses(case)]
+        compile_all([method.compile_arguments(case) for method in served])
+
+    def trials(
+        self, method: GemmMethod, case: Case, run: Any, reference: References
+    ) -> Sequence[Trial]:
+        return verify.trials(method, case, reference)
+
+    def heading(self, config: GemmConfig) -> str:
+        return (
+            f"{config.shape} {config.dtype}, sums in {config.accumulate}, "
+            f"b in rows of {config.b_rows}"
+        )
+
+    def labels(self, records: Sequence[GemmRecord]) -> dict[tuple[object, ...], dict[str, str]]:
+        return {
+            r.case: {"shape": r.shape, "dtype": r.dtype, "sums": r.accumulate, "B rows": r.b_rows}
+            for r in records
+        }
+
+    def rows(
+        self, records: Sequence[GemmRecord], cached: Sequence[str] = ()
+    ) -> list[dict[str, str]]:
+        return report.rows(records)
+
+    def notes(self, records: Sequence[GemmRecord]) -> list[str]:
+        return report.notes(records)
+
+    def pages(self, records: Sequence[GemmRecord]) -> dict[str, str]:
+        return {
+            "summary.md": report.as_summary(records),
+            "report.md": report.as_markdown(records),
+            "report.csv": report.as_csv(records),
+        }
+
+    def draw(self, records: Sequence[GemmRecord], output: Path) -> list[Path]:
+        from experiments.gemm import plots
+
+        return plots.draw(report.sections(records), output)
+
+
+def variants(config: GemmConfig) -> dict[str, GemmMethod]:
+    """cuBLAS, and the variants that compute this dtype with these sums, in the ladder's order."""
+    dtype = getattr(torch, config.dtype)
+    serving = {
+        name: method
+        for name, method in ALL.items()
+        if (spec := method.spec) is not None
+        and dtype in spec.dtypes
+        and config.accumulate in spec.accumulates
+        and _B_LAYOUT[config.b_rows] in spec.b_layouts
+    }
+    for name in config.variants:
+        if name not in serving:
+            raise ExperimentError(
+                f"no variant {name!r} of {config.dtype} with sums in {config.accumulate}; choose "
+                f"from: {', '.join(serving)}"
+            )
+    chosen = {name: serving[name] for name in config.variants or serving}
+    in_tf32 = any(method.precision == "tf32" for method in chosen.values())
+    cublas = [CUBLAS, *([CUBLAS_TF32] if in_tf32 else [])]
+    return {**{name: ALL[name] for name in cublas}, **chosen}
+
+
+GEMM = Gemm()

@@ -1,0 +1,51 @@
+"""What is known of one method on one SDDMM case."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.bench import record
+
+
+@dataclass(kw_only=True)
+class Record(record.Record):
+    """A record of SDDMM: the matrix with its definition, k, and the method.
+
+    error: the largest error relative to |a_i| |b_j|.
+    """
+
+    matrix: str
+    definition: dict[str, Any]
+    m: int
+    n: int
+    nnz: int
+    k: int
+    dtype: str
+    seed: int
+    method: str
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        # A file is known by its content; its path may change.
+        defined = {name: value for name, value in self.definition.items() if name != "path"}
+        content = json.dumps(defined, sort_keys=True, default=str)
+        name = self.matrix if not defined.get("digest") else ""
+        sizes = (self.m, self.n, self.nnz, self.k)
+        return (*self.place, name, content, *sizes, self.dtype, self.seed)
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction of entries that are not stored; 1 for a matrix without entries."""
+        entries = self.m * self.n
+        return 1 - self.nnz / entries if entries else 1.0
+
+    @property
+    def gflops(self) -> float | None:
+        """Useful GFLOP/s, 2 nnz k over the median time."""
+        return 2e-6 * self.nnz * self.k / self.median_ms if self.median_ms else None
