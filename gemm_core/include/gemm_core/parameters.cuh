@@ -12,9 +12,16 @@
   using Parameters = Struct;                                                      \
   PARAMETER_FIELDS                                                                \
   }
-#define GEMM_CORE_FIELD(name, offset)                          \
-  static_assert(__builtin_offsetof(Parameters, name) == offset, \
+#define GEMM_CORE_FIELD(name, offset)                    \
+  static_assert(GEMM_CORE_OFFSET(name) == offset,         \
                 "the kernel and the host disagree on the offset of parameter " #name);
+
+// NVRTC knows no __builtin_offsetof before 13.1; __INTADDR__ is what its own offsetof is made of.
+#ifdef __CUDACC_RTC__
+#define GEMM_CORE_OFFSET(name) __INTADDR__(&static_cast<Parameters*>(nullptr)->name)
+#else
+#define GEMM_CORE_OFFSET(name) __builtin_offsetof(Parameters, name)
+#endif
 
 // For a kernel that takes a list of parameters; stands after the kernel. PARAMETER_SIZES: the
 // host's sizes, in order.
