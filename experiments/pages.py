@@ -54,22 +54,16 @@ _BLOCK = re.compile(
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
 
 
-def write_all() -> None:
-    """Write the reports, the pictures and the pages' tables anew from the committed records."""
-    write_reports(ROOT)
-    for path, svg in pictures().items():
-        report.write(ROOT / path, svg)
-    for name in PAGES:
-        page = ROOT / name
-        report.write(page, with_tables(page.read_text(encoding="utf-8")))
-
-
-def write_reports(root: Path) -> None:
-    """Write under `root` the tables and CSV files of every folder of committed records."""
+def write_all(root: Path = ROOT) -> None:
+    """Write under `root` the reports, the pictures and the pages, from the committed records."""
     for folder, objective in RESULTS.items():
         records = [str(ROOT / folder / "records.jsonl")]
         config = ReportConfig(records=records, output=str(root / folder), plots=False)
         report.report(objective, config)
+    for path, svg in pictures().items():
+        report.write(root / path, svg)
+    for name in PAGES:
+        report.write(root / name, with_tables((ROOT / name).read_text(encoding="utf-8")))
 
 
 def plot() -> str:
