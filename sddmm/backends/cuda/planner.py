@@ -46,6 +46,15 @@ class AheadPlan(NamedTuple):
     request: AnalysisRequest
 
 
+class CountedKernel(NamedTuple):
+    """A kernel whose cost depends on counts of tiles: what to count, and its time if all tiles of
+    the matrix are computed."""
+
+    kernel: GpuKernel
+    request: AnalysisRequest
+    full_us: float
+
+
 class Planner:
     """Plans the problems of one operator by the kernels that are registered for it."""
 
@@ -99,13 +108,23 @@ class PlanningContext:
     def __init__(self, kernels: Kernels, problem: Problem, device: Device) -> None:
         self.kernels, self.problem, self.device = kernels, problem, device
         self.model = device_model(device)
-        refusals = {name: kernel.refuses(problem, device) for name, kernel in kernels.items()}
-        self.serving = [kernel for name, kernel in kernels.items() if refusals[name] is None]
-        self.refusals = {name: reason for name, reason in refusals.items() if reason is not None}
-        self.uncounted = self._by_run_time(self.serving, None)
-        self._counted, self.counting = self._counted_kernels()
-        self.cheapest = self._cheapest_ahead()
-        self.ahead = self._ahead()
+        self.refusals: dict[str, str] = {}
+        self.uncounted: list[Prediction] = []
+        self._countable: list[GpuKernel] = []  # those whose cost depends on counts of tiles
+        for name, kernel in kernels.items():
+            reason = kernel.refuses(problem, device)
+            if reason is not None:
+                self.refusals[name] = reason
+                continue
+            cost = kernel.cost_us(problem, None, self.model)
+            if cost is None:
+                self._countable.append(kernel)
+            else:
+                self.uncounted.append(Prediction(kernel, cost))
+        self.uncounted.sort(key=_run_us)
+        fastest = self._fastest_on_a_full_matrix()
+        self.counting = None if fastest is None else fastest.request
+        self.ahead = self._ahead(fastest)
         self.uniform_threshold = 0.0
         if self.counting is not None and self.counting.block is not None:
             self.uniform_threshold = uniform_threshold(problem, self.counting.block[1])
@@ -117,92 +136,72 @@ class PlanningContext:
             name: reason for name, reason in self.refusals.items() if not self.kernels[name].parts
         }
 
-    def rank(self, stats: TileStats | None) -> list[Prediction]:
-        """All kernels worth considering, the fastest first; stats: of the counted tiles."""
-        counted = [] if stats is None else self._by_run_time(self._counted, stats)
-        return sorted([*self.uncounted, *counted], key=_run_us)
-
-    def rank_if_uniform(self) -> list[Prediction]:
-        """The ranking for a uniform pattern."""
-        assert self.counting is not None
-        return self.rank(
-            uniform_tile_stats(self.problem, self._tile_count(), self.counting.min_tile_nnz)
-        )
-
-    def _by_run_time(self, kernels: list[GpuKernel], stats: TileStats | None) -> list[Prediction]:
-        costs = ((kernel, kernel.cost_us(self.problem, stats, self.model)) for kernel in kernels)
-        predictions = [Prediction(kernel, cost) for kernel, cost in costs if cost is not None]
-        return sorted(predictions, key=_run_us)
-
-    def _counted_kernels(self) -> tuple[list[GpuKernel], AnalysisRequest | None]:
-        """The kernels that depend on counts of one tile size, and the analysis that counts.
-
-        Nothing is counted where a single tile takes longer than what prepares least.
-        """
-        requests = {
-            kernel: request
-            for kernel in self.serving
-            if (request := kernel.needs(self.problem, self.model)).min_tile_nnz > 0
-        }
-        full = [
-            Prediction(kernel, cost)
-            for kernel, request in requests.items()
-            if (cost := self._cost_of_tiles(kernel, self._tiles_in(request))) is not None
-        ]
-        if not full:
-            return [], None
-        fastest = min(full, key=_run_us).kernel
-        counting = requests[fastest]
-        one_tile = self._cost_of_tiles(fastest, 1)
-        if self.uncounted and one_tile is not None:
-            least = min(self.uncounted, key=_prepare_us)
-            if one_tile.run_us >= least.cost.run_us:
-                return [], None
-        return [kernel for kernel, request in requests.items() if request == counting], counting
-
-    def _cheapest_ahead(self) -> AheadPlan | None:
-        """The kernel that prepares least of those that may be prepared for any order of nonzeros
-        while the analysis runs."""
+    @functools.cached_property
+    def cheapest(self) -> GpuKernel | None:
+        """The kernel that prepares least of those that may be prepared while the analysis runs,
+        whatever the order of the nonzeros."""
         any_order = [
             prediction
             for prediction in self.uncounted
             if prediction.kernel.needs_ahead(self.problem, self.model) == ROW_IDS
         ]
-        if not any_order:
-            return None
-        return AheadPlan(min(any_order, key=_prepare_us).kernel, ROW_IDS)
+        return min(any_order, key=_prepare_us).kernel if any_order else None
 
-    def _ahead(self) -> AheadPlan | None:
-        """The kernel to prepare on the assumption that the pattern is sorted and uniform."""
-        candidates = [
-            (prediction.cost.run_us, prediction.kernel, self._needs_ahead(prediction.kernel))
-            for prediction in self.uncounted
-        ]
-        for kernel in self._counted:
-            cost = self._cost_of_tiles(kernel, self._tile_count())
-            request = self._needs_ahead(kernel)
-            if cost is not None and request is not None:
-                candidates.append((cost.run_us, kernel, request))
-        if not candidates:
+    def rank(self, stats: TileStats | None) -> list[Prediction]:
+        """All kernels worth considering, the fastest first; stats: of the counted tiles."""
+        ranking = list(self.uncounted)
+        for kernel in self._countable if stats is not None else ():
+            if kernel.needs(self.problem, self.model) == self.counting:
+                cost = kernel.cost_us(self.problem, stats, self.model)
+                if cost is not None:
+                    ranking.append(Prediction(kernel, cost))
+        return sorted(ranking, key=_run_us)
+
+    def rank_if_uniform(self) -> list[Prediction]:
+        """The ranking for a uniform pattern."""
+        counting = self.counting
+        assert counting is not None
+        tiles = counting.tile_count((self.problem.m, self.problem.n))
+        return self.rank(uniform_tile_stats(self.problem, tiles, counting.min_tile_nnz))
+
+    def _fastest_on_a_full_matrix(self) -> CountedKernel | None:
+        """The kernel whose size of tiles is counted.
+
+        None where a single tile takes longer than what prepares least: then nothing is counted.
+        """
+        problem, model = self.problem, self.model
+        fastest: CountedKernel | None = None
+        for kernel in self._countable:
+            if kernel.parts:  # it needs what its parts need
+                continue
+            request = kernel.needs(problem, model)
+            tiles = request.tile_count((problem.m, problem.n))
+            cost = kernel.cost_us(problem, TileStats(tiles, 0, 0), model)
+            if cost is not None and (fastest is None or cost.run_us < fastest.full_us):
+                fastest = CountedKernel(kernel, request, cost.run_us)
+        if fastest is None or not self.uncounted:
+            return fastest
+        one_tile = fastest.kernel.cost_us(problem, TileStats(1, 0, 0), model)
+        cheapest = min(self.uncounted, key=_prepare_us)
+        if one_tile is None or one_tile.run_us >= cheapest.cost.run_us:
             return None
-        _, kernel, request = min(candidates, key=lambda candidate: candidate[0])
+        return fastest
+
+    def _ahead(self, fastest: CountedKernel | None) -> AheadPlan | None:
+        """The kernel to prepare on the assumption that the pattern is sorted and uniform."""
+        best = self.uncounted[0] if self.uncounted else None
+        if fastest is not None and (best is None or fastest.full_us < best.cost.run_us):
+            request = fastest.kernel.needs_ahead(self.problem, self.model)
+            if request is not None:
+                return AheadPlan(fastest.kernel, request)
+        if best is None:
+            return None
+        request = best.kernel.needs_ahead(self.problem, self.model)
         if request is None:
             return None
-        if self.counting is not None:  # row segments are as wide as a tile
-            request = request._replace(block=self.counting.block)
-        return AheadPlan(kernel, request)
-
-    def _needs_ahead(self, kernel: GpuKernel) -> AnalysisRequest | None:
-        return kernel.needs_ahead(self.problem, self.model)
-
-    def _cost_of_tiles(self, kernel: GpuKernel, tiles: int) -> Cost | None:
-        return kernel.cost_us(self.problem, TileStats(tiles, 0, 0), self.model)
-
-    def _tiles_in(self, request: AnalysisRequest) -> int:
-        return request.tile_count((self.problem.m, self.problem.n))
-
-    def _tile_count(self) -> int:
-        return 0 if self.counting is None else self._tiles_in(self.counting)
+        if fastest is not None:  # row segments are as wide as a tile
+            request = request._replace(block=fastest.request.block)
+        return AheadPlan(best.kernel, request)
 
 
 class _Preparation:
@@ -230,8 +229,8 @@ class _Preparation:
         cheapest = self._context.cheapest
         if cheapest is None:
             return self.fastest()
-        name = cheapest.kernel.name
-        return self._prepare_ahead(cheapest, lambda: [f"kernel   {name}, which prepares least"])[1]
+        explanation = [f"kernel   {cheapest.name}, which prepares least"]
+        return self._prepare_ahead(AheadPlan(cheapest, ROW_IDS), lambda: explanation)[1]
 
     def fastest(self) -> GpuExecutor:
         """The kernel with the least predicted time of a run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +45,9 @@ class AnalysisRequest(NamedTuple):
 
     def tile_count(self, shape: tuple[int, int]) -> int:
         """The number of tiles of a pattern of this shape, empty ones too."""
-        block_m, block_n = (max(size, 1) for size in self.block or shape)
-        return ceil_div(shape[0], block_m) * ceil_div(shape[1], block_n)
+        if self.block is None:
+            return 1 if shape[0] and shape[1] else 0
+        return ceil_div(shape[0], self.block[0]) * ceil_div(shape[1], self.block[1])
 
     def offset_count(self, shape: tuple[int, int]) -> int:
         """The number of tile row offsets of a pattern of this shape."""
@@ -113,7 +115,7 @@ class KernelSpec:
     and columns of a tile and elements of k at a time, for kernels that compute tiles. shared_bytes:
     dynamic, per block. min_blocks: blocks that share a multiprocessor. defines: macros without
     their prefix SDDMM_, beside those that follow from the problem. max_nnz: the most nonzeros that
-    it can count.
+    it can count. min_k: the least k that it computes.
     """
 
     name: str
@@ -128,6 +130,7 @@ class KernelSpec:
     max_capability: tuple[int, int] | None = None
     defines: Mapping[str, str | int | bool] = field(default_factory=dict)
     max_nnz: int = MAX_NNZ
+    min_k: int = 0
 
     @property
     def path(self) -> Path:
@@ -147,18 +150,24 @@ class KernelSpec:
         if self.shared_bytes > device.shared_bytes:
             return f"needs {self.shared_bytes} bytes of shared memory, has {device.shared_bytes}"
         if problem.dtype not in self.dtypes:
-            return f"computes {dtype_names(self.dtypes)}, not {dtype_name(problem.dtype)}"
+            return f"computes {self._dtype_names}, not {dtype_name(problem.dtype)}"
         if is_less_exact(self.precision, problem.precision):
             return f"computes with precision {self.precision}, less than {problem.precision}"
         for name in ("m", "n", "k"):
             if getattr(problem, name) >= _INT32:
                 return f"counts {name} in 32 bits, got {getattr(problem, name)}"
+        if problem.k < self.min_k:
+            return f"has nothing to multiply where k is {problem.k}"
         if problem.nnz > self.max_nnz:
             return f"counts at most {self.max_nnz} nonzeros, got {problem.nnz}"
         tiles = (problem.heads or 1) * self.tiles(problem.m, problem.n)
         if tiles > _MAX_TILES:
             return f"counts at most {_MAX_TILES} tiles, got {tiles}"
         return None
+
+    @functools.cached_property
+    def _dtype_names(self) -> str:
+        return dtype_names(self.dtypes)
 
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an m x n matrix, empty ones too; 0 for kernels that compute none."""

@@ -5,6 +5,7 @@ It has no source of its own: it is a kernel made of two, which launch one after 
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from gemm_core.runtime.device import Device
@@ -28,13 +29,14 @@ class Hybrid:
         self.name = name
         self._tile_kernels = tuple(kernel for kernel in tile_kernels if kernel.rate is not None)
         self._gather = gather
+        self._tile_kernel = functools.lru_cache(maxsize=256)(self._fastest_tile_kernel)
 
     @property
     def parts(self) -> tuple[GpuKernel, ...]:
         return (*self._tile_kernels, self._gather)
 
     def refuses(self, problem: Problem, device: Device) -> str | None:
-        if not self._serving(problem, device):
+        if all(kernel.refuses(problem, device) for kernel in self._tile_kernels):
             return f"no tile kernel computes {problem.dtype}"
         return self._gather.refuses(problem, device)
 
@@ -62,13 +64,11 @@ class Hybrid:
             self._gather.plan(rest, problem, model.device),
         )
 
-    def _serving(self, problem: Problem, device: Device) -> list[TileKernel]:
-        return [kernel for kernel in self._tile_kernels if not kernel.refuses(problem, device)]
-
-    def _tile_kernel(self, problem: Problem, model: DeviceModel) -> TileKernel:
+    def _fastest_tile_kernel(self, problem: Problem, model: DeviceModel) -> TileKernel:
         """The tile kernel with the least time for all of the matrix."""
 
         def whole_us(kernel: TileKernel) -> float:
             return kernel.tiles_us(problem, kernel.tiles(problem.m, problem.n), model)
 
-        return min(self._serving(problem, model.device), key=whole_us)
+        serving = (k for k in self._tile_kernels if not k.refuses(problem, model.device))
+        return min(serving, key=whole_us)

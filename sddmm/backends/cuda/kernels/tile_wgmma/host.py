@@ -54,12 +54,6 @@ def prefetch_depth(nnz: int, rows: int) -> int:
 class TileWgmma(TileKernel):
     """Serves half types on Hopper."""
 
-    def refuses(self, problem: Problem, device: Device) -> str | None:
-        reason = super().refuses(problem, device)
-        if reason is None and problem.k == 0:
-            return "has nothing to multiply where k is 0"
-        return reason
-
     def plan(self, work: TileWork, problem: Problem, device: Device) -> KernelPlan:
         launcher = _Launcher(self, work, problem, device)
         return KernelPlan(launcher.bind, _accepts, padded)
@@ -135,6 +129,7 @@ def tile_wgmma(block_m: int, block_n: int, row_bytes: int, rate: TileRate) -> Ti
         shared_bytes=stages * stage_bytes + 8 * 16 * row_bytes,
         min_capability=(9, 0),
         max_capability=(9, 0),
+        min_k=1,
         rate=rate,
         defines={
             "BLOCK_M": block_m,
