@@ -24,7 +24,7 @@ STRIDES = (
     "broadcast_rows", "broadcast_all", "broadcast_heads", "heads_inner", "negated",
 )  # fmt: skip
 SPECIALS = ("nan", "inf", "inf_rows", "mixed", "subnormal", "zeros", "large", "wide", "near_max")
-ENTRIES = ("sddmm", "sampled_addmm", "plan", "plan_out", "op")
+ENTRIES = ("sddmm", "sampled_addmm", "plan", "plan_out", "op", "spmm")
 AGAIN = ("repeat", "copy", "deepcopy", "pickle")
 CHANGES = ("values", "in_place", "original", "data", "refill", "fresh", "out_of_range")
 HOSTILE = (
@@ -51,7 +51,8 @@ class Case:
     again: what follows the first call on the same object. change: what happens to S before one more
     call. hostile: what is wrong with the arguments. gradients: with respect to a, b, S's values.
     device: "cpu", "cuda", or "shim", where GPU kernels run on CPU tensors (shim.py).
-    max_nnz: nonzeros are cut off there.
+    max_nnz: nonzeros are cut off there. An entry "spmm" multiplies by b's rows, (n, k), or with
+    `transpose` by a.
     """
 
     seed: int = 0
@@ -78,6 +79,7 @@ class Case:
     alpha: float = 1.0
     beta: float = 1.0
     scale: bool = True
+    transpose: bool = False
     backend: str | None = None
     kernel: str | None = None
     special: str | None = None
@@ -112,12 +114,17 @@ class Case:
 
     @property
     def has_values(self) -> bool:
-        return self.kind in WITH_VALUES or self.entry == "op"
+        return self.kind in WITH_VALUES or self.entry in ("op", "spmm")
+
+    @property
+    def dense(self) -> str:
+        """The operand that spmm multiplies by."""
+        return "a" if self.transpose else "b"
 
     @property
     def weighted(self) -> bool:
         """Whether S's values take part."""
-        if self.entry == "sampled_addmm":
+        if self.entry in ("sampled_addmm", "spmm"):
             return self.has_values
         return self.has_values and self.scale
 
@@ -208,6 +215,7 @@ def _scaling(rng: random.Random, fields: dict[str, Any]) -> None:
         alpha=_rarely(rng, 0.5, _ALPHAS, 1.0),
         beta=_rarely(rng, 0.6, (*_ALPHAS, 0.0), 1.0),
         scale=rng.random() < 0.8,
+        transpose=rng.random() < 0.5,
     )
 
 
@@ -282,7 +290,7 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
         for name in ("strides_a", "strides_b"):
             if fields[name] in ("broadcast_heads", "heads_inner"):
                 fields[name] = "contiguous"
-    has_values = kind in WITH_VALUES or entry == "op"
+    has_values = kind in WITH_VALUES or entry in ("op", "spmm")
     if fields["change"] == "values" and not has_values:
         fields["change"] = None
     if "v" in fields["gradients"] and not has_values:
@@ -306,3 +314,19 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
         fields.update(again=None, change=None, gradients="", backend=None, kernel=None)
         if entry == "sampled_addmm" and not has_values:
             fields["entry"] = "sddmm"
+    if fields["entry"] == "spmm":
+        _fit_spmm(fields)
+    else:
+        fields["transpose"] = False
+
+
+def _fit_spmm(fields: dict[str, Any]) -> None:
+    """Leave out what only an SDDMM has, and what is wrong with the arguments of one."""
+    fields["precision"] = "ieee"
+    dense = "a" if fields["transpose"] else "b"
+    kept = dense if fields["kind"] in (*SCIPY, "torch_coo_uncoalesced") else dense + "v"
+    fields["gradients"] = "".join(x for x in fields["gradients"] if x in kept)
+    if fields["hostile"] not in ("index_high", "index_negative", "crow_falls", "out_dtype", None):
+        fields["hostile"] = None
+    if fields["device"] == "cuda" and fields["again"] == "repeat":
+        fields["again"] = None  # torch's CSR product adds with atomics

@@ -88,6 +88,9 @@ class Truth:
 
     def result(self) -> Expected:
         case, alpha = self.case, self.case.alpha
+        if case.entry == "spmm":
+            x = self.a if case.transpose else self.b_t
+            return self._weighted_sum(x, case.transpose, case.out)
         tiny = self.limits.smallest_normal * self.limits.eps
         scaled = alpha * self.dot
         slack = abs(alpha) * self.dot_error + tiny * (1 + self.size)
@@ -130,6 +133,10 @@ class Truth:
     def gradient(self, name: str, upstream: Tensor) -> Expected:
         """The gradient of a, as (h, m, k); of b, as (h, n, k) rows; or of the values, (nnz,)."""
         case = self.case
+        if case.entry == "spmm":
+            if name == "v":
+                return self._gradient_of_weights(upstream)
+            return self._weighted_sum(upstream, not case.transpose, case.dtype)
         added = case.entry == "sampled_addmm"
         if name == "v":
             if added:
@@ -154,24 +161,62 @@ class Truth:
 
     def _product(self, weights: Tensor, to: Tensor, of: Tensor, x: Tensor, count: int) -> Expected:
         """sum of weights[p] * x[of[p]] for every p at row to[p]."""
+        sums = self._sums(weights, to, of, x, count)
+        # The weights may be of the operands' dtype: the upstream gradient, alpha and the values.
+        slack = sums.slack + 3 * torch.finfo(dtype_of(self.case.dtype)).eps / 2 * sums.size
+        return self._rounded(sums.truth, slack, sums.free, self.case.dtype)
+
+    def _weighted_sum(self, x: Tensor, transpose: bool, dtype: str) -> Expected:
+        """alpha * (S @ x), or with S's transpose, rounded to `dtype`."""
+        case, alpha = self.case, self.case.alpha
+        to, of, count = self.rows, self.cols, case.m
+        if transpose:
+            to, of, count = self.cols, self.rows, case.n
+        sums = self._sums(self.values.expand(x.shape[0], -1), to, of, x, count)
+        scaled = abs(alpha) * sums.size
+        slack = abs(alpha) * sums.slack + self.limits.eps * scaled + self.limits.smallest_normal
+        free = sums.free | self._overflows(scaled)
+        return self._rounded(alpha * sums.truth, slack, free, dtype)
+
+    def _gradient_of_weights(self, upstream: Tensor) -> Expected:
+        """The gradient of spmm's values: alpha * (upstream @ dense^T), summed over the heads."""
         case = self.case
+        left, right = (self.a, upstream) if case.transpose else (upstream, self.b_t)
+        truth = case.alpha * dots(left, right, self.rows, self.cols).sum(0)
+        size = dots(finite(left).abs(), finite(right).abs(), self.rows, self.cols)
+        total = abs(case.alpha) * size.sum(0)
+        terms = (case.k + 4) * max(1, len(upstream))
+        slack = terms * self.limits.eps * total + terms * self.limits.smallest_normal
+        free = self._overflows(size.sum(0)) | self._overflows(total)
+        return self._rounded(truth, slack, free, case.dtype)
+
+    def _sums(self, weights: Tensor, to: Tensor, of: Tensor, x: Tensor, count: int) -> Sums:
         truth = _scattered(weights, to, of, x, count)
         size = _scattered(finite(weights).abs(), to, of, finite(x).abs(), count)
         terms = torch.bincount(to, minlength=count).to(truth)[:, None] + 5
         u = self.limits.eps / 2
         slack = terms * (u + 2**-53) / (1 - terms * u) * size
-        # The weights may be of the operands' dtype: the upstream gradient, alpha and the values.
-        slack = slack + 3 * torch.finfo(dtype_of(case.dtype)).eps / 2 * size
         tiny = self.limits.smallest_normal * self.limits.eps
         slack += terms * tiny * (1 + finite(x).abs().amax() if x.numel() else 1.0)
-        if case.device == "cuda":
+        if self.case.device == "cuda":
             # cuSPARSE reads subnormal numbers as zeros, which README's limits say.
             slack = slack + terms * self.limits.smallest_normal
         free = self._overflows(size)
         large = self._overflows(finite(weights).abs())
         if bool(large.any()):
             free = free | (_scattered(large.double(), to, of, torch.ones_like(x), count) > 0)
-        return self._rounded(truth, slack, free, case.dtype)
+        return Sums(truth, size, slack, free)
+
+
+@dataclass
+class Sums:
+    """Sums of weighted rows in float64: the sums, those of magnitudes, the error allowed before
+    rounding, and where they may overflow."""
+
+    truth: Tensor
+    size: Tensor
+    slack: Tensor
+    free: Tensor
 
 
 def _scattered(weights: Tensor, to: Tensor, of: Tensor, x: Tensor, count: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 import sddmm
 from tests.fuzz import build
 from tests.fuzz.build import Indices, dtype_of
-from tests.fuzz.case import SCIPY, Case
+from tests.fuzz.case import SCIPY, WITH_VALUES, Case
 from tests.fuzz.refusals import differentiable, wrong_dtype
 from tests.fuzz.truth import Truth
 
@@ -62,8 +62,15 @@ class Use:
         """The gradient that comes from above, (h, nnz), of the result's dtype, on the CPU."""
         heads = 1 if self.case.heads is None else self.case.heads
         generator = torch.Generator().manual_seed(self.case.seed + 1)
-        g = torch.randn(heads, self.rows.numel(), generator=generator)
+        g = torch.randn(heads, *self._result_shape(), generator=generator)
         return g.to(dtype_of(self.case.out))
+
+    def _result_shape(self) -> tuple[int, ...]:
+        """The shape of the result for one head."""
+        case = self.case
+        if case.entry != "spmm":
+            return (self.rows.numel(),)
+        return (case.n if case.transpose else case.m, case.k)
 
     def _operand(self, x: Tensor, strides: str) -> tuple[Any, Tensor]:
         case = self.case
@@ -91,11 +98,11 @@ class Use:
         values = self._numbers_of(self._called(a, b))
         if values.dtype != dtype_of(self.case.out):
             raise Wrong(f"values are {values.dtype}, not {self.case.out}")
-        expected = (self.rows.numel(),)
+        expected = self._result_shape()
         if self.case.heads is not None:
             expected = (self.case.heads, *expected)
         if tuple(values.shape) != expected:
-            raise Wrong(f"values have shape {tuple(values.shape)}, not {expected}")
+            raise Wrong(f"the result has shape {tuple(values.shape)}, not {expected}")
         gradients = {}
         if differentiable(self.case):
             g = self.upstream.to(values.device).view(values.shape)
@@ -142,6 +149,8 @@ class Use:
             return sddmm.sampled_addmm(self.S, a, b, beta=case.beta, alpha=case.alpha)
         if case.entry == "op":
             return self._operator(a, b, options)
+        if case.entry == "spmm":
+            return self._product(a if case.transpose else b.swapaxes(-1, -2), out_dtype)
         if self.plan is None:
             self.plan = sddmm.plan(
                 self.S, k=case.k, dtype=dtype_of(case.dtype), heads=case.heads, scale=case.scale,
@@ -160,6 +169,16 @@ class Use:
             rows, cols, a, b, values, compressed=compressed, **options
         )
         return result
+
+    def _product(self, dense: Any, out_dtype: torch.dtype | None) -> Any:
+        case = self.case
+        values: Any = None if case.kind in WITH_VALUES else self.values
+        if values is not None and case.numpy_operands:
+            values = values.numpy()
+        return sddmm.spmm(
+            self.S, dense, values=values, transpose=case.transpose, alpha=case.alpha,
+            out_dtype=out_dtype,
+        )  # fmt: skip
 
     def _into_out(self, plan: sddmm.Plan, a: Any, b: Any) -> Tensor:
         """run(out=), out being in the middle of memory that must not be written."""
