@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,46 @@ def test_no_python_file_is_longer_than_400_lines() -> None:
     for package in (*ALLOWED, "tests"):
         for path in modules(package):
             assert len(path.read_text().splitlines()) <= 400, path
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_no_test_imports_a_private_name_or_uses_one_without_a_reason_beside_it() -> None:
+    """The reason is a comment on the same line or on the one before."""
+    for path in modules("tests"):
+        lines = path.read_text().splitlines()
+        for name, line in private_uses(path):
+            reasoned = any("#" in text for text in lines[max(0, line - 2) : line])
+            assert reasoned, f"{path.relative_to(ROOT)}:{line} uses {name}"
+        for module, _ in imports(path):
+            if module.partition(".")[0] in OURS | {"tests"}:
+                assert not any(map(private, module.split("."))), f"{path} imports {module}"
+
+
+def private_uses(path: Path) -> Iterator[tuple[str, int]]:
+    """(name, line) of each private name of ours: module._name and "module._name" in a patch."""
+    tree = ast.parse(path.read_text())
+    names = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if (getattr(node, "module", None) or alias.name).partition(".")[0] in OURS
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and private(node.attr):
+            base: ast.expr = node
+            while isinstance(base, ast.Attribute):
+                base = base.value
+            if isinstance(base, ast.Name) and base.id in names:
+                yield ast.unparse(node), node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "patch")):
+            for argument in node.args[:2]:
+                text = argument.value if isinstance(argument, ast.Constant) else None
+                if isinstance(text, str) and any(map(private, text.split("."))):
+                    yield text, argument.lineno
 
 
 BARE = """

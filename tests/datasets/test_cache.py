@@ -17,8 +17,8 @@ from datasets import cache
 def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The arguments of each generation that really happened."""
     calls: list[dict[str, Any]] = []
-    save = cache._save
-    monkeypatch.setattr(
+    save = cache._save  # what is generated is saved, and nothing else is
+    monkeypatch.setattr(  # counts the calls
         cache, "_save", lambda path, m: (calls.append({"path": path}), save(path, m))
     )
     return calls

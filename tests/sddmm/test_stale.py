@@ -252,6 +252,7 @@ def test_the_cache_counts_what_was_prepared_and_can_be_bounded_and_emptied() -> 
 def test_uncounted_changes_are_found_by_the_check_that_can_be_switched_on(
     monkeypatch: pytest.MonkeyPatch, operands: tuple[Tensor, Tensor]
 ) -> None:
+    # The environment variable that sets it is read once, when sddmm is imported.
     monkeypatch.setattr("sddmm.sparse.index_tensors._CHECK_INDICES", True)
     S = random_pattern(M, N, 12)
     plan = sddmm.plan(S, k=K, dtype=torch.float32)

@@ -124,11 +124,13 @@ def test_any_strides(strided: Any) -> None:
     assert_close(sddmm.sddmm(S, heads_a, heads_b), S, heads_a, heads_b)
 
 
-def test_b_as_rows_of_n_is_taken_without_a_copy() -> None:
-    from sddmm.backends.cpu.backend import _rows
-
-    _, b = operands(2, 12, 18)
-    assert _rows(b.mT, torch.float32).data_ptr() == b.data_ptr()
+def test_the_transpose_of_a_contiguous_tensor_is_read_as_b_without_a_copy() -> None:
+    S, a, b_rows = random_pattern(21, 18, 120), torch.randn(21, 12), torch.randn(18, 12)
+    plan = sddmm.plan(S, k=12, dtype=torch.float32)
+    for b, copies in ((b_rows.mT, 0), (b_rows.mT.contiguous(), 1)):
+        with torch.autograd.profiler.profile() as profile:
+            plan.run(a, b)
+        assert sum(event.name == "aten::clone" for event in profile.function_events) == copies
 
 
 class TestContainers:

@@ -87,8 +87,8 @@ def test_a_tiled_problem_is_right_end_to_end(monkeypatch: pytest.MonkeyPatch) ->
     import sddmm
     from sddmm.testing import assert_close
 
-    monkeypatch.setattr(cpu, "_TILE_BYTES", 2**12)
-    monkeypatch.setattr(cpu, "_TILED_CHUNK", 2**11)
+    monkeypatch.setattr(cpu, "_TILE_BYTES", 2**12)  # so that a small matrix has several tiles
+    monkeypatch.setattr(cpu, "_TILED_CHUNK", 2**11)  # and they several chunks
     S = random_pattern(300, 200, 30_000, layout="coo", shuffled=True)
     made = make_problem(S, k=33, dtype=torch.float32)
     assert cpu.tile_width(made, 4) == 31

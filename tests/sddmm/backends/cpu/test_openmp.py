@@ -22,6 +22,7 @@ from tests.conftest import ROOT
 @pytest.fixture(params=["torch's OpenMP team", "threads of our own"])
 def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "threads of our own":
+        # What a torch that is built without GNU OpenMP has.
         monkeypatch.setattr(parallel, "_gomp_parallel", None)
 
 
@@ -167,14 +168,16 @@ def test_sixteen_threads_call_at_once_and_each_gets_its_own_error() -> None:
 def test_a_call_whose_error_is_lost_raises_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
     """ctypes drops what a callback raises; in threads other than the main one no hook sees it."""
 
+    # No public call makes the loop itself fail, before the try that surrounds its work.
     def drain(loop: parallel._Loop, _: object = None) -> None:
         loop.starts.popleft()
         raise TimeoutError("before the loop's own try")
 
-    monkeypatch.setattr(parallel._Loop, "drain", drain)
+    monkeypatch.setattr(parallel._Loop, "drain", drain)  # as said above
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(for_chunks, lambda begin, end: None, 100, 1)
+    # ctypes calls it back only where torch's OpenMP is used.
     if parallel._gomp_parallel is not None and torch.get_num_threads() > 1:
         with pytest.raises(RuntimeError, match="the call was cut off"):
             future.result()

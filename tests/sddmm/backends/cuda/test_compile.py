@@ -21,7 +21,7 @@ from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileOffsets, TileWor
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
 from sddmm.dtypes import DTYPES, PRECISIONS, is_less_exact
 from sddmm.problem import Problem
-from tests.conftest import H200
+from tests.conftest import H200, shared_folder
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
 
@@ -35,7 +35,7 @@ DEVICES = {
 @pytest.fixture(scope="module", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("kernels")))
+        patch.setenv(CACHE_VARIABLE, str(shared_folder(tmp_path_factory, "sddmm-kernels")))
         yield
 
 

@@ -25,6 +25,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "device", lambda index: torch.no_grad())
+    # There is no GPU to time.
     monkeypatch.setattr(probe, "_measure", lambda asked: (calls.append(asked), FOUND)[1])
     return calls
 
@@ -48,7 +49,7 @@ def test_nothing_is_measured_while_a_graph_is_captured_or_without_memory(
     def full(asked: object) -> Measurement:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(probe, "_measure", full)
+    monkeypatch.setattr(probe, "_measure", full)  # as a GPU whose memory others hold
     assert probe.measure_device(H200) is None
     assert not list(tmp_path.iterdir())
 
