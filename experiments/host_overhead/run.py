@@ -15,7 +15,7 @@ from experiments.bench import table
 from experiments.bench.environment import environment
 from experiments.bench.errors import ExperimentError
 from experiments.host_overhead.config import LaunchConfig
-from gemm_core.ladder.api import gemm, launch_arguments, loaded, problem_of
+from gemm_core.ladder.api import gemm, launch_arguments, load_kernel, problem_of
 from gemm_core.ladder.choose import choose
 from gemm_core.runtime.device import device
 from sddmm.testing import random_pattern
@@ -30,7 +30,7 @@ def run(config: LaunchConfig) -> None:
     a, b, out = (torch.randn(_SIZE, _SIZE, device="cuda").half() for _ in range(3))
     problem = problem_of(a, b, out, "fp32", "ieee")
     spec = choose(problem, device(0))
-    kernel, arguments = loaded(spec, problem, 0), launch_arguments(spec, problem, a, b, out)
+    kernel, arguments = load_kernel(spec, problem, 0), launch_arguments(spec, problem, a, b, out)
     calls: dict[str, Callable[[], object]] = {
         "prepared launch": lambda: kernel(*arguments),
         "gemm(a, b, out=out)": lambda: gemm(a, b, out=out),

@@ -89,7 +89,7 @@ def launch(spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
     if a.device.index != torch.cuda.current_device():
         with torch.cuda.device(a.device):  # the driver launches in the current context
             return launch(spec, problem, a, b, out)
-    loaded(spec, problem, a.device.index)(*launch_arguments(spec, problem, a, b, out))
+    load_kernel(spec, problem, a.device.index)(*launch_arguments(spec, problem, a, b, out))
 
 
 def launch_arguments(
@@ -111,13 +111,13 @@ def launch_arguments(
 
 
 @functools.lru_cache(maxsize=4096)
-def loaded(spec: KernelSpec, problem: GemmProblem, device_index: int) -> Kernel:
+def load_kernel(spec: KernelSpec, problem: GemmProblem, device_index: int) -> Kernel:
     """The kernel of a spec, specialised to the problem's dtype and layout; compiled once."""
-    return _loaded(spec, tuple(spec.macros(problem).items()), device_index)
+    return _load(spec, tuple(spec.macros(problem).items()), device_index)
 
 
 @functools.cache
-def _loaded(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index: int) -> Kernel:
+def _load(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index: int) -> Kernel:
     if spec.source.startswith("wmma"):
         check_wmma_layout(device_index)
     cubin = compile_kernel(KERNEL_FOLDER / spec.source, dict(macros), device(device_index).arch)

@@ -159,7 +159,7 @@ def _nvrtc_version() -> tuple[int, int]:
 
 
 @functools.cache
-def missing() -> str | None:
+def missing_compiler() -> str | None:
     """The reason why kernels cannot be compiled here, or None."""
     if not (find_spec("cuda") and find_spec("cuda.core")):
         return "cuda.core, which compiles the kernels, is not installed"
@@ -176,7 +176,7 @@ def missing() -> str | None:
 def _compile(
     source: Path, macros: Mapping[str, str], arch: str, include: tuple[Path, ...]
 ) -> Cubin:
-    reason = missing()
+    reason = missing_compiler()
     if reason is not None:
         raise ImportError(reason)
     from cuda.core import Program, ProgramOptions

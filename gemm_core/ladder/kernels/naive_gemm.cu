@@ -1,6 +1,6 @@
-// The first rung: one thread per element of C, operands straight from global memory, any strides.
-// Adds nothing to the definition; limited by its loads, two for every multiply-add. Serves what no
-// other kernel does.
+// The first rung: one thread per element of C, operands straight from global memory, any strides. Adds
+// nothing to the definition, and serves what no other kernel serves. Limit: its loads, two for every
+// multiply-add.
 #include "gemm_core/numeric.cuh"
 #include "gemm_core/parameters.cuh"
 #include "gemm_core/ptx/half2.cuh"

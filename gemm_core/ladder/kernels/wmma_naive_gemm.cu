@@ -1,5 +1,6 @@
-// The first WMMA rung: one warp computes 16 x 16 of C, fragments straight from global memory. Adds
-// the tensor cores to the naive rung; limited by its loads, as no two warps share one.
+// The first WMMA rung: one warp computes 16 x 16 of C, with fragments loaded straight from global
+// memory. Adds the tensor cores to the naive rung. Limit: its loads, because no two warps share an
+// operand.
 #include "gemm_core/fragment.cuh"
 #include "gemm_core/numeric.cuh"
 #include "gemm_core/parameters.cuh"
@@ -7,20 +8,24 @@
 
 using namespace gemm_core;
 
-// What the host defines (gemm_core/ladder/spec.py). The host's tile and threads are this kernel's
-// own.
+// What the host defines (gemm_core/ladder/spec.py).
 struct Config {
   using Element = GEMM_ELEMENT;                            // of A and B
   using Output = GEMM_OUTPUT;                              // of C
   using Accumulator = GEMM_ACCUMULATOR;                    // float or f16
+  static constexpr int BLOCK_M = GEMM_BLOCK_M;             // rows of C per block
+  static constexpr int BLOCK_N = GEMM_BLOCK_N;             // columns of C per block
+  static constexpr int BLOCK_K = GEMM_BLOCK_K;             // elements of k per step
+  static constexpr int THREADS = GEMM_THREADS;             // per block
   static constexpr bool B_ROWS_ARE_N = GEMM_B_ROWS_ARE_N;  // B is stored as n rows of k
 };
 
-constexpr int TILE = 16, WARP = 32;
-static_assert(GEMM_BLOCK_M == TILE && GEMM_BLOCK_N == TILE && GEMM_BLOCK_K == TILE, "");
-static_assert(GEMM_THREADS == WARP, "");
+constexpr int TILE = 16;
+static_assert(Config::BLOCK_M == TILE && Config::BLOCK_N == TILE && Config::BLOCK_K == TILE &&
+                  Config::THREADS == 32,
+              "a block is one warp with one fragment");
 
-extern "C" __global__ void __launch_bounds__(WARP)
+extern "C" __global__ void __launch_bounds__(Config::THREADS)
     gemm(const Config::Element* __restrict__ a, const Config::Element* __restrict__ b,
          Config::Output* __restrict__ c, int m, int n, int k, i64 pitch_a, i64 pitch_b, i64 pitch_c) {
   using Wmma = ptx::Wmma<TILE, TILE>;

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel, missing
+from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel, missing_compiler
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import Kernel, parameter_macros, wait
@@ -74,7 +74,7 @@ runtime = CudaRuntime()
 
 @functools.cache
 def _unavailable() -> str | None:
-    return missing() if torch.cuda.is_available() else "torch sees no CUDA device"
+    return missing_compiler() if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
 @functools.cache

@@ -121,3 +121,23 @@ def test_device_headers_include_each_other_only() -> None:
         for line in path.read_text().splitlines():
             if line.lstrip().startswith("#include"):
                 assert re.fullmatch(r'#include "gemm_core/[\w/]+\.cuh"', line), f"{path}: {line}"
+
+
+SOURCES = sorted(KERNEL_FOLDER.glob("*.cu"))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_every_macro_is_named_in_the_config_and_parameters_are_checked(source: Path) -> None:
+    """A macro of the host stands in the Config only, which gives it a name and a comment."""
+    config_struct = re.compile(r"(struct Config \{.*?^\};)", re.MULTILINE | re.DOTALL)
+    head, config, body = config_struct.split(source.read_text(), maxsplit=1)
+    assert not re.search(r"\bGEMM_(?!CORE_)[A-Z]", head + body)
+    assert all("//" in line for line in config.splitlines()[1:-1])
+    assert re.search(r"^GEMM_CORE_CHECK_LIST\(\w+\)$", body, re.M)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_every_kernel_opens_with_what_it_adds_and_what_limits_it(source: Path) -> None:
+    head = source.read_text().partition("#include")[0].splitlines()
+    assert len(head) == 3 or source.stem == "wmma_probe"  # which is no rung
+    assert all(line.startswith("// ") for line in head)

@@ -15,7 +15,7 @@ from gemm_core.runtime.compile import (
     CompileError,
     Cubin,
     compile_kernel,
-    missing,
+    missing_compiler,
     sources,
 )
 from tests.conftest import ROOT
@@ -122,14 +122,14 @@ def test_a_cuda_core_that_is_too_old_is_refused_in_words(
     metadata.parent.mkdir(parents=True)
     metadata.write_text(f"Metadata-Version: 2.1\nName: cuda-core\nVersion: {installed}\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    missing.cache_clear()
+    missing_compiler.cache_clear()
     try:
-        assert missing() == reason
+        assert missing_compiler() == reason
         if reason is not None:
             with pytest.raises(ImportError, match=reason):
                 compiled(source)
     finally:
-        missing.cache_clear()
+        missing_compiler.cache_clear()
 
 
 def test_the_oldest_cuda_core_is_that_of_the_requirements() -> None:
