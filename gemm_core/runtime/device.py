@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Device:
-    """One GPU. index: torch's. shared_bytes: the largest dynamic shared memory of a block."""
+    """One GPU. index: torch's. shared_bytes: the largest dynamic shared memory of a block.
+
+    Compared by identity, as every plan looks it up as a key; `device` returns one object per GPU.
+    """
 
     index: int
     name: str
@@ -19,9 +22,6 @@ class Device:
     sm_count: int
     shared_bytes: int
     l2_bytes: int
-
-    def __hash__(self) -> int:  # computed for every plan
-        return self.index
 
     @property
     def arch(self) -> str:

@@ -90,7 +90,7 @@ class AnalyseArguments(ctypes.Structure):
 ANALYSE = KernelSpec("analyse", "analyse", (), threads=256, shared_bytes=12 * 1024)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Analysis:
     """What one pass over a pattern collects.
 
@@ -138,8 +138,8 @@ class Analysis:
 
 def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = ROW_IDS) -> Analysis:
     """Launch an analysis without waiting for it. A thread waits before it launches another."""
-    nnz, csr = pattern.nnz, pattern.is_csr
     major, cols = pattern.major_indices.contiguous(), pattern.col_indices.contiguous()
+    nnz, csr = cols.numel(), pattern.is_csr
     narrow = cols.dtype == torch.int32
     cols_int32 = cols if narrow else cols.new_empty(nnz, dtype=torch.int32)
     row_ids = major if not csr and narrow else None

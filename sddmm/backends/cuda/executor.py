@@ -121,9 +121,10 @@ def _positions(parameters: type[ctypes.Structure]) -> dict[str, int]:
     return {name: position for position, (name, *_) in enumerate(parameters._fields_)}
 
 
-def operand_args(a: Tensor, b_t: Tensor) -> dict[str, int]:
-    """The arguments that say where the operands lie, by the name of the parameter."""
-    return {
+def operand_args(a: Tensor, b_t: Tensor) -> tuple[dict[str, int], int]:
+    """The arguments that say where the operands lie, by the name of the parameter; and the largest
+    power of two, up to 16, that divides the address of every row of a and of b_t."""
+    args = {
         "a": a.data_ptr(),
         "b": b_t.data_ptr(),
         "pitch_a": row_pitch(a),
@@ -131,6 +132,9 @@ def operand_args(a: Tensor, b_t: Tensor) -> dict[str, int]:
         "head_a": head_pitch(a),
         "head_b": head_pitch(b_t),
     }
+    pitches = args["pitch_a"] | args["pitch_b"] | args["head_a"] | args["head_b"]
+    bits = args["a"] | args["b"] | pitches * a.element_size() | 16
+    return args, bits & -bits
 
 
 def row_pitch(x: Tensor) -> int:
@@ -145,17 +149,6 @@ def head_pitch(x: Tensor) -> int:
 
 def rows_are_contiguous(x: Tensor) -> bool:
     return x.stride(-1) == 1 or x.shape[-1] <= 1
-
-
-def alignment(a: Tensor, b: Tensor, row_bytes: int = 0) -> int:
-    """The largest power of two, up to 16, that divides the address of every row of a and of b.
-
-    row_bytes: a number of bytes that it must divide too.
-    """
-    size = a.element_size()
-    pitches = row_pitch(a) | row_pitch(b) | head_pitch(a) | head_pitch(b)
-    bits = a.data_ptr() | b.data_ptr() | pitches * size | row_bytes | 16
-    return bits & -bits
 
 
 def address(x: Tensor | None) -> int:

@@ -37,11 +37,26 @@ _ANALYSES_PER_PATTERN = 2
 class AheadLayouts:
     """The arrays of a pattern that is taken to be sorted, while its analysis still runs.
 
-    All that they hold is what the analysis writes, so nothing here waits for it.
+    All that they hold is what the analysis writes, so only `wait` waits for it. A thread calls
+    `wait` before it launches another analysis.
     """
 
-    def __init__(self, unfinished: Analysis, shape: tuple[int, int]) -> None:
-        self._analysis, self._shape = unfinished, shape
+    def __init__(self, pattern: SparsePattern, device: Device, request: AnalysisRequest) -> None:
+        self._shape = pattern.shape
+        self._analyses: list[Analysis] = pattern.derive(ANALYSES, list)
+        for cached in self._analyses:
+            if cached.request == request or (request == ROW_IDS and cached.row_ids is not None):
+                self._analysis = cached
+                return
+        self._analysis = analysis.launch(pattern, device, request)
+
+    def wait(self) -> Analysis:
+        """The analysis when it is done; cached with the pattern from then on."""
+        done = self._analysis.wait()
+        if done not in self._analyses:
+            self._analyses.append(done)
+            del self._analyses[:-_ANALYSES_PER_PATTERN]
+        return done
 
     def by_row(self) -> Nonzeros:
         row_ids = self._analysis.row_ids
@@ -71,25 +86,10 @@ class PatternLayouts:
         self, pattern: SparsePattern, device: Device, request: AnalysisRequest = ROW_IDS
     ) -> None:
         self._pattern, self._device, self._request = pattern, device, request
-        self._analyses: list[Analysis] = pattern.derive(ANALYSES, list)
 
     def analysis(self, request: AnalysisRequest) -> Analysis:
-        """An analysis that holds what is requested: a cached one, or a new one."""
-        return self.keep(self.launch(request))
-
-    def launch(self, request: AnalysisRequest) -> Analysis:
-        """As `analysis`, but a new one may still run; the caller must `keep` it."""
-        for cached in self._analyses:
-            if cached.request == request or (request == ROW_IDS and cached.row_ids is not None):
-                return cached
-        return analysis.launch(self._pattern, self._device, request)
-
-    def keep(self, launched: Analysis) -> Analysis:
-        """Wait for an analysis and cache it."""
-        if not launched.done:
-            self._analyses.append(launched.wait())
-            del self._analyses[:-_ANALYSES_PER_PATTERN]
-        return launched
+        """The pattern's analysis that holds what is requested, when it is done."""
+        return AheadLayouts(self._pattern, self._device, request).wait()
 
     def by_row(self) -> Nonzeros:
         order = self.analysis(ROW_IDS)

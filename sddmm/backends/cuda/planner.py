@@ -209,7 +209,6 @@ class _Preparation:
 
     def __init__(self, context: PlanningContext, pattern: SparsePattern) -> None:
         self._context, self._pattern = context, pattern
-        self._layouts = PatternLayouts(pattern, context.device)
 
     def requested(self, name: str) -> GpuExecutor:
         """The kernel that the caller named; ValueError if there is none, or if it refuses."""
@@ -241,7 +240,7 @@ class _Preparation:
                 return executor
         stats = None
         if context.counting is not None:
-            stats = self._layouts.analysis(context.counting).stats
+            stats = AheadLayouts(self._pattern, context.device, context.counting).wait().stats
         ranking = context.rank(stats)
         request = context.counting or ROW_IDS
         return self._prepare(ranking[0].kernel, request, lambda: _explain(ranking))
@@ -267,14 +266,14 @@ class _Preparation:
         self, ahead: AheadPlan, explanation: Explanation
     ) -> tuple[Analysis, GpuExecutor]:
         """The analysis of the pattern, and what is prepared from it while the GPU still runs it."""
-        context, launched = self._context, self._layouts.launch(ahead.request)
-        layouts = AheadLayouts(launched, self._pattern.shape)
+        context = self._context
+        layouts = AheadLayouts(self._pattern, context.device, ahead.request)
         try:
             plans = ahead.kernel.prepare(layouts, context.problem, context.model)
             executor = self._executor(plans, explanation)
-        finally:  # a thread waits for one analysis before it launches another
-            self._layouts.keep(launched)
-        return launched, executor
+        finally:
+            analysis = layouts.wait()
+        return analysis, executor
 
     def _executor(self, plans: tuple[KernelPlan, ...], explanation: Explanation) -> GpuExecutor:
         context = self._context

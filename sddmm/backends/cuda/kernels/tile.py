@@ -18,7 +18,6 @@ from sddmm.backends.cuda.executor import (
     KernelPlan,
     LaunchFn,
     address,
-    alignment,
     make_launch,
     operand_args,
     row_pitch,
@@ -147,11 +146,12 @@ class BlockTileKernel(TileKernel):
             return loader.runtime.load_kernel(self, defines, Arguments, device.index)
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
-            aligned = alignment(a, b_t) == 16
+            args, alignment = operand_args(a, b_t)
+            aligned = alignment == 16
             if aligned not in kernels:
                 kernels[aligned] = specialise(aligned)
             return make_launch(kernels[aligned], blocks, {
-                **operand_args(a, b_t), **tile_args(work), "head_out": problem.nnz,
+                **args, **tile_args(work), "head_out": problem.nnz,
                 "m": problem.m, "n": problem.n, "k": problem.k,
             })  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +24,6 @@ from sddmm.backends.cuda.executor import (
     KernelPlan,
     LaunchFn,
     address,
-    alignment,
     make_launch,
     operand_args,
     rows_are_contiguous,
@@ -127,14 +127,15 @@ class _Launcher:
         self, a: Tensor, b_t: Tensor, part: Problem, per_call: tuple[str, ...] = PER_CALL
     ) -> Callable[..., None]:
         """The launch on operands with the k and the out_dtype of `part`."""
-        step = alignment(a, b_t, part.k * part.dtype.itemsize)
+        args, alignment = operand_args(a, b_t)
+        step = math.gcd(alignment, part.k * part.dtype.itemsize)
         key = (part.k, part.out_dtype, step)
         variant = self._variants.get(key)
         if variant is None:
             variant = self._variants[key] = self._specialise(part, step)
         nonzeros = self._nonzeros
         return make_launch(variant.kernel, variant.blocks, {
-            **operand_args(a, b_t), "rows": nonzeros.rows.data_ptr(),
+            **args, "rows": nonzeros.rows.data_ptr(),
             "cols": nonzeros.cols.data_ptr(), "perm": address(nonzeros.perm),
             "nnz": nonzeros.cols.numel(), "head_out": part.nnz,
             "warps_per_head": variant.warps_per_head, "nnz_per_warp": variant.nnz_per_warp,

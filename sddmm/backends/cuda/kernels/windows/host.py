@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -14,7 +15,6 @@ from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats, sort_us
 from sddmm.backends.cuda.executor import (
     KernelPlan,
     LaunchFn,
-    alignment,
     make_launch,
     operand_args,
     rows_are_contiguous,
@@ -102,11 +102,12 @@ class Windows(KernelSpec):
             )
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
-            step = alignment(a, b_t, row_bytes)
+            args, alignment = operand_args(a, b_t)
+            step = math.gcd(alignment, row_bytes)
             if step not in kernels:
                 kernels[step] = specialise(step)
             return make_launch(kernels[step], blocks_per_head * heads, {
-                **operand_args(a, b_t), "rows": work.rows.data_ptr(),
+                **args, "rows": work.rows.data_ptr(),
                 "slots": work.slots.data_ptr(), "perm": work.perm.data_ptr(),
                 "window_offsets": work.offsets.data_ptr(), "head_out": problem.nnz, "nnz": count,
                 "blocks_per_head": blocks_per_head, "nnz_per_block": nnz_per_block,
