@@ -1,5 +1,5 @@
 // SDDMM by WMMA tiles: as tile_mma, on gemm_core's WMMA main loop; adds fragments of three shapes,
-// whose layout tells which lane holds which sum. The published SDDMM log's way, with tiles of many
+// whose layout fixes which lane holds which sum. The published SDDMM log's way, with tiles of many
 // warps. Limit: that of tile_mma, and padded shared memory.
 #include "gemm_core/epilogue_dense.cuh"
 #include "gemm_core/mainloop_wmma.cuh"
