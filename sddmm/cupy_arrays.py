@@ -1,4 +1,4 @@
-"""CuPy arrays as torch tensors and back, without copies, each on its library's current stream.
+"""CuPy arrays as torch tensors and back, each on its library's current stream.
 
 DLPack makes the library that takes an array wait, on its current stream, for the current stream of
 the library that gives it. What it leaves open is the memory's reuse: it must not be allocated anew,
@@ -38,7 +38,12 @@ def from_cupy(array: Any, name: str) -> Tensor:
 
 
 def to_cupy(values: Tensor) -> Any:
-    """The array over a tensor's memory, for CuPy's current stream, which waits for torch's."""
+    """The array of a tensor, for CuPy's current stream, which waits for torch's.
+
+    It shares the tensor's memory where both streams are the same, and is a copy elsewhere: torch
+    reuses memory in the order of its own stream, before CuPy's work on another one is done.
+    (Tensor.record_stream would delay that, but aborts the process if CuPy's stream goes first.)
+    """
     import cupy
 
     if values.dtype == torch.bfloat16:
@@ -47,10 +52,13 @@ def to_cupy(values: Tensor) -> Any:
     if not values.is_cuda:
         return cupy.from_dlpack(values)
     with torch.cuda.device(values.device):
+        shared = cupy.from_dlpack(values)
         stream = _other_stream_of_cupy()
-        if stream is not None:  # torch must not reuse the memory before CuPy's work is done
-            values.record_stream(stream)
-        return cupy.from_dlpack(values)
+        if stream is None:
+            return shared
+        copy = shared.copy()
+        torch.cuda.current_stream().wait_stream(stream)
+        return copy
 
 
 def beside_cupy(values: Tensor) -> Tensor:
