@@ -32,10 +32,10 @@ def _compiled_by_all_cores() -> None:
     jobs = []
     for case in CASES:
         spec, dtype, b_layout, accumulate = case.values
-        for aligned, paired in ((True, False), (True, True), (False, False)):
+        for aligned, c_aligned in ((True, False), (True, True), (False, False)):
             problem = GemmProblem(
                 m=16, n=16, k=16, dtype=dtype, out_dtype=dtype, b_layout=b_layout,
-                aligned_a=aligned, aligned_b=aligned, c_vec2_aligned=paired, accumulate=accumulate,
+                aligned_a=aligned, aligned_b=aligned, c_vec2_aligned=c_aligned, accumulate=accumulate,
                 precision=spec.precision,
             )  # fmt: skip
             jobs.append((KERNEL_FOLDER / spec.source, spec.macros(problem), device(0).arch))
