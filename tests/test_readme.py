@@ -131,3 +131,12 @@ def test_every_file_that_contributing_names_exists() -> None:
         r"`((?:gemm_core|sddmm|datasets|experiments|conf|tests)/[\w./]+)`", contributing
     ):
         assert (ROOT / name).exists(), name
+
+
+def test_every_kernel_of_sddmm_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "sddmm.md").read_text()
+    folders = (ROOT / "sddmm" / "backends" / "cuda" / "kernels").iterdir()
+    names = [path.name for path in folders if (path / "kernel.cu").exists()]
+    assert len(names) > 5
+    for name in names:
+        assert f"`{name}`" in page, name
