@@ -1,4 +1,4 @@
-"""gemm on the CPU, and what it refuses anywhere."""
+"""`gemm` multiplies CPU tensors by torch and refuses the same arguments on every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kernel of the ladder on a GPU, as a GEMM kernel should be tested."""
+"""Every kernel of the ladder computes the right product on a GPU, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ every_kernel = pytest.mark.parametrize(("spec", "dtype", "b_layout", "accumulate
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_by_all_cores() -> None:
-    """What the tests below ask for most, so that they do not compile it one after the other."""
+    """Compiles the variants that most tests use in parallel, before the tests need them."""
     jobs = []
     for case in CASES:
         spec, dtype, b_layout, accumulate = case.values
         for aligned, c_aligned in ((True, False), (True, True), (False, False)):
             problem = GemmProblem(
                 m=16, n=16, k=16, dtype=dtype, out_dtype=dtype, b_layout=b_layout,
-                aligned_a=aligned, aligned_b=aligned, c_vec2_aligned=c_aligned, accumulate=accumulate,
-                precision=spec.precision,
+                aligned_a=aligned, aligned_b=aligned, c_vec2_aligned=c_aligned,
+                accumulate=accumulate, precision=spec.precision,
             )  # fmt: skip
             jobs.append((KERNEL_FOLDER / spec.source, spec.macros(problem), device(0).arch))
     cache_folder().mkdir(parents=True, exist_ok=True)
-    with FileLock(cache_folder() / "tests.lock"):  # one process for all that test beside it
+    with FileLock(cache_folder() / "tests.lock"):  # one test process compiles for all
         compile_all(jobs)
 
 
-# Unit roundoff of what a kernel rounds its operands to.
+# Unit roundoff of the type to which a kernel rounds its operands.
 OPERAND_ROUNDING = {"ieee": 0.0, "tf32x3": 2.0**-21, "tf32": 2.0**-11}
 
 
 def stored(rows: int, cols: int, dtype: torch.dtype, offset: int = 0, pad: int = 0) -> torch.Tensor:
-    """Random normal (rows, cols), its base `offset` elements off and its rows `pad` apart."""
+    """Random normal (rows, cols), `offset` elements into its memory and with `pad` between rows."""
     memory = torch.empty(offset + rows * (cols + pad), dtype=dtype, device="cuda")
     view = memory[offset:].view(rows, cols + pad)[:, :cols]
     return view.copy_(torch.randn(rows, cols, device="cuda"))
@@ -65,7 +65,7 @@ def operands(
 
 
 def sizes(spec: KernelSpec, m: int, n: int, k: int) -> tuple[int, int, int]:
-    """These, or the next that a kernel without guards takes."""
+    """m, n, k, rounded up to full tiles for a kernel that takes no others."""
     if not spec.full_tiles_only:
         return m, n, k
     return tuple(-(-size // part) * part for size, part in zip((m, n, k), spec.tile, strict=True))
@@ -74,16 +74,16 @@ def sizes(spec: KernelSpec, m: int, n: int, k: int) -> tuple[int, int, int]:
 def run(
     spec: KernelSpec, a: torch.Tensor, b: torch.Tensor, accumulate: str, guard: int = 3
 ) -> torch.Tensor:
-    """C by this kernel, into the middle of a NaN-filled field whose border must stay NaN."""
+    """C by this kernel, stored in the middle of a NaN-filled field whose border must stay NaN."""
     m, n = a.shape[0], b.shape[1]
     field = torch.full((m + 2 * guard, n + 2 * guard), torch.nan, dtype=a.dtype, device="cuda")
     out = field[guard : guard + m, guard : guard + n]
-    before = a.clone(), b.clone()  # compared by bits, as NaN differs from itself
+    copies = a.clone(), b.clone()  # compared by bits, as NaN differs from itself
     gemm(a, b, out=out, kernel=spec.name, precision=spec.precision, accumulate=accumulate)
     border = field.clone()
     border[guard : guard + m, guard : guard + n] = torch.nan
     assert border.isnan().all(), "wrote outside C"
-    for operand, copy in zip((a, b), before, strict=True):
+    for operand, copy in zip((a, b), copies, strict=True):
         bits = torch.int16 if operand.element_size() == 2 else torch.int32
         assert torch.equal(operand.view(bits), copy.view(bits)), "changed an operand"
     return out
@@ -106,7 +106,7 @@ def assert_right(
 
 
 def shapes_of(spec: KernelSpec) -> Iterator[tuple[int, int, int]]:
-    """1; around the tile in every dimension; primes; odd and even K tiles; fewer than stages."""
+    """1; around the tile in each dimension; primes; odd and even K tiles; fewer tiles than stages."""
     tm, tn, tk = spec.tile
     if spec.full_tiles_only:
         yield from [(tm, tn, tk), (2 * tm, tn, 2 * tk), (5 * tm, 3 * tn, 7 * tk)]
@@ -121,7 +121,7 @@ def test_any_shape_is_right(
     spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
     for m, n, k in shapes_of(spec):
-        if min(n, k) == 1:  # a stride of such an operand says nothing of its storage
+        if min(n, k) == 1:  # the strides of such an operand do not show its layout
             b_layout = spec.b_layouts[-1]
         a, b = operands(m, n, k, dtype, b_layout)
         if b_layout == "nk" and b.stride(1) == 1:
@@ -261,7 +261,7 @@ def test_a_kernel_that_refuses_says_why() -> None:
 
 @pytest.mark.parametrize("b_layout", ["nk", "kn"])
 def test_rows_that_are_far_apart(b_layout: str) -> None:
-    """Strided ones are copied; where the rows themselves are long, another kernel serves."""
+    """A strided operand is copied; where the rows themselves are long, another kernel serves."""
     wide = torch.randn(300, 2**23 + 8, device="cuda").half()
     b = torch.randn(*((40, 64) if b_layout == "nk" else (64, 40)), device="cuda").half()
     b = b.T if b_layout == "nk" else b

@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from gemm_core.fragments import LAYOUTS
+from gemm_core.ladder.spec import KERNEL_FOLDER
 from gemm_core.ladder.wmma_layout import (
+    PROBE_MACROS,
     SHAPES,
     LayoutError,
     check_wmma_layout,
     probe,
     refuse_other_layouts,
 )
-from gemm_core.runtime.compile import compile_kernel
+from gemm_core.runtime.compile import CACHE_VARIABLE, CompileError, compile_kernel
 from gemm_core.runtime.device import device
-from gemm_core.runtime.launch import POINTER, Kernel
+from gemm_core.runtime.launch import POINTER, Kernel, parameter_macros
 
 DUMP = Path(__file__).parent.parent / "programs" / "fragment_dump.cu"
 
@@ -48,8 +50,20 @@ def launched(entry: str, *tensors: torch.Tensor) -> None:
     )
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_probe_compiles_and_checks_its_parameters(
+    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    source = KERNEL_FOLDER / "wmma_probe.cu"
+    assert compile_kernel(source, PROBE_MACROS, arch).resources.spill_bytes == 0
+    with pytest.raises(CompileError, match="disagree on a parameter of probe"):
+        compile_kernel(source, {**PROBE_MACROS, **parameter_macros((POINTER, POINTER))}, arch)
+
+
 @pytest.mark.gpu
-def test_wmma_accumulators_lie_on_this_device_expected_probe() -> None:
+def test_wmma_accumulators_of_this_device_have_the_published_layout() -> None:
     np.testing.assert_array_equal(probe(0), expected_probe())
     check_wmma_layout(0)
 

@@ -1,4 +1,4 @@
-"""Kernel parameters lie where C would put them."""
+"""Kernel parameters are packed as C lays them out."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_a_value_that_does_not_fit_its_type_is_not_cut_off() -> None:
 def test_each_thread_has_its_own_copy() -> None:
     arguments = Parameters((INT,), (5,))
     arguments.pack(6)
-    seen: list[int] = []
+    values: list[int] = []
 
     def look() -> None:
         (address,) = arguments.pointers
-        seen.append(ctypes.cast(address, ctypes.POINTER(INT)).contents.value)
+        values.append(ctypes.cast(address, ctypes.POINTER(INT)).contents.value)
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
     look()
-    assert seen == [5, 6]
+    assert values == [5, 6]
