@@ -106,7 +106,7 @@ def assert_right(
 
 
 def shapes_of(spec: KernelSpec) -> Iterator[tuple[int, int, int]]:
-    """1; around the tile in each dimension; primes; odd and even K tiles; fewer tiles than stages."""
+    """Sizes of 1, around the tile, prime; odd and even K tiles; fewer K tiles than stages."""
     tm, tn, tk = spec.tile
     if spec.full_tiles_only:
         yield from [(tm, tn, tk), (2 * tm, tn, 2 * tk), (5 * tm, 3 * tn, 7 * tk)]
