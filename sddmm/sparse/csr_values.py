@@ -6,11 +6,15 @@ values in any other order get the gradients of their neighbours, or an error.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+# The CSR tensor of values that need no gradient.
+constant_csr_tensor = functools.partial(torch.sparse_csr_tensor, check_invariants=False)
 
 
 def csr_tensor(values: Tensor, crow: Tensor, cols: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -18,13 +22,7 @@ def csr_tensor(values: Tensor, crow: Tensor, cols: Tensor, shape: tuple[int, int
     if torch.is_grad_enabled() and values.requires_grad:
         apply: Callable[..., Tensor] = _CsrOfValues.apply
         return apply(values, crow, cols, shape)
-    return _plain(values, crow, cols, shape)
-
-
-def _plain(values: Tensor, crow: Tensor, cols: Tensor, shape: tuple[int, int]) -> Tensor:
-    return torch.sparse_csr_tensor(
-        crow, cols, values, shape, device=values.device, check_invariants=False
-    )
+    return constant_csr_tensor(crow, cols, values, shape, device=values.device)
 
 
 class _CsrOfValues(torch.autograd.Function):
@@ -33,7 +31,7 @@ class _CsrOfValues(torch.autograd.Function):
         ctx: Any, values: Tensor, crow: Tensor, cols: Tensor, shape: tuple[int, int]
     ) -> Tensor:
         ctx.save_for_backward(crow, cols)
-        return _plain(values, crow, cols, shape)
+        return constant_csr_tensor(crow, cols, values, shape, device=values.device)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from sddmm.sparse.indices import as_array, require_alike
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -49,6 +52,16 @@ class Derived:
 NOTHING_DERIVED = Derived((), ())
 
 
+def belong_together(major: Tensor, cols: Tensor, major_length: int) -> bool:
+    """Whether index tensors are of one dtype and device, hold values, and have this length."""
+    return (
+        major.numel() == major_length
+        and major.dtype == cols.dtype
+        and major.device == cols.device
+        and not cols.is_meta
+    )
+
+
 class IndexTensors:
     """The index tensors of a pattern, with values that follow them when they change in place."""
 
@@ -61,6 +74,29 @@ class IndexTensors:
     index_dtype: torch.dtype
     device: torch.device
     _derived: Derived
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        col_indices: Tensor,
+        crow_indices: Tensor | None = None,
+        row_indices: Tensor | None = None,
+    ) -> None:
+        major = row_indices if crow_indices is None else crow_indices
+        if major is None or (crow_indices is not None and row_indices is not None):
+            raise ValueError("a pattern has either crow_indices (CSR) or row_indices (COO)")
+        # One dict update: a frozen dataclass assigns fields through the slow object.__setattr__.
+        self.__dict__.update(
+            shape=shape,
+            col_indices=col_indices,
+            crow_indices=crow_indices,
+            row_indices=row_indices,
+            major_indices=major,
+            is_csr=crow_indices is not None,
+            index_dtype=col_indices.dtype,
+            device=col_indices.device,
+            _derived=NOTHING_DERIVED,
+        )
 
     @property
     def nnz(self) -> int:
@@ -103,6 +139,23 @@ class IndexTensors:
         """A number that changes when more is kept with this pattern."""
         return self._derived.growth
 
+    def clone(self) -> Self:
+        """The same pattern in memory of its own."""
+        return self.map_indices(Tensor.clone)
+
+    def alias(self) -> Self:
+        """The same pattern by tensors of its own over this memory, which count the same changes."""
+        return self.map_indices(Tensor.detach)
+
+    def map_indices(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The pattern of changed index tensors; this one if no tensor is another."""
+        major, cols = change(self.major_indices), change(self.col_indices)
+        if major is self.major_indices and cols is self.col_indices:
+            return self
+        if self.is_csr:
+            return type(self)(self.shape, cols, crow_indices=major)
+        return type(self)(self.shape, cols, row_indices=major)
+
     def _current(self) -> Derived:
         """The values that belong to the indices as they are now."""
         versions = self.versions
@@ -128,6 +181,8 @@ class IndexTensors:
     def _check_lengths(self) -> None:
         """Index tensors may be resized or given other memory after the pattern was made."""
         name, wanted = ("crow", self.shape[0] + 1) if self.is_csr else ("row", self.nnz)
+        if belong_together(self.major_indices, self.col_indices, wanted):
+            return
         require_alike(self.major_indices, f"{name}_indices", self.col_indices)
         if self.major_indices.numel() != wanted:
             raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from sddmm.sparse import formats
 from sddmm.sparse.csr_values import csr_tensor
-from sddmm.sparse.index_tensors import NOTHING_DERIVED, Derived, DerivedKey, IndexTensors
+from sddmm.sparse.index_tensors import Derived, DerivedKey, IndexTensors
 from sddmm.sparse.indices import (
     check_crow,
     check_range,
@@ -69,29 +68,6 @@ class SparsePattern(IndexTensors):
     index_dtype: torch.dtype
     device: torch.device
     _derived: Derived
-
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        col_indices: Tensor,
-        crow_indices: Tensor | None = None,
-        row_indices: Tensor | None = None,
-    ) -> None:
-        major = row_indices if crow_indices is None else crow_indices
-        if major is None or (crow_indices is not None and row_indices is not None):
-            raise ValueError("a pattern has either crow_indices (CSR) or row_indices (COO)")
-        # One dict update: a frozen dataclass assigns fields through the slow object.__setattr__.
-        self.__dict__.update(
-            shape=shape,
-            col_indices=col_indices,
-            crow_indices=crow_indices,
-            row_indices=row_indices,
-            major_indices=major,
-            is_csr=crow_indices is not None,
-            index_dtype=col_indices.dtype,
-            device=col_indices.device,
-            _derived=NOTHING_DERIVED,
-        )
 
     @classmethod
     def from_coo(
@@ -269,7 +245,7 @@ class SparsePattern(IndexTensors):
         def move(indices: Tensor) -> Tensor:
             return indices.to(device, non_blocking=non_blocking)
 
-        return self._map(move)
+        return self.map_indices(move)
 
     def cuda(
         self, device: torch.device | str | int | None = None, non_blocking: bool = False
@@ -280,23 +256,6 @@ class SparsePattern(IndexTensors):
     def cpu(self) -> SparsePattern:
         """The pattern in the host's memory; see `to`."""
         return self.to("cpu")
-
-    def clone(self) -> SparsePattern:
-        """The same pattern in memory of its own."""
-        return self._map(Tensor.clone)
-
-    def alias(self) -> SparsePattern:
-        """The same pattern by tensors of its own over this memory, which count the same changes."""
-        return self._map(Tensor.detach)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> SparsePattern:
-        """The pattern of changed index tensors; this one if no tensor is another."""
-        major, cols = change(self.major_indices), change(self.col_indices)
-        if major is self.major_indices and cols is self.col_indices:
-            return self
-        if self.is_csr:
-            return SparsePattern(self.shape, cols, crow_indices=major)
-        return SparsePattern(self.shape, cols, row_indices=major)
 
     @property
     def is_canonical(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.sparse.csr_values import csr_tensor
+from sddmm.sparse.csr_values import constant_csr_tensor, csr_tensor
 from sddmm.sparse.pattern import SparsePattern
 
 KINDS = (
@@ -58,7 +58,9 @@ def _of_csr(S: Tensor, shape: tuple[int, int]) -> Parts:
     crow, cols = S.crow_indices(), S.col_indices()
 
     def wrap(new: Tensor) -> Tensor:
-        return csr_tensor(new, crow, cols, shape)
+        if new.requires_grad:
+            return csr_tensor(new, crow, cols, shape)
+        return constant_csr_tensor(crow, cols, new, shape, device=new.device)
 
     return Parts(crow, cols, True, shape, S.values(), wrap)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gemm_core.emulation.kernel import (
     EmulatedKernel,
@@ -73,8 +72,11 @@ class _EmulatedRuntime(loader.CudaRuntime):
     current_device = staticmethod(lambda: _INDEX)
 
     def __init__(self, device: Device) -> None:
-        self._device = device
         self.launches: list[str] = []
+        self.device: Callable[[int], Device] = lambda index: device
+        self.wait: Callable[[int], None] = lambda index: None
+        self.load_kernel: Callable[..., Any] = _load_kernel
+        self.tensor_map = tensor_map
 
     def unavailable(self) -> str | None:
         return None
@@ -82,22 +84,8 @@ class _EmulatedRuntime(loader.CudaRuntime):
     def refuses(self, place: torch.device) -> str | None:
         return None if place.type == "cpu" else f"the emulated GPU computes no pattern on {place}"
 
-    def device(self, place: torch.device) -> Device:
-        return self._device
-
     def can_measure(self) -> bool:
         return False
-
-    def wait(self, device_index: int) -> None:
-        pass
-
-    def load_kernel(
-        self, spec: KernelSpec, macros: Macros, parameters: Any, device_index: int
-    ) -> Any:
-        return _load_kernel(spec, macros, parameters)
-
-    def tensor_map(self, x: Tensor, box_rows: int, box_columns: int) -> bytes:
-        return tensor_map(x, box_rows, box_columns)
 
 
 class _Kernel(EmulatedKernel):
@@ -110,7 +98,9 @@ class _Kernel(EmulatedKernel):
 
 
 @functools.cache
-def _load_kernel(spec: KernelSpec, macros: Macros, parameters: Any) -> EmulatedKernel:
+def _load_kernel(
+    spec: KernelSpec, macros: Macros, parameters: Any, device_index: int
+) -> EmulatedKernel:
     all_macros = loader.compile_macros(spec, macros, parameters)
     library = compile_library(spec.path, "sddmm_kernel", all_macros, loader.INCLUDE)
     return _Kernel(spec.name, library, parameters, spec.threads)

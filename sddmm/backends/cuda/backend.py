@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.kernels.registry import KERNELS
@@ -35,8 +36,8 @@ class CudaBackend:
         return loader.runtime.unavailable()
 
     def refuses(self, problem: Problem) -> str | None:
-        runtime, place = loader.runtime, problem.device
-        return runtime.refuses(place) or self.planner.refuses(problem, runtime.device(place))
+        reason = loader.runtime.refuses(problem.device)
+        return reason or self.planner.refuses(problem, _device(problem))
 
     def prepare(
         self,
@@ -45,7 +46,7 @@ class CudaBackend:
         kernel: str | None = None,
         reuse: bool = True,
     ) -> GpuExecutor:
-        device = loader.runtime.device(problem.device)
+        device = _device(problem)
         if device.index != loader.runtime.current_device():
             with torch.cuda.device(device.index):
                 return self.prepare(pattern, problem, kernel, reuse)
@@ -55,3 +56,9 @@ class CudaBackend:
             least = 4 * problem.nnz  # the row ids
             what = f"preparing a plan of {problem.nnz} nonzeros"
             raise out_of_memory(f"{what}, at least,", least, problem.device) from error
+
+
+def _device(problem: Problem) -> Device:
+    """The GPU whose kernels read tensors of the problem's torch device."""
+    runtime, index = loader.runtime, problem.device.index
+    return runtime.device(runtime.current_device() if index is None else index)

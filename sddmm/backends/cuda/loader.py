@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,52 +25,6 @@ if TYPE_CHECKING:
     from sddmm.backends.cuda.spec import KernelSpec, Macros
 
 INCLUDE = (INCLUDE_FOLDER, Path(__file__).parent / "include")
-
-
-class CudaRuntime:
-    """Everything that the backend asks of CUDA.
-
-    All callers look it up as `loader.runtime`, which sddmm.testing.emulated_gpu replaces.
-    """
-
-    def unavailable(self) -> str | None:
-        """None, or the reason why no kernel can be compiled or launched in this environment."""
-        return _unavailable()
-
-    def refuses(self, place: torch.device) -> str | None:
-        """None, or why kernels cannot read tensors of this torch device."""
-        return None if place.type == "cuda" else f"the pattern is on {place}"
-
-    def device(self, place: torch.device) -> Device:
-        """The GPU whose kernels read tensors of this torch device."""
-        return device_of(self.current_device() if place.index is None else place.index)
-
-    # The index of torch's current device. Every call asks, so no frame of ours is in between.
-    current_device = staticmethod(torch.cuda.current_device)
-
-    def can_measure(self) -> bool:
-        """Whether kernels can be timed now."""
-        return torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing()
-
-    def wait(self, device_index: int) -> None:
-        """Block until torch's current stream is done. LaunchError if one of its kernels failed."""
-        wait(device_index)
-
-    def load_kernel(
-        self, spec: KernelSpec, macros: Macros, parameters: Any, device_index: int
-    ) -> Kernel:
-        """Compile a kernel with these macros and load it; once per device.
-
-        This is the only place where a source becomes a kernel.
-        """
-        return _load_kernel(spec, macros, parameters, device_index)
-
-    def tensor_map(self, x: Tensor, box_rows: int, box_columns: int) -> bytes:
-        """The bytes by which TMA knows x, for boxes of this size."""
-        return tensor_map(x, box_rows, box_columns)
-
-
-runtime = CudaRuntime()
 
 
 @functools.cache
@@ -95,3 +50,43 @@ def compile_macros(
     """
     launch = {"SDDMM_THREADS": str(spec.threads), "SDDMM_SHARED_BYTES": str(spec.shared_bytes)}
     return {**dict(macros), **launch, **parameter_macros(parameters)}
+
+
+class CudaRuntime:
+    """Everything that the backend asks of CUDA.
+
+    All callers look it up as `loader.runtime`, which sddmm.testing.emulated_gpu replaces.
+    """
+
+    def unavailable(self) -> str | None:
+        """None, or the reason why no kernel can be compiled or launched in this environment."""
+        return _unavailable()
+
+    def refuses(self, place: torch.device) -> str | None:
+        """None, or why kernels cannot read tensors of this torch device."""
+        return None if place.type == "cuda" else f"the pattern is on {place}"
+
+    # The index of torch's current device. Calls ask for it and for what follows, so no frame of
+    # this class is in between.
+    current_device = staticmethod(torch.cuda.current_device)
+
+    def can_measure(self) -> bool:
+        """Whether kernels can be timed now."""
+        return torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing()
+
+    # The GPU with this index.
+    device: Callable[[int], Device] = staticmethod(device_of)
+
+    # Block until torch's current stream on the device with this index is done. LaunchError if one
+    # of its kernels failed.
+    wait: Callable[[int], None] = staticmethod(wait)
+
+    # Compile a kernel with these macros and load it; once per device. This is the only place where
+    # a source becomes a kernel.
+    load_kernel: Callable[[KernelSpec, Macros, Any, int], Kernel] = staticmethod(_load_kernel)
+
+    # The bytes by which TMA knows a tensor, for boxes of this size.
+    tensor_map: Callable[[Tensor, int, int], bytes] = staticmethod(tensor_map)
+
+
+runtime = CudaRuntime()
