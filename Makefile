@@ -38,7 +38,7 @@ test-gpu: $(READY) ## the tests that need a CUDA device
 test-minimum: $(MINIMUM)/.ready ## the tests with the oldest libraries that pyproject.toml allows
 	$(MINIMUM)/bin/python -m pytest -m "not gpu" -n auto
 
-# The GPU kernels without a GPU: --device shim; on one:
+# The GPU kernels without a GPU: --device emulated; on one:
 # python -m tests.fuzz --device cuda --cases 20000 --workers 8 --seconds 240
 SEED ?= 0
 CASES ?= 10000

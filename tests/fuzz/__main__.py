@@ -27,7 +27,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--case", type=int, help="this one alone, in this process")
-    parser.add_argument("--device", choices=("cpu", "cuda", "shim"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda", "emulated"), default="cpu")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after that long")
     parser.add_argument("--out", type=Path, help="write each failure as a line of JSON")

@@ -39,8 +39,8 @@ _INNER = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127,
 _LONG_INNER = (255, 256, 257, 512, 1000, 1024, 1030, 2053)
 _ALPHAS = (0.0, -1.0, 0.5, -2.75, 0.1, 1e-6, 1e6, 1e-30, 1e30, 3e-39)
 # Elements of both operands, and products, of one case at most.
-_ELEMENTS = {"cpu": 400_000, "cuda": 4_000_000, "shim": 60_000}
-_PRODUCTS = {"cpu": 1_500_000, "cuda": 40_000_000, "shim": 300_000}
+_ELEMENTS = {"cpu": 400_000, "cuda": 4_000_000, "emulated": 60_000}
+_PRODUCTS = {"cpu": 1_500_000, "cuda": 40_000_000, "emulated": 300_000}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Case:
     kind: of S. order: of the nonzeros, "sorted", "shuffled" or "columns" (unsorted within a row).
     again: what follows the first call on the same object. change: what happens to S before one more
     call. hostile: what is wrong with the arguments. gradients: with respect to a, b, S's values.
-    device: "cpu", "cuda", or "shim", where GPU kernels run on CPU tensors (shim.py).
+    device: "cpu", "cuda", or "emulated", where GPU kernels run on CPU tensors.
     max_nnz: nonzeros are cut off there. An entry "spmm" multiplies by b's rows, (n, k), or with
     `transpose` by a.
     """
@@ -166,7 +166,7 @@ def _sizes(rng: random.Random, fields: dict[str, Any]) -> None:
         m, n = (m, n) if rng.random() < 0.5 else (n, m)
     heads = _rarely(rng, 0.25, (1, 2, 3, 3, 3), None)
     heads = 0 if rng.random() < 0.01 else heads
-    long = rng.random() < 0.15 and fields["device"] != "shim"
+    long = rng.random() < 0.15 and fields["device"] != "emulated"
     k = rng.choice(_LONG_INNER if long else _INNER)
     inner = [x for x in (k, *_INNER[::-1]) if x <= k]
     most = _ELEMENTS[fields["device"]]
@@ -179,7 +179,7 @@ def _sizes(rng: random.Random, fields: dict[str, Any]) -> None:
 def _types(rng: random.Random, fields: dict[str, Any]) -> None:
     dtype = rng.choice(DTYPES)
     out = rng.choice(DTYPES) if rng.random() < 0.15 else _rarely(rng, 0.3, ("float32",), None)
-    if fields["device"] == "shim" and out is not None:
+    if fields["device"] == "emulated" and out is not None:
         out = "float32"  # each other one is another kernel to compile
     precision = "ieee"
     if dtype == "float32":

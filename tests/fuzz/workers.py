@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
 
+from sddmm.testing import emulated_gpu
 from tests.fuzz.case import Case, draw
 from tests.fuzz.run import Outcome, run
 
@@ -48,10 +50,11 @@ def kernels_of(device: str) -> tuple[str, ...]:
 
 def set_up(device: str) -> None:
     """What a process needs before it runs cases of a device."""
-    if device == "shim":
-        from tests.fuzz import shim  # which needs a compiler
+    if device == "emulated":
+        _emulation.enter_context(emulated_gpu())
 
-        shim.install()
+
+_emulation = contextlib.ExitStack()  # open as long as the process lives
 
 
 def guarded_run(case: Case) -> Outcome:

@@ -1,4 +1,4 @@
-"""What one pass over a pattern finds, on the CPU through the shim."""
+"""One pass over a pattern finds its order and its tiles. The kernel runs on the CPU."""
 
 from __future__ import annotations
 

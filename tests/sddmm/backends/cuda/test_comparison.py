@@ -1,4 +1,4 @@
-"""What one kernel tells of two patterns' indices, on the CPU through the shim."""
+"""One kernel compares the indices of two patterns. It runs on the CPU."""
 
 from __future__ import annotations
 
