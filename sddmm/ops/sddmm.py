@@ -152,7 +152,8 @@ def plan(
 
     S, out_dtype, precision, alpha, scale: as in `sddmm`; S's values are referenced, not copied, and
     so are the index tensors of a tuple; a torch sparse tensor's are copied, as not all changes of
-    them are counted. A SparsePattern keeps what is prepared for it.
+    them are counted. A SparsePattern keeps what is prepared for it. (Each run reads the values of a
+    cupyx S on torch's current stream, which does not wait for changes that CuPy makes on another.)
     k, dtype, heads: of the operands to come. backend: "cuda", "cpu", "torch_csr" or "reference" to
     demand one, whose refusal is then a ValueError; by default the first that does not refuse.
     kernel: demand one GPU kernel by its name, or "hybrid"; by default the one that a cost model
@@ -169,6 +170,8 @@ def plan(
         )
     sparse = parse_sparse(S, use_cache=False)
     pattern = sparse.stable_pattern()
+    if sparse.is_cupyx:
+        hold_cupy(pattern.device)
     problem = make_problem(
         pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
     )

@@ -1,4 +1,4 @@
-"""spmm, the product of a sparse and a dense matrix; sddmm's gradients are made of it."""
+"""spmm, the product of a sparse and a dense matrix; sddmm's gradients are such products."""
 
 from __future__ import annotations
 
