@@ -36,7 +36,6 @@ PARTS = (
     )),
     Part("Look up the plan", (
         Step("sddmm/sparse/index_tensors.py", "Have the indices changed since last time?", True),
-        Step("sddmm/sparse/indices.py", "Checks that the index tensors fit each other."),
         Step("sddmm/cache.py", "Finds the plan, or has it prepared; allocates the result.", True),
     )),
     Part("Prepare a plan", (
@@ -46,7 +45,6 @@ PARTS = (
         Step(f"{_CUDA}/pattern_layouts.py", "Hands the kernel the arrays that it reads."),
         Step(f"{_CUDA}/analysis.py", "Launches one pass over the indices; polls what it found."),
         Step(f"{_CUDA}/kernels/row_gather/host.py", "The chosen kernel: macros, parameters."),
-        Step(f"{_CUDA}/loader.py", "Compiles and loads the kernel, or finds it loaded."),
     )),
     Part("Launch it", (
         Step(f"{_CUDA}/executor.py", "Packs the parameters, once per pair of addresses.", True),

@@ -123,7 +123,7 @@ def require_values(values: Tensor | None) -> Tensor:
 
 
 def sum_dtype(dtype: torch.dtype, beta: float) -> torch.dtype | None:
-    """Of the products that beta * S is added to: a half type may not hold them, but the sum."""
+    """The dtype of products to which beta * S is added: a half type may hold only their sum."""
     return torch.float32 if beta != 0 and DTYPES[dtype].is_half else None
 
 
