@@ -28,7 +28,7 @@ def is_tma_readable(x: Tensor) -> bool:
     )
 
 
-def padded(x: Tensor) -> Tensor:
+def pad_for_tma(x: Tensor) -> Tensor:
     """A copy of x that TMA can read."""
     k = x.shape[-1]
     multiple = _ALIGNMENT // x.element_size()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
-from gemm_core.runtime.tensor_map import TensorMap, is_tma_readable, padded
+from gemm_core.runtime.tensor_map import TensorMap, is_tma_readable, pad_for_tma
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous
@@ -56,7 +56,7 @@ class TileWgmma(TileKernel):
 
     def plan(self, work: TileWork, problem: Problem, device: Device) -> KernelPlan:
         launcher = _Launcher(self, work, problem, device)
-        return KernelPlan(launcher.bind, _accepts, padded)
+        return KernelPlan(launcher.bind, _accepts, pad_for_tma)
 
 
 class _Launcher:
