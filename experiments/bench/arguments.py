@@ -43,7 +43,7 @@ def prepare(arguments: Iterable[str], lists: tuple[str, ...] = ()) -> list[str]:
 
 
 def is_file_option(name: str) -> bool:
-    """Whether a matrix option was made here for a file that the command line names."""
+    """Whether a matrix option stands for a file that the command line names."""
     return _FILE_OPTION.fullmatch(name) is not None
 
 

@@ -1,8 +1,8 @@
-"""Digests of the code that a measurement stands on, so that other code leaves its record alone.
+"""Digests of the code that a measurement depends on, so that other changes keep its record valid.
 
-A module stands on itself, on the modules that it imports, in functions too, and on the CUDA sources
-that they name, with their headers. A package that is imported as such counts whole. Comments,
-docstrings and formatting do not count.
+A module depends on itself, on the modules that it imports, in functions too, and on the CUDA
+sources that they name, with their headers. A package that is imported as such counts whole.
+Comments, docstrings and formatting do not count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOLDERS = {
         for package in PACKAGES
         for path in (ROOT / package).rglob(name)
         if "emulation"
-        not in path.relative_to(ROOT).parts  # what stands in for a GPU measures nothing
+        not in path.relative_to(ROOT).parts  # no measurement runs on the CPU emulation
     )
     for name in ("include", "kernels")
 }
@@ -48,7 +48,7 @@ _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\')|//[^\n]*|/\*
 
 @dataclass(frozen=True)
 class Code:
-    """The code that a measurement stands on.
+    """The code that a measurement depends on.
 
     sources: the files of the method, from which imports are followed. measuring: the files that
     measure it; they count by themselves, and what they import does not. unmeasured: files that the
@@ -60,7 +60,7 @@ class Code:
     unmeasured: tuple[Path, ...] = ()
 
     def files(self) -> frozenset[Path]:
-        """The sources and all that they stand on; neither the bench nor what measures."""
+        """The sources and all that they depend on, without the bench and what measures."""
         return _reached(self)
 
     def digest(self) -> str:

@@ -24,8 +24,8 @@ _LIBRARIES = (
 @cache
 def environment(device: str) -> dict[str, Any]:
     """Machine, device, library versions and the state of the code, as plain values."""
-    # A copy whose history is not that of its code can be told what it is a copy of.
-    told = os.environ.get("SDDMM_COMMIT", "")
+    # A copy without the history of its code gets its commit from outside.
+    commit = os.environ.get("SDDMM_COMMIT", "")
     return {
         "device": device_name(device),
         "cpu": _cpu_name(),
@@ -36,8 +36,8 @@ def environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: v for name in _LIBRARIES if (v := _version(name)) is not None},
         "gpu": _gpu() if device.startswith("cuda") else None,
-        "commit": told or _git("rev-parse", "HEAD"),
-        "dirty": not told and bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": commit or _git("rev-parse", "HEAD"),
+        "dirty": not commit and bool(_git("status", "--porcelain", "--untracked-files=no")),
         "source": source_digest(),
     }
 
@@ -93,8 +93,8 @@ def _version(name: str) -> str | None:
 
 def _gpu() -> dict[str, str]:
     fields = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.limit")
-    told = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
-    values = told.splitlines()[0].split(", ") if told else []
+    output = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    values = output.splitlines()[0].split(", ") if output else []
     return {"cuda": str(torch.version.cuda), **dict(zip(fields, values, strict=False))}
 
 

@@ -81,12 +81,12 @@ class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
         return {}
 
     def sources(self, method: Method) -> list[Path]:
-        """The files of a method's code; what they import is found by the bench."""
+        """The files of a method's code; the bench follows their imports."""
         path = getattr(method, "__file__", None)
         return [Path(path)] if path else []
 
     def code(self, method: Method) -> Code:
-        """All code that a measurement of the method stands on."""
+        """All code that a measurement of the method depends on."""
         sources = tuple(self.sources(method))
         return Code(sources, (*MEASURING, *self.measuring), self.unmeasured)
 
@@ -103,10 +103,10 @@ class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
         """The fields of a record that name the method."""
 
     def annotate(self, record: RecordT, method: Method, case: CaseT) -> None:
-        """Write into the record what is known of a prepared method, such as its registers."""
+        """Write properties of a prepared method into its record, such as its registers."""
 
     def reference(self, case: CaseT) -> Any:
-        """What results are checked against; made once per session."""
+        """What results are checked against; computed once per session."""
         return None
 
     def compile(self, methods: Mapping[str, Method], case: CaseT) -> None:

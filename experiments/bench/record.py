@@ -1,4 +1,4 @@
-"""Records: what is known of one method on one case."""
+"""Records: the measurement of one method on one case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAD = ("wrong", "failed", "out_of_memory", "timeout")
 
 @dataclass(kw_only=True)
 class Record:
-    """What is known of one method on one case; an objective adds the fields that name the two.
+    """The measurement of one method on one case; an objective adds the fields that name the two.
 
     Times are in ms; samples_ms is empty unless status is ok. key: what was measured, by which code,
     where; equal keys mean the same measurement. session: rows of one session were measured

@@ -1,7 +1,7 @@
-"""Matrix sources: what a matrix is made of.
+"""Matrix sources: dataclasses that generate or read a matrix.
 
-A source is a dataclass that knows its size before it makes anything and how to load itself. Its
-place in Hydra is the group `source`; the YAML files of the group `matrix` fill it in.
+A source knows its size before it generates or reads anything. Its Hydra group is `source`; the YAML
+files of the group `matrix` fill it in.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Source:
         raise NotImplementedError
 
     def loader(self) -> Callable[..., scipy.sparse.csr_array]:
-        """The function of datasets that makes the matrix."""
+        """The function of `datasets` that generates or reads the matrix."""
         raise NotImplementedError
 
     def definition(self) -> dict[str, Any]:
-        """What makes the matrix what it is."""
+        """The fields that determine the matrix."""
         return {"source": type(self).__name__, **asdict(self)}
 
 
 @dataclass
 class Generated(Source):
-    """A matrix that `generator`, a function of datasets, makes from this source's fields."""
+    """A matrix that `generator`, a function of `datasets`, generates from the fields."""
 
     generator: ClassVar[Callable[..., scipy.sparse.csr_array]]
     values: str = "ones"
@@ -176,7 +176,7 @@ class File(Source):
         return datasets.read
 
     def definition(self) -> dict[str, Any]:
-        """The path says where the matrix was found; the digest says what it is."""
+        """The path, and the digest of the content."""
         return super().definition() | {"digest": datasets.file_digest(self.path)}
 
 

@@ -78,15 +78,15 @@ class Store(Generic[Kind]):
         records: list[Kind] = []
         broken: list[str] = []
         unknown: set[str] = set()
-        known = {f.name for f in fields(self.kind)}
+        names = {f.name for f in fields(self.kind)}
         for number, line in self._lines():
             try:
                 values = _parse(line)
-                unknown |= values.keys() - known
-                records.append(_record(self.kind, {k: values[k] for k in known & values.keys()}))
+                unknown |= values.keys() - names
+                records.append(_record(self.kind, {k: values[k] for k in names & values.keys()}))
             except (ValueError, TypeError, RecursionError) as error:
-                told = str(error).splitlines()[0] if line.endswith(b"\n") else "cut off"
-                broken.append(f"line {number} ({told})")
+                reason = str(error).splitlines()[0] if line.endswith(b"\n") else "cut off"
+                broken.append(f"line {number} ({reason})")
         _warn(self.path, broken, unknown)
         return records
 
@@ -138,8 +138,8 @@ class Store(Generic[Kind]):
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            told = error.strerror if isinstance(error, OSError) else error
-            raise ExperimentError(f"cannot use {str(self.path)!r} for records: {told}") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ExperimentError(f"cannot use {str(self.path)!r} for records: {reason}") from None
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
             raise ExperimentError(f"records must be in a plain file, and {self.path} is {kind}")
@@ -180,13 +180,15 @@ class Keeper(Generic[Kind]):
     def finish(self, statuses: Mapping[str, str]) -> None:
         """Raise if a record was not kept (RecordsLost), or if a row is not right (RowsFailed)."""
         bad = [name for name, status in statuses.items() if status in BAD]
-        told = f"{len(bad)} of {len(statuses)} rows are not right: {', '.join(bad)}" if bad else ""
+        failures = (
+            f"{len(bad)} of {len(statuses)} rows are not right: {', '.join(bad)}" if bad else ""
+        )
         if self._errors:
             count = len(self._errors)
             lost = f"{count} of {count + self._kept} records were not kept: {self._errors[0]}"
-            raise RecordsLost("; ".join(filter(None, [lost, told])))
+            raise RecordsLost("; ".join(filter(None, [lost, failures])))
         if bad:
-            raise RowsFailed(told)
+            raise RowsFailed(failures)
 
 
 def _write_all(descriptor: int, line: bytes) -> None:
@@ -264,11 +266,11 @@ def _short(value: object) -> str:
 def _warn(path: Path, broken: list[str], unknown: set[str]) -> None:
     if broken:
         more = f" and {len(broken) - _DESCRIBED} more" if len(broken) > _DESCRIBED else ""
-        told = ", ".join(broken[:_DESCRIBED]) + more
-        _warn_once(f"{path}: passed over what is no record: {told}")
+        lines = ", ".join(broken[:_DESCRIBED]) + more
+        _warn_once(f"{path}: passed over what is no record: {lines}")
     if unknown:
-        told = ", ".join(sorted(_short(name) for name in unknown)[:_DESCRIBED])
-        _warn_once(f"{path}: passed over fields that this version does not know: {told}")
+        fields = ", ".join(sorted(_short(name) for name in unknown)[:_DESCRIBED])
+        _warn_once(f"{path}: passed over fields that this version does not know: {fields}")
 
 
 @functools.cache

@@ -89,19 +89,19 @@ ALL: dict[str, GemmMethod] = {
 
 
 @contextlib.contextmanager
-def _switches(**wanted: bool) -> Iterator[None]:
-    """torch.backends.cuda.matmul with these switches; one that is missing cannot be turned on."""
+def _switches(**settings: bool) -> Iterator[None]:
+    """Set these switches of torch.backends.cuda.matmul; a missing one cannot be set to true."""
     switches = torch.backends.cuda.matmul
-    before = {}
-    for name, value in wanted.items():
+    previous = {}
+    for name, value in settings.items():
         if not hasattr(switches, name):
             if value:
                 raise ExperimentError(f"torch {torch.__version__} has no {name} for torch.mm")
             continue
-        before[name] = getattr(switches, name)
+        previous[name] = getattr(switches, name)
         setattr(switches, name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             setattr(switches, name, value)

@@ -1,4 +1,4 @@
-"""What is known of one GEMM variant at one shape."""
+"""The record of one GEMM variant at one shape."""
 
 from __future__ import annotations
 

@@ -48,9 +48,10 @@ def run(config: LaunchConfig) -> None:
 
 
 def _sampled(a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """This package's operator with a plan at hand, and with one that it finds by itself.
+    """Calls of this package's operator: with a plan, and with one that it looks up by itself.
 
-    Of a tuple torch counts the changes; the indices of a sparse tensor are compared in every call.
+    torch counts the changes of the tensors in a tuple; the indices inside a sparse tensor have no
+    such count, so that every call compares them with those of the plan.
     """
     pattern = random_pattern(_SIZE, _SIZE, _SIZE, device="cuda")
     plan = sddmm.plan(pattern, k=_SIZE, dtype=a.dtype)

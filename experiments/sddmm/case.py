@@ -109,15 +109,15 @@ def device_of(config: Config) -> str:
 
 
 def refuse_too_large(name: str, source: Source, config: Config) -> None:
-    """Say so before a matrix that cannot fit is made, instead of dying in the attempt."""
+    """Raise ExperimentError for a matrix that memory cannot hold, before it is generated."""
     rows, cols, nnz = source.size()
     itemsize = torch.finfo(getattr(torch, config.dtype)).bits // 8
-    wanted = (nnz or 0) * _BYTES_PER_NONZERO + 2 * (rows + cols) * config.k * itemsize
+    needed = (nnz or 0) * _BYTES_PER_NONZERO + 2 * (rows + cols) * config.k * itemsize
     available = available_memory()
-    if wanted > available:
+    if needed > available:
         raise ExperimentError(
-            f"matrix {name} ({rows}x{cols}, {nnz} nonzeros) with k={config.k} wants {wanted} bytes "
-            f"({wanted / 1e9:.1f} GB) of memory, {available / 1e9:.1f} GB are available; choose a "
+            f"matrix {name} ({rows}x{cols}, {nnz} nonzeros) with k={config.k} wants {needed} bytes "
+            f"({needed / 1e9:.1f} GB) of memory, {available / 1e9:.1f} GB are available; choose a "
             f"smaller matrix, a higher sparsity or a smaller k"
         )
 

@@ -34,7 +34,7 @@ class Sddmm(Objective[Config, Case, Record]):
     measuring = tuple(
         file_of(thing) for thing in (Case, Reference, testing.error_bound, testing.poisoned_outputs)
     )
-    # `import sddmm` brings the helpers of tests too.
+    # `import sddmm` imports the helpers of tests too.
     unmeasured = tuple(file_of(testing).parent.glob("*.py"))
     reimplemented = REIMPLEMENTED
     implied = frozenset({"sparsity"})
@@ -56,7 +56,7 @@ class Sddmm(Objective[Config, Case, Record]):
         source = source_of(config)
         loader = Code((file_of(source.loader()),), measuring=())
         return {
-            # A file is known by its content, wherever it lies.
+            # A file is identified by its content, whatever its path.
             "definition": {key: v for key, v in definition(source).items() if key != "path"},
             "loader": loader.digest(),
             "k": config.k,

@@ -1,4 +1,6 @@
-"""The published SDDMM log's four columns beside ours: what isratnisa and zcx take, and prepare.
+"""The published SDDMM log beside our times: runs and preparations of isratnisa and of zcx.
+
+Our times of the two are those of our re-implementations; the log's are of the authors' code.
 
 The log was taken on an RTX 4090, one pass without warming up: context, not comparison. Its author's
 later system is https://github.com/CX9898/BSMR-SDDMM.
@@ -32,13 +34,13 @@ Case = tuple[int, int, int, int]
 
 def published() -> dict[Case, dict[str, str]]:
     """The log's times by (m, n, k, nonzeros), of its last version and 16x16x16 tiles."""
-    found: dict[Case, dict[str, str]] = {}
+    times: dict[Case, dict[str, str]] = {}
     with LOG.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["wmma"] == "16x16x16" and all(row[column] for column in _COLUMNS):
                 case = (int(row["M"]), int(row["N"]), int(row["K"]), int(row["nnz"]))
-                found[case] = {column: row[column] for column in _COLUMNS}
-    return found
+                times[case] = {column: row[column] for column in _COLUMNS}
+    return times
 
 
 def as_markdown(records: Sequence[Record]) -> str:
@@ -59,10 +61,10 @@ def as_markdown(records: Sequence[Record]) -> str:
         for method in _METHODS:
             row[f"{method}_sddmm"] = _ms(by_method[method].median_ms)
             row[f"{method}_other"] = _ms(by_method[method].prepare_ms)
-        told = log.get((ours.m, ours.n, ours.k, ours.nnz), {})
+        figures = log.get((ours.m, ours.n, ours.k, ours.nnz), {})
         for method in _METHODS[1:]:
             for part in ("sddmm", "other"):
-                figure = told.get(f"{method}_{part}_ms")
+                figure = figures.get(f"{method}_{part}_ms")
                 row[f"4090 {method}_{part}"] = _ms(float(figure)) if figure else ""
         rows.append(row)
     if not rows:

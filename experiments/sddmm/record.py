@@ -1,4 +1,4 @@
-"""What is known of one method on one SDDMM case."""
+"""The record of one method on one SDDMM case."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Record(record.Record):
 
     @property
     def case(self) -> tuple[object, ...]:
-        # A file is known by its content; its path may change.
+        # A file is identified by its content; its path may change.
         defined = {name: value for name, value in self.definition.items() if name != "path"}
         content = json.dumps(defined, sort_keys=True, default=str)
         name = self.matrix if not defined.get("digest") else ""

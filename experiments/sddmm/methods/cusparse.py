@@ -83,10 +83,10 @@ class Library:
             raise RuntimeError(f"{name}: {reason} (cusparseStatus_t {status})")
 
     def create(self, name: str, *arguments: Any) -> ctypes.c_void_p:
-        """What the function writes to its first argument."""
-        made = ctypes.c_void_p()
-        self.call(name, ctypes.byref(made), *arguments)
-        return made
+        """Call a function that writes a handle to its first argument; return the handle."""
+        handle = ctypes.c_void_p()
+        self.call(name, ctypes.byref(handle), *arguments)
+        return handle
 
     def handle(self, device: int) -> ctypes.c_void_p:
         """One for each device, which must be the current one; destroyed when the process ends."""
@@ -108,11 +108,15 @@ class _Product:
         self._values = torch.zeros(case.nnz, dtype=case.out_dtype, device=case.device)
         kind, index = _DATA_TYPE[a.dtype], _INDEX_TYPE[cols.dtype]
         dense = (
-            self._made("DnMat", "DnMat", case.m, case.k, case.k, a.data_ptr(), kind, _ORDER_ROW),
-            self._made("DnMat", "DnMat", case.k, case.n, case.k, b_t.data_ptr(), kind, _ORDER_COL),
+            self._descriptor(
+                "DnMat", "DnMat", case.m, case.k, case.k, a.data_ptr(), kind, _ORDER_ROW
+            ),
+            self._descriptor(
+                "DnMat", "DnMat", case.k, case.n, case.k, b_t.data_ptr(), kind, _ORDER_COL
+            ),
         )
         out_kind = _DATA_TYPE[case.out_dtype]
-        sampled = self._made(
+        sampled = self._descriptor(
             "Csr", "SpMat", case.m, case.n, case.nnz, crow.data_ptr(), cols.data_ptr(),
             self._values.data_ptr(), index, index, _BASE_ZERO, out_kind,
         )  # fmt: skip
@@ -127,18 +131,19 @@ class _Product:
         library.call("cusparseSDDMM_bufferSize", *self._arguments, ctypes.byref(needed))
         self._workspace = torch.empty(max(1, needed.value), dtype=torch.uint8, device=case.device)
         library.call("cusparseSDDMM_preprocess", *self._arguments, self._workspace.data_ptr())
-        self._read = a, b_t, crow, cols  # the descriptors hold addresses only
+        # The descriptors hold addresses only, so the product keeps the tensors alive.
+        self._operands = a, b_t, crow, cols
 
     def __call__(self) -> Tensor:
         self._set_stream()
         self._library.call("cusparseSDDMM", *self._arguments, self._workspace.data_ptr())
         if self._order is None:
             return self._values
-        placed = torch.empty_like(self._values)
-        placed[self._order] = self._values
-        return placed
+        values = torch.empty_like(self._values)
+        values[self._order] = self._values
+        return values
 
-    def _made(self, kind: str, family: str, *arguments: Any) -> ctypes.c_void_p:
+    def _descriptor(self, kind: str, family: str, *arguments: Any) -> ctypes.c_void_p:
         """A descriptor, destroyed with this product."""
         descriptor = self._library.create(f"cusparseCreate{kind}", *arguments)
         weakref.finalize(self, self._library.call, f"cusparseDestroy{family}", descriptor)
@@ -150,7 +155,7 @@ class _Product:
 
 
 def _csr(case: Case) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Row offsets and columns of one dtype, and where each nonzero stood if they were moved."""
+    """Row offsets and columns of one dtype, and the position of each nonzero if COO is sorted."""
     pattern = case.pattern
     if pattern.crow_indices is not None:
         return pattern.crow_indices, pattern.col_indices, None

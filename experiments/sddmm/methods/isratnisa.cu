@@ -1,6 +1,6 @@
-// isratnisa's SM-L2 kernel (Nisa et al., HiPC 2018), re-implemented from its description: a block
+// A re-implementation of isratnisa's SM-L2 kernel (Nisa et al., HiPC 2018) from a description: a block
 // keeps one panel of active rows of A in shared memory, one slice of k at a time, and reads B through
-// L2; two threads share a nonzero. Ends of k that its slices do not divide are right here.
+// L2; two threads share a nonzero. A k that is no multiple of the slice is right here, unlike there.
 #include "gemm_core/numeric.cuh"
 
 using gemm_core::i64;
@@ -8,11 +8,13 @@ using gemm_core::i64;
 struct Arguments {
   const float *a, *b;
   float* out;
-  // Of each nonzero: its row in the tile's list of active rows, its column, its place.
-  const int *local_row, *cols, *position;
-  const int* active_rows;  // of this tile
-  const int* panel_begin;  // nonzeros of this tile's panel p: panel_begin[p] .. [p + 1]
-  int active, k, k0, add;  // add: to what earlier slices of k gave
+  const int* local_row;    // row of each nonzero in its tile's list of active rows
+  const int* cols;         // column of each nonzero
+  const int* position;     // where the value of each nonzero is stored
+  const int* active_rows;  // the rows of this tile that have nonzeros
+  const int* panel_begin;  // panel p has the nonzeros panel_begin[p] .. panel_begin[p + 1]
+  int active, k, k0;       // number of active rows; inner dimension; first k of this slice
+  int add;                 // whether to add to the sums of earlier slices
 };
 
 constexpr int HEIGHT = ISRATNISA_HEIGHT, SLICE = 6144 / HEIGHT, THREADS = 512;
@@ -28,10 +30,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) sm_l2(const Arguments p) {
   __syncthreads();
   const int side = threadIdx.x % 2, end = p.panel_begin[blockIdx.x + 1];
   const bool vectors = p.k % 4 == 0 && width == SLICE;
-  // Both threads of a pair take every turn of the loop, so that the whole warp meets at the shuffle.
+  // Every thread runs every iteration, so that the whole warp reaches the shuffle.
   const int begin = p.panel_begin[blockIdx.x];
-  for (int turn = begin; turn < end; turn += THREADS / 2) {
-    const int nonzero = turn + threadIdx.x / 2;
+  for (int base = begin; base < end; base += THREADS / 2) {
+    const int nonzero = base + threadIdx.x / 2;
     float sum = 0.f, other = 0.f;
     if (nonzero < end) {
       const float* a = rows[p.local_row[nonzero] - first] + side * SLICE / 2;

@@ -30,14 +30,14 @@ PANEL_HEIGHT = 192
 HEIGHTS = (192, 96, 48, 24)
 # Floats of A in shared memory, and threads of a block.
 _CAPACITY, _THREADS = 6144, 512
-# Nonzeros handed to a thread at a time.
+# The number of nonzeros that a thread takes at a time.
 _CHUNK = 4096
 
 
 class Panels(NamedTuple):
     """The nonzeros in the order tile, panel, row, column.
 
-    local_row: index in the tile's list of active rows; position: where the nonzero stood before.
+    local_row: index in the tile's list of active rows; position: index of the nonzero in the COO.
     active_rows: original row ids, tile after tile, starting at tile_begin[t]. panel_begin: first
     nonzero of each panel, and the end of the last.
     """
@@ -76,7 +76,7 @@ class Arguments(ctypes.Structure):
     ]
 
 
-# The best height of the case measured last, so that preparing it again is preparing it once.
+# The best height of the case measured last: timed preparations do not try all heights again.
 _best: dict[object, int] = {}
 
 
@@ -91,7 +91,7 @@ def _best_height(case: Case) -> int:
 
 
 def _device_ms(run: Run) -> float:
-    """The least of three, after one that does not count."""
+    """The least of three times, after an uncounted call."""
     run()
     times = []
     for _ in range(3):

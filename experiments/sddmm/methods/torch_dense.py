@@ -13,12 +13,12 @@ from experiments.sddmm.case import Case
 
 
 def refuses(case: Case) -> str | None:
-    wanted = case.m * case.n * case.a.dtype.itemsize
+    needed = case.m * case.n * case.a.dtype.itemsize
     available = (
         torch.cuda.mem_get_info()[0] if case.device.startswith("cuda") else available_memory()
     )
-    if wanted > available // 2:
-        return f"the dense product wants {wanted} bytes, more than half of {available} available"
+    if needed > available // 2:
+        return f"the dense product wants {needed} bytes, more than half of {available} available"
     return None
 
 

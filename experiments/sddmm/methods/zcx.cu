@@ -1,4 +1,4 @@
-// zcx's SDDMM by WMMA tiles, re-implemented from its description: a warp multiplies one 16 x 16 tile
+// A re-implementation of zcx's SDDMM by WMMA tiles, from its description: a warp multiplies one 16 x 16 tile
 // that holds nonzeros, straight from global memory; then, nonzero by nonzero, the lane whose fragment
 // has it stores it. m, n and k are multiples of 16.
 #include "gemm_core/numeric.cuh"
@@ -9,9 +9,10 @@ using namespace gemm_core;
 struct Arguments {
   const f16 *a, *b;  // (m, k), and (n, k) rows
   float* out;
-  const int2* tiles;      // row and column, in tiles, of each that holds nonzeros
-  const int* tile_index;  // its nonzeros: tile_index[t] .. tile_index[t + 1]
-  const int *places, *position;  // of a nonzero: 16 * row + column in its tile; where it is stored
+  const int2* tiles;      // row and column, in tiles, of the tiles that hold nonzeros
+  const int* tile_index;  // tile t has the nonzeros tile_index[t] .. tile_index[t + 1]
+  const int* tile_offset;  // 16 * row + column of each nonzero in its tile
+  const int* position;     // where the value of each nonzero is stored
   int count, k;
 };
 
@@ -29,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(512) wmma_tiles(const Arguments p) 
     Fragments::multiply_n_rows(sums, from_a, from_b);
   }
   for (int i = p.tile_index[tile]; i < p.tile_index[tile + 1]; ++i) {
-    const int row = p.places[i] / 16, column = p.places[i] % 16;
+    const int row = p.tile_offset[i] / 16, column = p.tile_offset[i] % 16;
     // The inverse of fragment.cuh: wmma_accumulator<16, 16>.
     if (lane != row % 8 * 4 + column % 8 / 2) continue;
     const int element = column % 2 + row / 8 * 2 + column / 8 * 4;

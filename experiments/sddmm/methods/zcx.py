@@ -1,6 +1,6 @@
 """A re-implementation of zcx, the SDDMM by WMMA tiles of 16 x 16 of the published log.
 
-It follows a description of the COO version, whose tile index is made on the CPU; it is not the
+It follows a description of the COO version, which builds its tile index on the CPU; it is not the
 author's code. The author's later system is https://github.com/CX9898/BSMR-SDDMM. Operands whose
 sizes are no multiples of 16 are padded with zeros, beforehand, which is not counted.
 """
@@ -29,7 +29,7 @@ _TILE, _THREADS = 16, 512
 class Arguments(ctypes.Structure):
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "out", "tiles", "tile_index")),
-        *((name, POINTER) for name in ("places", "position")),
+        *((name, POINTER) for name in ("tile_offset", "position")),
         *((name, INT) for name in ("count", "k")),
     ]
 
@@ -47,7 +47,7 @@ def refuses(case: Case) -> str | None:
 def prepare(case: Case) -> Run:
     rows, cols = case.pattern.row_ids.cpu().numpy(), case.pattern.col_indices.cpu().numpy()
     arrays = tile_index(rows, cols, case.m, case.n)
-    tiles, index, places, position = (torch.from_numpy(x).to(case.device) for x in arrays)
+    tiles, index, tile_offset, position = (torch.from_numpy(x).to(case.device) for x in arrays)
     a, b = _padded(case.a), _padded(case.b.mT)
     check_wmma_layout(torch.cuda.current_device())
     kernel = gpu_kernel(Path(__file__).with_suffix(".cu"), "wmma_tiles", Arguments, _THREADS)
@@ -57,7 +57,7 @@ def prepare(case: Case) -> Run:
         out = torch.empty(case.nnz, device=case.device)
         kernel(
             -(-count * 32 // _THREADS), a.data_ptr(), b.data_ptr(), out.data_ptr(),
-            tiles.data_ptr(), index.data_ptr(), places.data_ptr(), position.data_ptr(), count,
+            tiles.data_ptr(), index.data_ptr(), tile_offset.data_ptr(), position.data_ptr(), count,
             a.shape[1],
         )  # fmt: skip
         return out
@@ -68,12 +68,13 @@ def prepare(case: Case) -> Run:
 def tile_index(rows: np.ndarray, cols: np.ndarray, m: int, n: int) -> tuple[np.ndarray, ...]:
     """The published preparation, on one thread: the nonzeros of each tile that has any.
 
-    Returns tiles (t, 2), where each one's nonzeros begin (t + 1,), and of each nonzero, tile by
-    tile, its place in the tile and in the pattern, all int32.
+    Returns, all int32: the coordinates of the tiles (t, 2), the offset of each tile's first nonzero
+    (t + 1,), and for the nonzeros tile by tile their offset in the 16 x 16 tile and their position
+    in the pattern.
     """
     across = -(-n // _TILE)
-    made: tuple[np.ndarray, ...] = _kernels()["group"](rows, cols, -(-m // _TILE), across)
-    return made
+    index: tuple[np.ndarray, ...] = _kernels()["group"](rows, cols, -(-m // _TILE), across)
+    return index
 
 
 def _padded(x: Tensor) -> Tensor:
@@ -91,24 +92,24 @@ def _kernels() -> dict[str, Any]:
         counts = np.zeros(down * across + 1, np.int32)
         for i in range(rows.size):
             counts[rows[i] // 16 * across + cols[i] // 16] += 1
-        number = np.empty(down * across, np.int32)  # of a tile among those that are not empty
+        number = np.empty(down * across, np.int32)  # the index of each tile that is not empty
         tiles = np.empty((rows.size, 2), np.int32)
         index = np.zeros(rows.size + 1, np.int32)
-        found = 0
+        count = 0
         for tile in range(down * across):
             if counts[tile] > 0:
-                tiles[found, 0], tiles[found, 1] = tile // across, tile % across
-                index[found + 1] = index[found] + counts[tile]
-                number[tile] = found
-                found += 1
-        places = np.empty(rows.size, np.int32)
+                tiles[count, 0], tiles[count, 1] = tile // across, tile % across
+                index[count + 1] = index[count] + counts[tile]
+                number[tile] = count
+                count += 1
+        tile_offset = np.empty(rows.size, np.int32)
         position = np.empty(rows.size, np.int32)
         begin = index.copy()
         for i in range(rows.size):
             tile = number[rows[i] // 16 * across + cols[i] // 16]
-            places[begin[tile]] = rows[i] % 16 * 16 + cols[i] % 16
+            tile_offset[begin[tile]] = rows[i] % 16 * 16 + cols[i] % 16
             position[begin[tile]] = i
             begin[tile] += 1
-        return tiles[:found].copy(), index[: found + 1].copy(), places, position
+        return tiles[:count].copy(), index[: count + 1].copy(), tile_offset, position
 
     return {"group": group}

@@ -67,7 +67,7 @@ def test_the_first_call_of_a_method_with_a_public_call_is_that_call_without_its_
     events: list[tuple[str, bool]] = []
     elapsed_ms = timing.elapsed_ms
 
-    def told(work: Callable[[], object], device: str) -> float:
+    def watched(work: Callable[[], object], device: str) -> float:
         timed.append(True)
         try:
             return elapsed_ms(work, device)
@@ -81,7 +81,7 @@ def test_the_first_call_of_a_method_with_a_public_call_is_that_call_without_its_
 
         return {"prepare": lambda case: lambda: right(case), "public_call": public_call}
 
-    monkeypatch.setattr(timing, "elapsed_ms", told)
+    monkeypatch.setattr(timing, "elapsed_ms", watched)
     objective = only(good=method(right), bad=method(lambda case: right(case) + 1))
     with pytest.raises(RowsFailed, match="1 of 2 rows are not right: bad"):
         run(objective, "60x50", config)

@@ -110,8 +110,10 @@ def test_a_method_that_fails_is_a_row_and_the_rest_go_on(config: Config) -> None
     objective = only(fails=fails, greedy=greedy, slow=slow, skips=skips, good=right)
     with pytest.raises(RowsFailed, match="3 of 5 rows are not right: fails, greedy, slow"):
         run(objective, "60x50", config)
-    told = {r.method: (r.status, r.reason) for r in Store(config.records, Record).load().values()}
-    assert told == {
+    outcomes = {
+        r.method: (r.status, r.reason) for r in Store(config.records, Record).load().values()
+    }
+    assert outcomes == {
         "fails": ("failed", "RuntimeError: no such kernel"),
         "greedy": ("out_of_memory", "MemoryError: 99 bytes"),
         "slow": ("timeout", "TimedOut: took longer than timing.timeout_s=0.2"),
@@ -136,8 +138,8 @@ def test_a_method_that_fails_while_it_is_timed_loses_its_own_row_only(config: Co
     with pytest.raises(RowsFailed, match="1 of 2 rows are not right: tires"):
         run(objective, "60x50", config)
     records = Store(config.records, Record).load().values()
-    told = {r.method: (r.status, r.reason, len(r.samples_ms) >= 3) for r in records}
-    assert told == {
+    outcomes = {r.method: (r.status, r.reason, len(r.samples_ms) >= 3) for r in records}
+    assert outcomes == {
         "good": ("ok", "", True),
         "tires": ("failed", "RuntimeError: tired", False),
     }

@@ -50,8 +50,8 @@ def test_a_line_that_a_killed_run_cut_off_is_told_passed_over_and_never_joined(
     with open(store.path, "a") as file:
         file.write('{"key": "half')
     assert store.records() == [FIRST]
-    told = f"warning: {store.path}: passed over what is no record: line 2 (cut off)\n"
-    assert capfd.readouterr().err == told
+    warning = f"warning: {store.path}: passed over what is no record: line 2 (cut off)\n"
+    assert capfd.readouterr().err == warning
     store.append(SECOND)
     assert store.records() == [FIRST, SECOND]
     assert store.path.read_text().splitlines()[1] == '{"key": "half'
@@ -66,7 +66,7 @@ def test_a_last_line_that_lacks_its_end_only_is_a_record(store: Store[Record]) -
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
         ("junk\n", "Expecting value"),
         ("[1]\n", "an object is expected, got list"),
@@ -88,7 +88,7 @@ def test_a_last_line_that_lacks_its_end_only_is_a_record(store: Store[Record]) -
     ],
 )
 def test_a_line_that_is_no_record_is_told_with_its_number_and_passed_over(
-    line: str, told: str, store: Store[Record], capfd: pytest.CaptureFixture[str]
+    line: str, reason: str, store: Store[Record], capfd: pytest.CaptureFixture[str]
 ) -> None:
     store.append(FIRST)
     with open(store.path, "a") as file:
@@ -98,7 +98,7 @@ def test_a_line_that_is_no_record_is_told_with_its_number_and_passed_over(
     warning = capfd.readouterr().err
     assert warning.startswith(f"warning: {store.path}: passed over what is no record: line 2 (")
     assert warning.count("\n") == 1
-    assert re.search(told, warning)
+    assert re.search(reason, warning)
 
 
 def test_bytes_that_are_no_text_are_passed_over(store: Store[Record]) -> None:
@@ -196,8 +196,7 @@ def test_where_no_more_can_be_written_the_append_fails_and_leaves_whole_lines(
     """A file limit takes a part of a line and then nothing, as a full disk does."""
     out, _ = appending(store.path, 10, "r", file_limit=4000).communicate(timeout=60)
     *_, last = out.splitlines()
-    kept = int(last.split()[0])
-    assert kept == 2
+    assert int(last.split()[0]) == 2
     assert last.endswith(f"cannot write to {store.path}: File too large")
     assert [r.key for r in store.records()] == ["r0", "r1"]
     assert capfd.readouterr().err == ""
@@ -215,12 +214,12 @@ def test_two_runs_append_to_one_file_and_lose_nothing(store: Store[Record]) -> N
 def test_a_killed_run_loses_no_finished_record(store: Store[Record]) -> None:
     process = appending(store.path, 100_000, "r")
     assert process.stdout is not None
-    told = [process.stdout.readline() for _ in range(20)]
+    output = [process.stdout.readline() for _ in range(20)]
     process.send_signal(signal.SIGKILL)
-    told += process.stdout.readlines()
+    output += process.stdout.readlines()
     process.wait(timeout=60)
-    finished = sum(1 for line in told if line.strip().isdigit())
-    assert len(store.records()) in (finished, finished + 1)
+    done = sum(1 for line in output if line.strip().isdigit())
+    assert len(store.records()) in (done, done + 1)
     store.append(SECOND)
     assert store.records()[-1] == SECOND
 
@@ -232,8 +231,8 @@ def test_records_that_cannot_be_kept_are_told_when_the_run_is_done(tmp_path: Pat
         keep.finish({"ours": "ok"})
     with pytest.raises(RecordsLost, match=r"is a folder; 1 of 1 rows are not right: ours$"):
         keep.finish({"ours": "wrong"})
-    kept = Keeper(Store(tmp_path / "records.jsonl", Record))
-    kept(FIRST)
-    kept.finish({"ours": "ok"})
+    keep = Keeper(Store(tmp_path / "records.jsonl", Record))
+    keep(FIRST)
+    keep.finish({"ours": "ok"})
     with pytest.raises(RowsFailed, match="1 of 1 rows"):
-        kept.finish({"ours": "failed"})
+        keep.finish({"ours": "failed"})

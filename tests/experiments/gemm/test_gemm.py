@@ -40,37 +40,37 @@ def record(variant: str, ms: float | None, session: str = "one", **more: object)
 
 
 def test_a_right_product_is_within_its_bound_and_a_wrong_element_is_not() -> None:
-    truth = reference()
-    c = truth.product.half()
-    assert truth.within_bound(c, "fp32", "ieee").all()
+    expected = reference()
+    c = expected.product.half()
+    assert expected.within_bound(c, "fp32", "ieee").all()
     c[3, 4] += 0.25
-    assert (~truth.within_bound(c, "fp32", "ieee")).nonzero().tolist() == [[3, 4]]
+    assert (~expected.within_bound(c, "fp32", "ieee")).nonzero().tolist() == [[3, 4]]
     c[0, 0] = torch.nan
-    assert not truth.within_bound(c, "fp32", "ieee")[0, 0]
+    assert not expected.within_bound(c, "fp32", "ieee")[0, 0]
 
 
 def test_less_exact_operands_are_allowed_their_rounding_and_no_more() -> None:
-    truth = reference(dtype=torch.float32)
-    off = (truth.product + 2.0**-12 * truth.magnitude).float()
-    assert truth.within_bound(off, "fp32", "tf32").all()
-    assert not truth.within_bound(off, "fp32", "tf32x3").any()
-    assert not truth.within_bound(off, "fp32", "ieee").any()
+    expected = reference(dtype=torch.float32)
+    off = (expected.product + 2.0**-12 * expected.magnitude).float()
+    assert expected.within_bound(off, "fp32", "tf32").all()
+    assert not expected.within_bound(off, "fp32", "tf32x3").any()
+    assert not expected.within_bound(off, "fp32", "ieee").any()
 
 
 def test_integers_must_be_exact_to_the_last_bit() -> None:
     a, b = torch.ones(3, 5).half(), torch.ones(5, 4).half()
-    truth = Reference.of(a, b)
+    expected = Reference.of(a, b)
     c = torch.full((3, 4), 5.0).half()
-    assert truth.check_exact(c).wrong == 0
+    assert expected.check_exact(c).wrong == 0
     c[2, 3] = 5.004
-    assert truth.check_exact(c).wrong == 1
+    assert expected.check_exact(c).wrong == 1
     c[0, 0] = torch.nan
-    assert truth.check_exact(c).reason == "small integers are not exact"
+    assert expected.check_exact(c).reason == "small integers are not exact"
 
 
 def test_the_error_of_a_product_is_that_of_its_frobenius_norm() -> None:
-    truth = reference(dtype=torch.float32)
-    verdict = truth.check((truth.product * 2).float(), "fp32", "ieee")
+    expected = reference(dtype=torch.float32)
+    verdict = expected.check((expected.product * 2).float(), "fp32", "ieee")
     assert verdict.error == pytest.approx(1, rel=1e-6)
     assert verdict.reason == f"{verdict.wrong} values beyond the bound"
 
@@ -148,9 +148,9 @@ def test_the_plot_is_the_same_file_for_the_same_records(tmp_path: Path) -> None:
 
 def test_published_figures_are_the_best_of_their_repetitions() -> None:
     shape = "16384x8192x8192"
-    found = published.best("hgemm", [shape], "NVIDIA L20")
-    assert found["f16(cublas)"][shape] == pytest.approx(113.866)
-    assert found["f16(naive)"][shape] == pytest.approx(2.477)
+    best = published.best("hgemm", [shape], "NVIDIA L20")
+    assert best["f16(cublas)"][shape] == pytest.approx(113.866)
+    assert best["f16(naive)"][shape] == pytest.approx(2.477)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_without_a_gpu_gemm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class OnCpu(Gemm):
-    """GEMM by torch.mm on the CPU: cuBLAS's method, and others that are told apart by name."""
+    """GEMM by torch.mm on the CPU: cuBLAS's method, and others that differ in name only."""
 
     def __init__(self, *names: str) -> None:
         self._names = ("cublas", *names)

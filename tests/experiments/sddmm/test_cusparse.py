@@ -136,8 +136,8 @@ def case_of(dtype: str = "float32", nnz: int = 90) -> Case:
 
 
 def test_the_signatures_are_those_of_the_header() -> None:
-    told = {name: tuple(C_TYPES[x] for x in letters) for name, letters in HEADER.items()}
-    assert told == cusparse.SIGNATURES
+    declared = {name: tuple(C_TYPES[x] for x in letters) for name, letters in HEADER.items()}
+    assert declared == cusparse.SIGNATURES
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -188,8 +188,8 @@ def test_a_status_that_is_not_success_is_told_with_its_function(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = use(Fake(fails=name), monkeypatch)
-    told = rf"^{name}: operation not supported \(cusparseStatus_t 10\)$"
-    with pytest.raises(RuntimeError, match=told):
+    message = rf"^{name}: operation not supported \(cusparseStatus_t 10\)$"
+    with pytest.raises(RuntimeError, match=message):
         cusparse.prepare(case_of())()
     gc.collect()
     assert len(fake.alive) == 1  # the handle

@@ -43,9 +43,9 @@ def test_speedups_compare_one_case_only_and_prefer_its_own_session() -> None:
         record("isratnisa", 8.0, session="t"),
     ]
     of_s, of_t = records[1].key, records[3].key
-    found = table.speedups(records, "isratnisa")
-    assert (found[of_s], found[of_t]) == (4.0, 8.0)
-    assert records[2].key not in found
+    speedup = table.speedups(records, "isratnisa")
+    assert (speedup[of_s], speedup[of_t]) == (4.0, 8.0)
+    assert records[2].key not in speedup
     assert table.speedups(records[:4], "isratnisa")[of_t] == 4.0
 
 
@@ -114,12 +114,16 @@ def test_the_summary_sets_every_method_beside_ours() -> None:
         "description, not the authors' code."
     )
     cells = dict(zip(header.split("|"), row.split("|"), strict=True))
-    told = {name.strip(): cell.strip() for name, cell in cells.items()}
-    assert (told["ours"], told["isratnisa"], told["cusparse"]) == ("500", "3,000", "1,000")
-    assert told["best other / ours"] == "2.00"
-    assert told["first call"] == "2,250"  # the median
-    assert told["first call, best other / ours"] == "1.11"  # 2.5 ms over 2.25
-    assert "with preparation" not in told
+    by_column = {name.strip(): cell.strip() for name, cell in cells.items()}
+    assert (by_column["ours"], by_column["isratnisa"], by_column["cusparse"]) == (
+        "500",
+        "3,000",
+        "1,000",
+    )
+    assert by_column["best other / ours"] == "2.00"
+    assert by_column["first call"] == "2,250"  # the median
+    assert by_column["first call, best other / ours"] == "1.11"  # 2.5 ms over 2.25
+    assert "with preparation" not in by_column
 
 
 def test_a_record_without_first_calls_has_an_empty_cell_and_nothing_is_put_in_its_place() -> None:
@@ -182,7 +186,7 @@ def test_a_time_of_uncommitted_changes_is_marked_and_gives_way(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("commits", "told"),
+    ("commits", "message"),
     [
         (["a1"], r"compare takes two commits, \[A,B\], got 1"),
         (["a1", "a1"], "two different commits, got a1 twice"),
@@ -194,13 +198,13 @@ def test_a_time_of_uncommitted_changes_is_marked_and_gives_way(tmp_path: Path) -
     ],
 )
 def test_commits_that_cannot_be_compared_are_told(
-    tmp_path: Path, commits: list[str], told: str
+    tmp_path: Path, commits: list[str], message: str
 ) -> None:
     records = [at(A, "ours", 1.0), at("a1" + B[2:], "ours", 1.0)]
-    if "ambiguous" not in told:
+    if "ambiguous" not in message:
         commits = [commit.replace("a1", "a1a1") for commit in commits]
-        told = told.replace("got a1 ", "got a1a1 ")
-    with pytest.raises(ExperimentError, match=told):
+        message = message.replace("got a1 ", "got a1a1 ")
+    with pytest.raises(ExperimentError, match=message):
         compared(tmp_path, records, commits)
 
 
