@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,9 +23,12 @@ def is_cupy(x: Any) -> bool:
 def from_cupy(array: Any, name: str) -> Tensor:
     """The tensor over an array's memory; a copy's if its strides are none that torch takes.
 
-    torch's current stream waits for CuPy's. Whoever launches work that reads the tensor calls
-    `hold_cupy` or `to_cupy` afterwards.
+    torch's current stream waits for CuPy's. After work that reads the tensor `make_cupy_wait` or
+    `to_cupy` must be called.
     """
+    if array.size == 0:  # its address is 0, of which CUDA knows no device
+        empty = torch.from_numpy(np.empty(array.shape, array.dtype))
+        return empty.to(torch.device("cuda", array.device.id))
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = array.copy()
     kind, index = array.__dlpack_device__()
@@ -61,14 +65,14 @@ def to_cupy(values: Tensor) -> Any:
         return copy
 
 
-def beside_cupy(values: Tensor) -> Tensor:
-    """The result of a call with CuPy arrays beside tensors: a tensor."""
-    hold_cupy(values.device)
+def to_tensor(values: Tensor) -> Tensor:
+    """The result of a call with CuPy arrays and others: a tensor, whose work CuPy waits for."""
+    make_cupy_wait(values.device)
     return values
 
 
-def hold_cupy(device: torch.device) -> None:
-    """CuPy's current stream waits for the work that torch's reads CuPy's memory with."""
+def make_cupy_wait(device: torch.device) -> None:
+    """Make CuPy's current stream wait for the work on torch's, which reads CuPy's memory."""
     if device.type != "cuda":
         return
     with torch.cuda.device(device):

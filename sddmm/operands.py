@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from sddmm.cupy_arrays import beside_cupy, from_cupy, is_cupy, to_cupy
+from sddmm.cupy_arrays import from_cupy, is_cupy, to_cupy, to_tensor
 from sddmm.dtypes import DTYPES, dtype_names
 from sddmm.problem import Problem, make_problem
 from sddmm.sparse.pattern import SparsePattern
@@ -44,7 +44,7 @@ def _output_kind(operands: list[Any]) -> Callable[[Tensor], Any]:
     cupy = [is_cupy(x) for x in operands]
     if all(cupy):
         return to_cupy
-    return beside_cupy if any(cupy) else identity
+    return to_tensor if any(cupy) else identity
 
 
 def from_numpy(array: Any, name: str) -> Tensor:

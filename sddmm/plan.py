@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 from sddmm.backends.base import Executor
 from sddmm.backends.cuda.comparison import same_indices
 from sddmm.cache import CACHE, PreparedPlan
-from sddmm.cupy_arrays import beside_cupy, hold_cupy, to_cupy
+from sddmm.cupy_arrays import make_cupy_wait, to_cupy, to_tensor
 from sddmm.dtypes import dtype_name
 from sddmm.errors import overlap
 from sddmm.operands import as_operands, needs_grad, problem_of, transpose_if_csc
@@ -118,8 +118,8 @@ class Plan:
             self.execute(a, b, self.values, self.alpha, out)
         if not out.is_inference():  # a backward that saved its old values must notice
             torch.autograd.graph.increment_version(out)
-        if to_output is to_cupy or to_output is beside_cupy:
-            hold_cupy(out.device)
+        if to_output is to_cupy or to_output is to_tensor:
+            make_cupy_wait(out.device)
         return out
 
     def _follow(self) -> None:

@@ -26,7 +26,7 @@ from torch.nn import Parameter
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from sddmm.cupy_arrays import beside_cupy
+from sddmm.cupy_arrays import to_tensor
 from sddmm.operands import identity
 from sddmm.sparse.pattern import SparsePattern
 
@@ -56,7 +56,7 @@ def needs_operator(S: Any, to_output: Any) -> bool:
     if is_intercepted():
         return True
     package = type(S).__module__.partition(".")[0]
-    return to_output in (identity, beside_cupy) and package not in ("scipy", "cupyx")
+    return to_output in (identity, to_tensor) and package not in ("scipy", "cupyx")
 
 
 def is_subclass(x: Any) -> bool:

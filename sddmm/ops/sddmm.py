@@ -11,7 +11,7 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
 from sddmm.cache import CACHE, PLANS, PlanStore, PreparedPlan
-from sddmm.cupy_arrays import hold_cupy, to_cupy
+from sddmm.cupy_arrays import make_cupy_wait, to_cupy
 from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.operands import (
     as_operands,
@@ -171,7 +171,7 @@ def plan(
     sparse = parse_sparse(S, use_cache=False)
     pattern = sparse.stable_pattern()
     if sparse.is_cupyx:
-        hold_cupy(pattern.device)
+        make_cupy_wait(pattern.device)
     problem = make_problem(
         pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
     )
@@ -252,7 +252,7 @@ def _to_container(
     if sparse.wrap is identity:
         return to_output(values)
     if to_output is to_cupy or (isinstance(sparse, SparseInput) and sparse.is_cupyx):
-        hold_cupy(values.device)
+        make_cupy_wait(values.device)
     return sparse.wrap(values) if values.dim() == 1 else to_output(values)
 
 

@@ -12,7 +12,7 @@ from torch.compiler import is_dynamo_compiling
 from sddmm.backends.base import resolve_lazy_view
 from sddmm.backends.csr_product import csr_product, product_shape, reference_product
 from sddmm.cache import CACHE
-from sddmm.cupy_arrays import hold_cupy
+from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_names
 from sddmm.operands import as_tensors, needs_grad, real_number, shape_text
 from sddmm.ops import traced
@@ -83,13 +83,13 @@ def spmm(
                 transpose=transpose, alpha=alpha, out_dtype=out_dtype,
             )  # fmt: skip
         if sparse.is_cupyx:
-            hold_cupy(product.device)
+            make_cupy_wait(product.device)
         return to_output(product)
     if sparse.is_scipy:  # the backward reads what scipy may change until then
         pattern = sparse.stable_pattern()
         values = values if values.requires_grad else values.clone()
         if sparse.is_cupyx:
-            hold_cupy(pattern.device)
+            make_cupy_wait(pattern.device)
     CACHE.of_pattern(pattern)  # where the operator looks for views
     return to_output(_operate(Matrix.of(pattern), values, dense, transpose, alpha, out_dtype))
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sddmm.cupy_arrays import from_cupy, hold_cupy, is_cupy
+from sddmm.cupy_arrays import from_cupy, is_cupy, make_cupy_wait
 from sddmm.dtypes import INDEX_DTYPES
 from sddmm.sparse.indices import checked_shape, compress, expand
 
@@ -38,7 +38,7 @@ def _as_tensor(indices: Any, name: str) -> Tensor:
     """A tensor with memory of its own, unless a library other than CuPy shares it by DLPack."""
     if is_cupy(indices):
         tensor = from_cupy(indices, name).clone()
-        hold_cupy(tensor.device)
+        make_cupy_wait(tensor.device)
         return tensor
     try:
         if isinstance(indices, np.ndarray):
@@ -53,7 +53,7 @@ def _as_tensor(indices: Any, name: str) -> Tensor:
         ) from None
 
 
-def of_torch(S: Any) -> StoredIndices:
+def torch_indices(S: Any) -> StoredIndices:
     """Copies of the indices of a torch COO, CSR or CSC tensor, or the positions of a bool mask."""
     if not isinstance(S, Tensor):
         raise TypeError(f"S must be a torch tensor, got {type(S)}; see from_scipy, from_coo")
@@ -61,7 +61,7 @@ def of_torch(S: Any) -> StoredIndices:
         raise ValueError(f"S must be 2-D without dense dimensions, got shape {tuple(S.shape)}")
     shape = (S.shape[0], S.shape[1])
     if S.layout == torch.strided:
-        return _of_mask(S, shape)
+        return _mask_indices(S, shape)
     if S.layout == torch.sparse_coo:
         rows, cols = S._indices().clone()
         return StoredIndices(rows, cols, shape, False)
@@ -73,7 +73,7 @@ def of_torch(S: Any) -> StoredIndices:
     raise TypeError(f"S has layout {S.layout}, whose values are blocks; give S.to_sparse_csr()")
 
 
-def of_scipy(matrix: Any) -> StoredIndices:
+def scipy_indices(matrix: Any) -> StoredIndices:
     """Copies of the indices of a scipy.sparse or cupyx coo, csr or csc matrix or array."""
     kind = getattr(matrix, "format", None)
     if kind is None or not hasattr(matrix, "tocsr"):
@@ -93,7 +93,7 @@ def of_scipy(matrix: Any) -> StoredIndices:
     return StoredIndices(indices, expand(indptr, indices.numel()), shape, False)
 
 
-def of_edge_index(edge_index: Any, num_nodes: Any) -> StoredIndices:
+def edge_indices(edge_index: Any, num_nodes: Any) -> StoredIndices:
     """The indices of a graph's adjacency matrix: row = source, column = target."""
     sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
     if not hasattr(edge_index, "__len__") or len(edge_index) != 2:
@@ -106,7 +106,7 @@ def of_edge_index(edge_index: Any, num_nodes: Any) -> StoredIndices:
     return StoredIndices(source, target, checked_shape(sizes), False)
 
 
-def _of_mask(mask: Tensor, shape: tuple[int, int]) -> StoredIndices:
+def _mask_indices(mask: Tensor, shape: tuple[int, int]) -> StoredIndices:
     if mask.dtype != torch.bool:
         raise TypeError(
             f"S is a dense tensor of {mask.dtype}; give the mask S != 0, or for an edge_index of "

@@ -121,7 +121,7 @@ class SparsePattern(IndexTensors):
         The nonzeros keep the order of S's values; those of a CSC tensor become COO. The indices are
         copied, as torch does not count all changes of a sparse tensor's. Refuses block formats.
         """
-        return cls._of(formats.of_torch(S))
+        return cls._from_stored(formats.torch_indices(S))
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparsePattern:
@@ -130,7 +130,7 @@ class SparsePattern(IndexTensors):
         The nonzeros keep the order of `matrix.data`; those of a csc matrix become COO. The indices
         are copied.
         """
-        return cls._of(formats.of_scipy(matrix))
+        return cls._from_stored(formats.scipy_indices(matrix))
 
     @classmethod
     def from_edge_index(cls, edge_index: Any, num_nodes: int | tuple[int, int]) -> SparsePattern:
@@ -143,10 +143,10 @@ class SparsePattern(IndexTensors):
         x[source] and y[target] for every edge, and `spmm(S, x, values=w, transpose=True)` sums
         w * x[source] at every target, a layer's aggregation. `S.T` has the targets as rows.
         """
-        return cls._of(formats.of_edge_index(edge_index, num_nodes))
+        return cls._from_stored(formats.edge_indices(edge_index, num_nodes))
 
     @classmethod
-    def _of(cls, stored: formats.StoredIndices) -> SparsePattern:
+    def _from_stored(cls, stored: formats.StoredIndices) -> SparsePattern:
         make = cls.from_csr if stored.is_csr else cls.from_coo
         return make(stored.major, stored.cols, stored.shape)
 

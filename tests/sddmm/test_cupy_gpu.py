@@ -65,6 +65,18 @@ def test_a_tensor_beside_an_array_gives_a_tensor(cupy: Any, pattern: SparsePatte
     assert b.grad.is_cuda
 
 
+@pytest.mark.parametrize(("m", "k", "nnz"), [(M, 0, 5000), (0, K, 0), (M, K, 0)])
+def test_empty_arrays(cupy: Any, m: int, k: int, nnz: int) -> None:
+    S = random_pattern(m, N, nnz, device="cuda")
+    values = sddmm.sddmm(S, randn(cupy, m, k), randn(cupy, k, N))
+    assert isinstance(values, cupy.ndarray)
+    assert values.shape == (nnz,)
+    assert not values.any()
+    product = sddmm.spmm(S, randn(cupy, N, k), values=values)
+    assert product.shape == (m, k)
+    assert not product.any()
+
+
 @pytest.mark.parametrize("kind", ["coo", "csr", "csc"])
 def test_a_cupyx_matrix_gives_its_kind(cupy: Any, kind: str) -> None:
     sparse = pytest.importorskip("cupyx.scipy.sparse")

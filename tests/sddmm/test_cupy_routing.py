@@ -27,7 +27,7 @@ class ndarray:
     def __init__(self, array: Any) -> None:
         self.array = array
         self.dtype, self.itemsize, self.strides = array.dtype, array.itemsize, array.strides
-        self.shape = array.shape
+        self.shape, self.size = array.shape, array.size
 
     def copy(self) -> ndarray:
         return ndarray(self.array.copy())
