@@ -245,10 +245,7 @@ def _check_scipy(problem: Problem, a: Tensor, b: Tensor) -> None:
 def _to_container(
     sparse: SparseInput | Parts, values: Tensor, to_output: Callable[[Tensor], Any]
 ) -> Any:
-    """The values in S's kind; the bare values for a pattern, and with heads, which no matrix holds.
-
-    Bare values are of the operands' kind.
-    """
+    """The values in S's kind; for a pattern, or with heads, bare in the operands' kind."""
     if sparse.wrap is identity:
         return to_output(values)
     if to_output is to_cupy or (isinstance(sparse, SparseInput) and sparse.is_cupyx):
