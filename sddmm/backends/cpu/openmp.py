@@ -21,7 +21,8 @@ import torch
 
 _Region = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-# Of the runtime that torch has loaded (GNU's, or LLVM's and Intel's through their GNU interface).
+# The OpenMP runtime that torch has loaded (GNU's, or LLVM's and Intel's through their GNU
+# interface) starts a parallel region by this function.
 _gomp_parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None) if os.name == "posix" else None
 
 # OpenMP teams do not survive a fork.

@@ -145,7 +145,7 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     row_ids = major if not csr and narrow else None
     if row_ids is None and not request.tile_row_offsets:
         row_ids = torch.empty_like(cols_int32)
-    sizes = _sizes(pattern.shape, request)
+    sizes = _sizes(pattern.shape, max(nnz, major.numel() - 1) + 1, request)
     tile_nnz = offsets = None
     if request.min_tile_nnz:
         tile_nnz = cols.new_zeros(sizes.tiles, dtype=torch.int32)
@@ -154,9 +154,8 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
         offsets = TileOffsets(memory, 0, sizes.tile_row_stride, 1, sizes.row_stride)
     kernel, results = _kernel_and_results(cols.device, device.index, narrow, csr)
     results.reset()
-    items = max(nnz, major.numel() - 1) + 1
     kernel(
-        -(-items // _ITEMS_PER_BLOCK), major.data_ptr(), cols.data_ptr(),
+        sizes.blocks, major.data_ptr(), cols.data_ptr(),
         0 if row_ids is None or row_ids is major else row_ids.data_ptr(),
         0 if narrow else cols_int32.data_ptr(), 0 if tile_nnz is None else tile_nnz.data_ptr(),
         0 if offsets is None else offsets.offsets.data_ptr(), results.state, results.next_state,
@@ -177,9 +176,11 @@ def reciprocal(divisor: int) -> tuple[int, int]:
 
 
 class _Sizes(NamedTuple):
-    """Sizes of one analysis: the number of tiles, and the length and the two strides of the
-    row-offset array. parameters: the kernel's, from m on."""
+    """Sizes of one analysis: the number of blocks that the kernel is launched with, the number of
+    tiles, and the length and the two strides of the row-offset array. parameters: the kernel's,
+    from m on."""
 
+    blocks: int
     tiles: int
     offset_count: int
     row_stride: int
@@ -188,7 +189,8 @@ class _Sizes(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _sizes(shape: tuple[int, int], request: AnalysisRequest) -> _Sizes:
+def _sizes(shape: tuple[int, int], items: int, request: AnalysisRequest) -> _Sizes:
+    """items: the nonzeros, or entries of crow_indices, that the kernel reads."""
     block_m, block_n = (max(size, 1) for size in request.block or shape)
     across = ceil_div(shape[1], block_n)
     row_stride = across + 1
@@ -198,8 +200,9 @@ def _sizes(shape: tuple[int, int], request: AnalysisRequest) -> _Sizes:
         *reciprocal(block_m), *reciprocal(block_n),
     )  # fmt: skip
     return _Sizes(
-        request.tile_count(shape), offset_count, row_stride, block_m * row_stride, parameters
-    )
+        ceil_div(items, _ITEMS_PER_BLOCK), request.tile_count(shape), offset_count, row_stride,
+        block_m * row_stride, parameters,
+    )  # fmt: skip
 
 
 def macros_of(narrow: bool, csr: bool) -> Macros:

@@ -1,4 +1,4 @@
-"""Whether two patterns hold the same indices, told by one kernel where a GPU holds them."""
+"""Comparing the indices of two patterns: one kernel where a GPU holds them."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ class SameIndicesArguments(ctypes.Structure):
     ]
 
 
-def same_indices(kept: SparsePattern, given: SparsePattern) -> bool:
+def same_indices(cached: SparsePattern, caller: SparsePattern) -> bool:
     """Whether patterns alike in shape, form and dtype hold the same indices; waits for the GPU."""
-    if given.device.type != "cuda":
-        return _equal(kept, given)
+    if caller.device.type != "cuda":
+        return _equal(cached, caller)
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             "the indices of S cannot be looked at while a CUDA graph is captured, and torch does "
             "not count all changes of them; capture the run of a plan, or give a SparsePattern"
         )
-    device = device_of(given.col_indices.get_device())
+    device = device_of(caller.col_indices.get_device())
     with torch.cuda.device(device.index):
-        return _same_on_gpu(kept, given, device)
+        return _same_on_gpu(cached, caller, device)
 
 
-def _same_on_gpu(kept: SparsePattern, given: SparsePattern, device: Device) -> bool:
-    contiguous = given.major_indices.is_contiguous() and given.col_indices.is_contiguous()
+def _same_on_gpu(cached: SparsePattern, caller: SparsePattern, device: Device) -> bool:
+    contiguous = caller.major_indices.is_contiguous() and caller.col_indices.is_contiguous()
     if not contiguous or loader.runtime.unavailable() is not None:
-        return _equal(kept, given)
-    return compared(kept, given, device)
+        return _equal(cached, caller)
+    return compared(cached, caller, device)
 
 
-def _equal(kept: SparsePattern, given: SparsePattern) -> bool:
-    return torch.equal(kept.major_indices, given.major_indices) and torch.equal(
-        kept.col_indices, given.col_indices
+def _equal(cached: SparsePattern, caller: SparsePattern) -> bool:
+    return torch.equal(cached.major_indices, caller.major_indices) and torch.equal(
+        cached.col_indices, caller.col_indices
     )
 
 
-def compared(kept: SparsePattern, given: SparsePattern, device: Device) -> bool:
+def compared(cached: SparsePattern, caller: SparsePattern, device: Device) -> bool:
     """`same_indices` by the kernel, on the current device; all index tensors are contiguous."""
-    major, cols = given.major_indices, given.col_indices
+    major, cols = caller.major_indices, caller.col_indices
     kernel, results = _kernel_and_results(cols.device, device.index, cols.dtype)
     results.reset()
     longest = max(major.numel(), cols.numel())
     blocks = max(1, min(ceil_div(longest, _INDICES_PER_BLOCK), device.sm_count * _BLOCKS_PER_SM))
     kernel(
-        blocks, kept.major_indices.data_ptr(), kept.col_indices.data_ptr(), major.data_ptr(),
+        blocks, cached.major_indices.data_ptr(), cached.col_indices.data_ptr(), major.data_ptr(),
         cols.data_ptr(), results.state, results.address, major.numel(),
         cols.numel(),
     )  # fmt: skip

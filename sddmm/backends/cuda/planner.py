@@ -21,7 +21,7 @@ from sddmm.backends.cuda.cost_model import (
     uniform_tile_stats,
 )
 from sddmm.backends.cuda.device_model import device_model
-from sddmm.backends.cuda.executor import Explanation, GpuExecutor, KernelPlan
+from sddmm.backends.cuda.executor import Explanation, GpuExecutor
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
 
@@ -103,6 +103,7 @@ class PlanningContext:
     of tiles, the fastest first. counting: what to count for the others, or None if that cannot pay.
     ahead: what may be prepared while the first analysis runs. uniform_threshold: a sorted pattern
     with at least this many non-empty row segments counts as uniform, and its tiles are not counted.
+    executor(plans, explanation): what runs the plans of a kernel.
     """
 
     def __init__(self, kernels: Kernels, problem: Problem, device: Device) -> None:
@@ -122,19 +123,18 @@ class PlanningContext:
             else:
                 self.uncounted.append(Prediction(kernel, cost))
         self.uncounted.sort(key=_run_us)
+        # A kernel made of others has no reason of its own to explain.
+        explained = {n: reason for n, reason in self.refusals.items() if not kernels[n].parts}
+        self.executor = functools.partial(
+            GpuExecutor, refusals=explained, device_index=device.index,
+            current_device=loader.runtime.current_device,
+        )  # fmt: skip
         fastest = self._fastest_on_a_full_matrix()
         self.counting = None if fastest is None else fastest.request
         self.ahead = self._ahead(fastest)
         self.uniform_threshold = 0.0
         if self.counting is not None and self.counting.block is not None:
             self.uniform_threshold = uniform_threshold(problem, self.counting.block[1])
-
-    @functools.cached_property
-    def explained_refusals(self) -> dict[str, str]:
-        """The refusals of kernels that are not made of others, whose reasons are told already."""
-        return {
-            name: reason for name, reason in self.refusals.items() if not self.kernels[name].parts
-        }
 
     @functools.cached_property
     def cheapest(self) -> GpuKernel | None:
@@ -236,7 +236,11 @@ class _Preparation:
         context = self._context
         if context.ahead is not None:
             analysis, executor = self._prepare_ahead(context.ahead, self._explain_ahead)
-            if self._serves_as_assumed(analysis):
+            if context.counting is None:
+                serves = analysis.rows_ascend
+            else:
+                serves = analysis.ascends and analysis.row_segments >= context.uniform_threshold
+            if serves:
                 return executor
         stats = None
         if context.counting is not None:
@@ -244,13 +248,6 @@ class _Preparation:
         ranking = context.rank(stats)
         request = context.counting or ROW_IDS
         return self._prepare(ranking[0].kernel, request, lambda: _explain(ranking))
-
-    def _serves_as_assumed(self, analysis: Analysis) -> bool:
-        """Whether what was prepared ahead is the best for the pattern as the analysis found it."""
-        context = self._context
-        if context.counting is None:
-            return analysis.rows_ascend
-        return analysis.ascends and analysis.row_segments >= context.uniform_threshold
 
     def _prepare(
         self, kernel: GpuKernel, request: AnalysisRequest, explanation: Explanation
@@ -260,7 +257,7 @@ class _Preparation:
         layouts = PatternLayouts(self._pattern, context.device, request)
         plans = kernel.prepare(layouts, context.problem, context.model)
         loader.runtime.wait(context.device.index)
-        return self._executor(plans, explanation)
+        return context.executor(plans, explanation)
 
     def _prepare_ahead(
         self, ahead: AheadPlan, explanation: Explanation
@@ -270,17 +267,10 @@ class _Preparation:
         layouts = AheadLayouts(self._pattern, context.device, ahead.request)
         try:
             plans = ahead.kernel.prepare(layouts, context.problem, context.model)
-            executor = self._executor(plans, explanation)
+            executor = context.executor(plans, explanation)
         finally:
             analysis = layouts.wait()
         return analysis, executor
-
-    def _executor(self, plans: tuple[KernelPlan, ...], explanation: Explanation) -> GpuExecutor:
-        context = self._context
-        return GpuExecutor(
-            plans, explanation, context.explained_refusals, context.device.index,
-            loader.runtime.current_device,
-        )  # fmt: skip
 
     def _explain_ahead(self) -> list[str]:
         context = self._context

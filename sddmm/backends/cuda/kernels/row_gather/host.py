@@ -34,7 +34,6 @@ from sddmm.backends.cuda.spec import (
     AnalysisRequest,
     KernelSpec,
     Layouts,
-    Macros,
     macros,
     type_macros,
 )
@@ -102,6 +101,36 @@ class RowGather(KernelSpec):
         return KernelPlan(bind, rows_are_contiguous)
 
 
+class _Launcher:
+    """Binds operands to launches over fixed nonzeros."""
+
+    def __init__(
+        self, spec: RowGather, nonzeros: Nonzeros, problem: Problem, device: Device
+    ) -> None:
+        self._spec, self._nonzeros, self._problem, self._device = spec, nonzeros, problem, device
+
+    def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
+        return self.bind_part(a, b_t, self._problem)
+
+    def bind_part(
+        self, a: Tensor, b_t: Tensor, part: Problem, per_call: tuple[str, ...] = PER_CALL
+    ) -> Callable[..., None]:
+        """The launch on operands with the k and the out_dtype of `part`."""
+        nonzeros = self._nonzeros
+        nnz = nonzeros.cols.numel()
+        args, alignment = operand_args(a, b_t)
+        variant = _specialise(
+            loader.runtime, self._spec, part, nnz, self._device,
+            math.gcd(alignment, part.k * part.dtype.itemsize),
+        )  # fmt: skip
+        return make_launch(variant.kernel, variant.blocks, {
+            **args, "rows": nonzeros.rows.data_ptr(), "cols": nonzeros.cols.data_ptr(),
+            "perm": address(nonzeros.perm), "nnz": nnz, "head_out": part.nnz,
+            "warps_per_head": variant.warps_per_head, "nnz_per_warp": variant.nnz_per_warp,
+            "heads": part.heads or 1, "k": part.k, "alpha": 1.0,
+        }, per_call)  # fmt: skip
+
+
 class _Variant(NamedTuple):
     """One specialisation of the kernel, and what its launch needs beside its arguments."""
 
@@ -111,58 +140,22 @@ class _Variant(NamedTuple):
     nnz_per_warp: int
 
 
-class _Launcher:
-    """Binds operands to launches over fixed nonzeros; keeps the specialisations that it met."""
-
-    def __init__(
-        self, spec: RowGather, nonzeros: Nonzeros, problem: Problem, device: Device
-    ) -> None:
-        self._spec, self._nonzeros, self._problem, self._device = spec, nonzeros, problem, device
-        self._variants: dict[tuple[int, torch.dtype, int], _Variant] = {}
-
-    def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
-        return self.bind_part(a, b_t, self._problem)
-
-    def bind_part(
-        self, a: Tensor, b_t: Tensor, part: Problem, per_call: tuple[str, ...] = PER_CALL
-    ) -> Callable[..., None]:
-        """The launch on operands with the k and the out_dtype of `part`."""
-        args, alignment = operand_args(a, b_t)
-        step = math.gcd(alignment, part.k * part.dtype.itemsize)
-        key = (part.k, part.out_dtype, step)
-        variant = self._variants.get(key)
-        if variant is None:
-            variant = self._variants[key] = self._specialise(part, step)
-        nonzeros = self._nonzeros
-        return make_launch(variant.kernel, variant.blocks, {
-            **args, "rows": nonzeros.rows.data_ptr(),
-            "cols": nonzeros.cols.data_ptr(), "perm": address(nonzeros.perm),
-            "nnz": nonzeros.cols.numel(), "head_out": part.nnz,
-            "warps_per_head": variant.warps_per_head, "nnz_per_warp": variant.nnz_per_warp,
-            "heads": part.heads or 1, "k": part.k, "alpha": 1.0,
-        }, per_call)  # fmt: skip
-
-    def _specialise(self, part: Problem, step: int) -> _Variant:
-        spec, device = self._spec, self._device
-        defines, group = _defines(spec, part.k, part.dtype, part.out_dtype, step)
-        kernel = loader.runtime.load_kernel(spec, defines, Arguments, device.index)
-        count, heads = self._nonzeros.cols.numel(), part.heads or 1
-        nnz_per_warp = share_of_warp(part, count, device, group)
-        warps_per_head = -(-count // nnz_per_warp)
-        blocks = -(-warps_per_head * heads // (spec.threads // 32))
-        return _Variant(kernel, blocks, warps_per_head, nnz_per_warp)
-
-
 @functools.lru_cache(maxsize=1024)
-def _defines(
-    spec: RowGather, k: int, dtype: torch.dtype, out_dtype: torch.dtype, step: int
-) -> tuple[Macros, int]:
-    """The macros of a specialisation, and the nonzeros that a warp computes at a time."""
-    loads = row_loads(k, dtype, step)
+def _specialise(
+    runtime: loader.CudaRuntime, spec: RowGather, part: Problem, nnz: int, device: Device, step: int
+) -> _Variant:
+    """The kernel for operands whose rows start at multiples of `step` bytes; cached, as every
+    pattern with so many nonzeros has the same."""
+    loads = row_loads(part.k, part.dtype, step)
     # Pieces of few bytes want more registers.
     blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
-    types = type_macros(dtype, out_dtype)
-    return macros({**types, **loads, "MIN_BLOCKS": blocks_per_sm}), 8 * loads["BATCHES"]
+    types = type_macros(part.dtype, part.out_dtype)
+    defines = macros({**types, **loads, "MIN_BLOCKS": blocks_per_sm})
+    kernel = runtime.load_kernel(spec, defines, Arguments, device.index)
+    nnz_per_warp = share_of_warp(part, nnz, device, 8 * loads["BATCHES"])
+    warps_per_head = ceil_div(nnz, nnz_per_warp)
+    blocks = ceil_div(warps_per_head * (part.heads or 1), spec.threads // 32)
+    return _Variant(kernel, blocks, warps_per_head, nnz_per_warp)
 
 
 def _bind_slices(
@@ -232,8 +225,8 @@ def share_of_warp(problem: Problem, nnz: int, device: Device, group: int) -> int
     if operand_bytes > 2 * device.l2_bytes and nnz < 4 * (problem.m + problem.n):
         return max(group, _SHARE_IN_MEMORY)
     warps = device.sm_count * _WARPS_PER_SM
-    equal = -(-nnz * heads // warps)
-    return max(group, min(_MAX_SHARE, -(-equal // group) * group))
+    equal = ceil_div(nnz * heads, warps)
+    return max(group, min(_MAX_SHARE, ceil_div(equal, group) * group))
 
 
 def gather_slice(problem: Problem, nnz: int, device: Device) -> int:
