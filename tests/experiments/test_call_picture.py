@@ -1,4 +1,4 @@
-"""The picture of docs/how_a_call_goes.md shows the files that a GPU call enters."""
+"""The picture of docs/how_a_call_goes.md shows the files that a GPU call enters, in order."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ from gemm_core.emulation.kernel import missing_compiler
 def test_the_picture_shows_the_files_that_both_calls_enter() -> None:
     first, second = first_and_second("pattern")
     assert set(first.files) == set(call_picture.steps())
-    assert set(second.files) == set(call_picture.steps(second=True))
+    assert second.files == list(call_picture.steps(second=True))
