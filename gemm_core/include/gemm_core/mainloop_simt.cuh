@@ -30,7 +30,8 @@ struct MainloopSimt {
   static constexpr int GROUP_M = THREAD_M < 4 ? THREAD_M : 4, GROUP_N = THREAD_N < 4 ? THREAD_N : 4;
   static_assert(BM == WARPS_M * 4 * THREAD_M && BN == WARPS_N * 8 * THREAD_N,
                 "a warp is 4 x 8 threads");
-  static_assert(THREAD_M % GROUP_M == 0 && THREAD_N % GROUP_N == 0 && PAD % 4 == 0 && BUFFERS <= 2, "");
+  static_assert(THREAD_M % GROUP_M == 0 && THREAD_N % GROUP_N == 0, "whole groups");
+  static_assert(PAD % 4 == 0 && BUFFERS <= 2, "");
   static_assert(!HALVES || THREAD_N % 2 == 0, "halves are multiplied in pairs of columns");
 
   // THREAD_M x THREAD_N sums: floats, or pairs of halves.
@@ -58,7 +59,7 @@ struct MainloopSimt {
     auto start_copy = [&](T* stage, int k_left) {
       tile_a.start_copy(stage, m - m0, k_left);
       tile_b.start_copy(stage + BK * PITCH_A, B_ROWS_ARE_N ? n - n0 : k_left,
-                   B_ROWS_ARE_N ? k_left : n - n0);
+                        B_ROWS_ARE_N ? k_left : n - n0);
     };
     auto finish_copy = [&](T* stage) {
       tile_a.finish_copy(stage);

@@ -25,19 +25,27 @@
 
 // For a kernel that takes a list of parameters; stands after the kernel. PARAMETER_SIZES: the
 // host's sizes, in order.
-#define GEMM_CORE_CHECK_LIST(kernel)                                                          \
-  static_assert(gemm_core::count_equal_parameters<PARAMETER_SIZES>(kernel) ==                  \
-                    gemm_core::count_parameters(kernel),                                       \
-                "the kernel and the host disagree on a parameter of " #kernel ", counted from 0");
+#define GEMM_CORE_CHECK_LIST(kernel)                                                         \
+  static_assert(gemm_core::ParameterList<                                                    \
+                    gemm_core::count_equal_parameters<PARAMETER_SIZES>(kernel),              \
+                    gemm_core::count_parameters(kernel)>::MATCHES,                           \
+                "the kernel and the host disagree on the parameters of " #kernel);
 
 namespace gemm_core {
+
+// FIRST_DIFFERENT: the index of the first parameter whose size differs from the host's, COUNT if
+// there is none, -1 if the host has another number of parameters. The error shows it.
+template <int FIRST_DIFFERENT, int COUNT>
+struct ParameterList {
+  static_assert(FIRST_DIFFERENT == COUNT, "the kernel and the host disagree on a parameter's size");
+  static constexpr bool MATCHES = FIRST_DIFFERENT == COUNT;
+};
 
 template <class... Types>
 constexpr int count_parameters(void (*)(Types...)) {
   return sizeof...(Types);
 }
 
-// The number of parameters before the first whose size differs from the host's.
 template <int... HOST_BYTES, class... Types>
 constexpr int count_equal_parameters(void (*)(Types...)) {
   if (sizeof...(HOST_BYTES) != sizeof...(Types)) return -1;

@@ -58,7 +58,7 @@ def test_the_probe_compiles_and_checks_its_parameters(
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     source = KERNEL_FOLDER / "wmma_probe.cu"
     assert compile_kernel(source, PROBE_MACROS, arch).resources.spill_bytes == 0
-    with pytest.raises(CompileError, match="disagree on a parameter of probe"):
+    with pytest.raises(CompileError, match="disagree on the parameters of probe"):
         compile_kernel(source, {**PROBE_MACROS, **parameter_macros((POINTER, POINTER))}, arch)
 
 

@@ -63,20 +63,19 @@ def test_the_hosts_own_struct_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "becomes", "message", "comparison"),
+    ("was", "becomes", "message"),
     [
-        ("float *a, *b", "float *b, *a", "the offset of parameter a", "136 == 128"),
-        ("int k; double alpha;", "double alpha; int k;", "the offset of parameter k", "168 == 160"),
-        ("int k", "long long room; int k", "the size of the parameters", "256 == 192"),
-        ("int k", "float factor", 'class "Arguments" has no member "k"', ""),
+        ("float *a, *b", "float *b, *a", "the offset of parameter a"),
+        ("int k; double alpha;", "double alpha; int k;", "the offset of parameter k"),
+        ("int k", "long long room; int k", "the size of the parameters"),
+        ("int k", "float factor", 'class "Arguments" has no member "k"'),
     ],
 )
 def test_a_struct_of_another_order_or_size_does_not_compile(
-    tmp_path: Path, was: str, becomes: str, message: str, comparison: str
+    tmp_path: Path, was: str, becomes: str, message: str
 ) -> None:
-    with pytest.raises(CompileError, match=message) as caught:
+    with pytest.raises(CompileError, match=message):
         compile_text(tmp_path, STRUCT % RIGHT.replace(was, becomes), Arguments)
-    assert comparison in str(caught.value)
 
 
 def test_a_nested_struct_is_compared_field_by_field(tmp_path: Path) -> None:
@@ -88,17 +87,17 @@ def test_a_nested_struct_is_compared_field_by_field(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "comparison"),
+    ("parameters", "first_different"),
     [
-        ("const float* __restrict__ a, long long k, int n", "1 == 3"),
-        ("const float* __restrict__ a, int n", "-1 == 2"),
+        ("const float* __restrict__ a, long long k, int n", "FIRST_DIFFERENT=1"),
+        ("const float* __restrict__ a, int n", "FIRST_DIFFERENT=-1"),
     ],
 )
 def test_a_list_of_other_parameters_does_not_compile(
-    tmp_path: Path, parameters: str, comparison: str
+    tmp_path: Path, parameters: str, first_different: str
 ) -> None:
     compile_text(tmp_path, LIST % "const float* __restrict__ a, int n, long long k",
                  (POINTER, INT, LONG))  # fmt: skip
-    with pytest.raises(CompileError, match="disagree on a parameter of kernel") as caught:
+    with pytest.raises(CompileError, match="disagree on the parameters of kernel") as caught:
         compile_text(tmp_path, LIST % parameters, (POINTER, INT, LONG))
-    assert comparison in str(caught.value)
+    assert first_different in str(caught.value)
