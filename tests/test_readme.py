@@ -129,12 +129,14 @@ def test_every_room_has_a_line_in_contributing_and_every_line_a_room() -> None:
         assert (ROOT / room).is_dir(), room
 
 
-def test_every_file_that_contributing_names_exists() -> None:
-    contributing = (ROOT / "CONTRIBUTING.md").read_text()
-    for name in re.findall(
-        r"`((?:gemm_core|sddmm|datasets|experiments|conf|tests)/[\w./]+)`", contributing
-    ):
-        assert (ROOT / name).exists(), name
+def test_every_file_that_a_page_names_exists() -> None:
+    packages = ("gemm_core", "sddmm", "datasets", "experiments", "conf", "tests")
+    files = [path.as_posix() for name in packages for path in (ROOT / name).rglob("*.*")]
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for name in re.findall(r"`([\w./]+\.(?:py|cu|cuh|yaml|csv))`", text):
+            if name not in ("report.csv", "NAME.py"):
+                assert any(file.endswith(f"/{name}") for file in files), f"{page}: {name}"
 
 
 def test_every_kernel_of_sddmm_is_on_its_page() -> None:
