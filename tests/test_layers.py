@@ -96,6 +96,34 @@ def test_the_runtime_knows_no_operator_and_sddmm_uses_nothing_of_the_ladder() ->
             assert module != "gemm_core", name  # which imports the ladder
 
 
+def test_sddmm_has_at_most_nine_floors_and_no_circle() -> None:
+    """A module stands one floor above the highest of the sddmm modules that it names in imports.
+
+    Imports within functions and for type checking alone do not count. Nor does it count that Python
+    runs a package's __init__.py before a module of it, unless the import names the package.
+    """
+    by_name = {module_name(path): path for path in modules("sddmm")}
+    chains: dict[str, tuple[str, ...]] = {}
+
+    def chain(name: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """The longest way down from a module."""
+        assert name not in above, f"a circle: {' -> '.join((*above, name))}"
+        if name not in chains:
+            below = {module for module, top in imports(by_name[name]) if top} & by_name.keys()
+            below.discard(name)
+            ways = [chain(module, (*above, name)) for module in sorted(below)]
+            chains[name] = (name, *max(ways, key=len, default=()))
+        return chains[name]
+
+    longest = max((chain(name) for name in by_name), key=len)
+    assert len(longest) <= 9, " -> ".join(longest)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 def test_no_python_file_is_longer_than_400_lines() -> None:
     for package in (*ALLOWED, "tests"):
         for path in modules(package):

@@ -24,7 +24,14 @@ from sddmm.operands import (
     transpose_if_csc,
 )
 from sddmm.ops import traced
-from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
+from sddmm.ops.base import (
+    Operator,
+    magnitude,
+    pattern_of,
+    register,
+    rounded_bound,
+    tolerance,
+)
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
 from sddmm.plan import Plan
 from sddmm.problem import Problem, make_problem
@@ -95,9 +102,10 @@ def sddmm(
         return to_output(_run_plan(S, prepared_plan, a, b, None, alpha))
     sparse = parse_sparse(S)
     values = sparse.values if scale else None
-    pattern, is_scipy = sparse.pattern, sparse.is_scipy
-    a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
-    prepared_plan = _resolve_plan(pattern, a, b, values, out_dtype, precision, is_scipy)
+    pattern = sparse.pattern
+    if sparse.transposed:
+        a, b = transpose_if_csc(a, b, pattern, True)
+    prepared_plan = _resolve_plan(pattern, a, b, values, out_dtype, precision, sparse)
     result = _run_plan(pattern, prepared_plan, a, b, values, alpha)
     return _to_container(sparse, result, to_output)
 
@@ -122,9 +130,9 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     values = traced.require_values(sparse.values)
     read_values = values if beta != 0 else None
     wide = traced.sum_dtype(a.dtype, beta)
-    pattern, is_scipy = sparse.pattern, sparse.is_scipy
+    pattern = sparse.pattern
     a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
-    prepared_plan = _resolve_plan(pattern, a, b, read_values, wide, "ieee", is_scipy)
+    prepared_plan = _resolve_plan(pattern, a, b, read_values, wide, "ieee", sparse)
     result = _run_plan(pattern, prepared_plan, a, b, None, alpha)
     return _to_container(sparse, traced.add_scaled(result, beta, values).to(a.dtype), to_output)
 
@@ -191,11 +199,12 @@ def _resolve_plan(
     values: Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str,
-    is_scipy: bool = False,
+    sparse: SparseInput | None = None,
 ) -> PreparedPlan:
     """The pattern's plan for operands with this signature, by one look-up once it is prepared.
 
-    Operands are checked when their signature is new, values at every call.
+    Operands are checked when their signature is new, values at every call. sparse: what S was
+    parsed into, unless S is the pattern itself.
     """
     plans = pattern.derive(PLANS, PlanStore)
     signature = (
@@ -205,13 +214,14 @@ def _resolve_plan(
     prepared_plan = plans.by_signature.get(signature)
     if prepared_plan is None:
         problem = problem_of(pattern, a, b, out_dtype, precision)
-        # A cached pattern of the very same tensors may have the plan already.
-        owner = pattern if is_scipy else CACHE.of_pattern(pattern)
-        prepared_plan = CACHE.get_or_prepare(owner, problem, reuse=not is_scipy)
+        # The cached pattern of the very tensors of a caller's pattern may have the plan already.
+        owner = CACHE.of_pattern(pattern) if sparse is None else pattern
+        reuse = sparse is None or not sparse.is_scipy
+        prepared_plan = CACHE.get_or_prepare(owner, problem, reuse=reuse)
         plans.add_signature(signature, prepared_plan)
     if values is not None:
         check_values(values, prepared_plan.problem)
-    if is_scipy:
+    if sparse is not None and sparse.is_scipy:
         _check_scipy(prepared_plan.problem, a, b)
     return prepared_plan
 
@@ -354,31 +364,6 @@ def _error_bound(
         size = size * values.double().abs()
     slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
     return rounded_bound(slack, truth, out_dtype or a.dtype)
-
-
-def magnitude(pattern: SparsePattern, a: Tensor, b: Tensor) -> Tensor:
-    """|a_i| |b_j|, the norms of the row of a and the column of b of every value, in float64.
-
-    By Cauchy-Schwarz it bounds sum |a_i b_i|, and costs m + n norms instead of another SDDMM.
-    Subnormal numbers of the half types count as the smallest normal one.
-    """
-    a, b = _without_subnormal_halves(a), _without_subnormal_halves(b)
-    row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
-    column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)
-    product: Tensor = row_norms[..., pattern.row_ids] * column_norms[..., pattern.col_indices]
-    return product
-
-
-def _without_subnormal_halves(x: Tensor) -> Tensor:
-    """Magnitudes of x in which subnormal numbers of a half type are its smallest normal number.
-
-    A tensor core aligns the products that it adds by the exponents of their factors, which it does
-    not normalize: seen on an H200, where float16 products keep 25 bits below those exponents.
-    """
-    if not DTYPES[x.dtype].is_half:
-        return x
-    size = x.abs()
-    return torch.where(size == 0, size, size.clamp(min=torch.finfo(x.dtype).smallest_normal))
 
 
 SDDMM = register(

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sddmm.backends.csr_product import reference_product
 from sddmm.operands import as_operands, as_tensors, transpose_if_csc
+from sddmm.ops.base import magnitude as _magnitude
 from sddmm.ops.base import rounded_bound
 from sddmm.ops.base import tolerance as tolerance
-from sddmm.ops.sddmm import magnitude as _magnitude
 from sddmm.ops.sddmm import plan
 from sddmm.ops.spmm import product_error_bound
 from sddmm.sparse.containers import parse_sparse
