@@ -23,7 +23,7 @@ from experiments.bench.errors import ExperimentError, RecordsLost, RowsFailed
 from experiments.bench.record import BAD, STATUSES
 
 # No record is longer: a longer line is read past without being held in memory.
-_LONGEST_LINE = 1 << 24
+LONGEST_LINE = 1 << 24
 
 # How many of the lines that are no records are described.
 _DESCRIBED = 3
@@ -149,11 +149,11 @@ class Store(Generic[Kind]):
         try:
             with open(self.path, "rb") as file:
                 number = 0
-                while line := file.readline(_LONGEST_LINE):
+                while line := file.readline(LONGEST_LINE):
                     number += 1
                     part = line
-                    while len(part) == _LONGEST_LINE and not part.endswith(b"\n"):
-                        part = file.readline(_LONGEST_LINE)
+                    while len(part) == LONGEST_LINE and not part.endswith(b"\n"):
+                        part = file.readline(LONGEST_LINE)
                     if line.strip():
                         yield number, line
         except FileNotFoundError:
@@ -198,8 +198,8 @@ def _write_all(descriptor: int, line: bytes) -> None:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    if len(line) == _LONGEST_LINE:
-        raise ValueError(f"longer than {_LONGEST_LINE} bytes")
+    if len(line) == LONGEST_LINE:
+        raise ValueError(f"longer than {LONGEST_LINE} bytes")
     values = json.loads(line.decode())
     if not isinstance(values, dict):
         raise ValueError(f"an object is expected, got {type(values).__name__}")

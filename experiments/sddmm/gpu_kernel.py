@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from gemm_core.runtime.compile import compile_kernel
+from gemm_core.runtime.compile import Cubin, compile_kernel
 from gemm_core.runtime.device import device
-from gemm_core.runtime.launch import Kernel
+from gemm_core.runtime.launch import Kernel, parameter_macros
 
 
 @cache
@@ -23,8 +23,15 @@ def gpu_kernel(
 ) -> Kernel:
     """The kernel of a source, loaded on the current device; `parameters` is the struct it takes."""
     index = torch.cuda.current_device()
-    code = compile_kernel(source, dict(macros), device(index).arch).code
-    return Kernel(source.stem, code, function, parameters, threads, 0, index)
+    cubin = compile_baseline(source, parameters, macros, device(index).arch)
+    return Kernel(source.stem, cubin.code, function, parameters, threads, 0, index)
+
+
+def compile_baseline(
+    source: Path, parameters: type[ctypes.Structure], macros: tuple[tuple[str, str], ...], arch: str
+) -> Cubin:
+    """The source compiled; an error if its struct of parameters differs from `parameters`."""
+    return compile_kernel(source, {**dict(macros), **parameter_macros(parameters)}, arch)
 
 
 def as_float32(x: torch.Tensor) -> torch.Tensor:

@@ -52,13 +52,13 @@ def refuses(case: Case) -> str | None:
         return f"cusparseSDDMM takes float16, float32 and float64 on CSR, not {case.dtype}"
     if case.nnz == 0:
         return "there is nothing to compute: the pattern has 0 nonzeros"
-    if _library() is None:
+    if loaded_library() is None:
         return "libcusparse is not here: torch has not loaded it, nor does cuda.pathfinder find it"
     return None
 
 
 def prepare(case: Case) -> Run:
-    library = _library()
+    library = loaded_library()
     if library is None:
         raise ExperimentError("libcusparse is not here")
     return _Product(library, case)
@@ -165,7 +165,7 @@ def _csr(case: Case) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 @cache
-def _library() -> Library | None:
+def loaded_library() -> Library | None:
     """The libcusparse that torch has loaded, else the one that cuda.pathfinder finds."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         _, _, path = line.partition("/")

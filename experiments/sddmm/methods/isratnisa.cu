@@ -2,6 +2,7 @@
 // keeps one panel of active rows of A in shared memory, one slice of k at a time, and reads B through
 // L2; two threads share a nonzero. A k that is no multiple of the slice is right here, unlike there.
 #include "gemm_core/numeric.cuh"
+#include "gemm_core/parameters.cuh"
 
 using gemm_core::i64;
 
@@ -17,6 +18,10 @@ struct Arguments {
   int add;                 // whether to add to the sums of earlier slices
 };
 
+GEMM_CORE_CHECK_STRUCT(Arguments)
+
+// The number of active rows of a panel, of values of k in a slice, and of threads in a block. The
+// rows of a panel fill 6144 floats of shared memory.
 constexpr int HEIGHT = ISRATNISA_HEIGHT, SLICE = 6144 / HEIGHT, THREADS = 512;
 
 extern "C" __global__ void __launch_bounds__(THREADS) sm_l2(const Arguments p) {

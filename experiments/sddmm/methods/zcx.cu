@@ -2,6 +2,7 @@
 // that holds nonzeros, straight from global memory; then, nonzero by nonzero, the lane whose fragment
 // has it stores it. m, n and k are multiples of 16.
 #include "gemm_core/numeric.cuh"
+#include "gemm_core/parameters.cuh"
 #include "gemm_core/ptx/wmma.cuh"
 
 using namespace gemm_core;
@@ -13,8 +14,9 @@ struct Arguments {
   const int* tile_index;  // tile t has the nonzeros tile_index[t] .. tile_index[t + 1]
   const int* tile_offset;  // 16 * row + column of each nonzero in its tile
   const int* position;     // where the value of each nonzero is stored
-  int count, k;
+  int count, k;            // number of tiles; inner dimension
 };
+GEMM_CORE_CHECK_STRUCT(Arguments)
 
 extern "C" __global__ void __launch_bounds__(512) wmma_tiles(const Arguments p) {
   const int tile = (blockIdx.x * 512 + threadIdx.x) / 32, lane = threadIdx.x % 32;

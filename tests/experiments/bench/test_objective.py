@@ -25,6 +25,7 @@ from experiments.bench.report import report
 from experiments.bench.run import run
 from experiments.bench.store import Store
 from experiments.bench.verify import Trial, Verdict
+from tests.test_layers import imports, modules
 
 
 @dataclass
@@ -106,6 +107,14 @@ class Sums(Objective[SumConfig, Tensor, SumRecord]):
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SumConfig:
     monkeypatch.setattr(timing, "WARM_UP_MS", 0.0)
     return SumConfig(1, str(tmp_path / "sums.jsonl"))
+
+
+def test_the_bench_knows_no_operator() -> None:
+    for path in modules("experiments/bench"):
+        for module, _ in imports(path):
+            top, _, rest = module.partition(".")
+            assert top not in ("sddmm", "gemm_core"), f"{path} imports {module}"
+            assert top != "experiments" or rest.partition(".")[0] == "bench", module
 
 
 def test_it_is_measured_stored_and_resumed(

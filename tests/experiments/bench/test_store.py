@@ -112,7 +112,7 @@ def test_bytes_that_are_no_text_are_passed_over(store: Store[Record]) -> None:
 def test_a_line_of_any_length_is_passed_over_without_being_held(
     store: Store[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_LONGEST_LINE", 4000)  # one in MiB takes longer
+    monkeypatch.setattr(store_module, "LONGEST_LINE", 4000)  # one in MiB takes longer
     store.append(FIRST)
     with open(store.path, "a") as file:
         file.write("x" * 12_000 + "\n")

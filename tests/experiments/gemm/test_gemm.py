@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,11 @@ from experiments.bench.store import Store
 from experiments.gemm import methods, published, report
 from experiments.gemm.case import Case, make_case
 from experiments.gemm.config import GemmConfig, LadderConfig
-from experiments.gemm.methods import Cublas
+from experiments.gemm.methods import ALL, Cublas
 from experiments.gemm.objective import GEMM, Gemm, variants
 from experiments.gemm.record import GemmRecord
 from experiments.gemm.verify import Reference
+from sddmm.testing import H200
 
 
 def reference(k: int = 64, dtype: torch.dtype = torch.float16) -> Reference:
@@ -29,7 +31,7 @@ def reference(k: int = 64, dtype: torch.dtype = torch.float16) -> Reference:
     return Reference.of(a, b)
 
 
-def record(variant: str, ms: float | None, session: str = "one", **more: object) -> GemmRecord:
+def gemm_record(variant: str, ms: float | None, session: str = "one", **more: object) -> GemmRecord:
     values: dict[str, object] = {
         "key": f"{variant}{session}", "session": session, "m": 1000, "n": 1000, "k": 500,
         "dtype": "float16", "accumulate": "fp32", "b_rows": "k", "variant": variant,
@@ -77,11 +79,11 @@ def test_the_error_of_a_product_is_that_of_its_frobenius_norm() -> None:
 
 def test_shares_are_of_the_baseline_of_the_same_session() -> None:
     rows = [
-        record("cublas", 2.0),
-        record("cublas_tf32", 1.0, baseline="cublas_tf32"),
-        record("mma_tf32", 2.0, baseline="cublas_tf32"),
-        record("sgemm", 4.0),
-        record("sgemm", 1.0, session="other"),
+        gemm_record("cublas", 2.0),
+        gemm_record("cublas_tf32", 1.0, baseline="cublas_tf32"),
+        gemm_record("mma_tf32", 2.0, baseline="cublas_tf32"),
+        gemm_record("sgemm", 4.0),
+        gemm_record("sgemm", 1.0, session="other"),
     ]
     share = report.of_cublas(rows)
     assert share["mma_tf32one"] == share["sgemmone"] == pytest.approx(0.5)
@@ -91,10 +93,10 @@ def test_shares_are_of_the_baseline_of_the_same_session() -> None:
 def test_a_row_shows_its_speed_and_its_gain_over_the_rung_before() -> None:
     rows = report.rows(
         [
-            record("cublas", 1.0),
-            record("first", 5.0, registers=96, shared_bytes=49152, spill_bytes=0),
-            record("refused", None, status="skipped", reason="needs more"),
-            record("second", 2.0, error=2.5e-4),
+            gemm_record("cublas", 1.0),
+            gemm_record("first", 5.0, registers=96, shared_bytes=49152, spill_bytes=0),
+            gemm_record("refused", None, status="skipped", reason="needs more"),
+            gemm_record("second", 2.0, error=2.5e-4),
         ]
     )
     assert [row["TFLOP/s"] for row in rows] == ["1.0", "0.2", "", "0.5"]
@@ -109,10 +111,10 @@ def test_reports_hold_the_newest_record_of_every_variant_and_its_baseline(tmp_pa
     store = Store(tmp_path / "gemm.jsonl", GemmRecord)
     for session, ms in (("old", 8.0), ("new", 4.0)):
         for variant, factor in (("cublas", 1), ("mma", 2)):
-            store.append(record(variant, ms * factor, session))
-    store.append(record("wmma", 16.0, "old"))
-    store.append(record("cublas", 1.0, "else", k=100))
-    store.append(record("mma", 1.0, "else", k=100))
+            store.append(gemm_record(variant, ms * factor, session))
+    store.append(gemm_record("wmma", 16.0, "old"))
+    store.append(gemm_record("cublas", 1.0, "else", k=100))
+    store.append(gemm_record("mma", 1.0, "else", k=100))
     config = LadderConfig(records=[str(store.path)], output=str(tmp_path / "out"), plots=False)
     write_report(GEMM, config)
     merged = merge(GEMM, config.records)
@@ -141,7 +143,7 @@ def test_the_plot_is_the_same_file_for_the_same_records(tmp_path: Path) -> None:
     drawn = []
     for name in ("once", "again"):
         (tmp_path / name).mkdir()
-        section = [record("cublas", 1.0), record("mma", 2.0)]
+        section = [gemm_record("cublas", 1.0), gemm_record("mma", 2.0)]
         drawn.append([path.read_bytes() for path in plots.draw([section], tmp_path / name)])
     assert drawn[0] == drawn[1]
 
@@ -200,6 +202,25 @@ class OnCpu(Gemm):
 
     def make_case(self, label: str, config: GemmConfig, identity: object) -> Case:
         return make_case(config, "cpu")
+
+
+def test_a_variant_says_what_it_refuses_and_what_it_was_compiled_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(methods, "device", lambda index: H200)  # there is none to ask
+    case = make_case(GemmConfig(shape="128x256x64"), "cpu")
+    served = ALL["mma_128x256x64_stage3"]
+    assert served.refuses(case) is None
+    record = gemm_record("mma_128x256x64_stage3", None)
+    GEMM.annotate(record, served, case)
+    assert record.registers
+    assert record.spill_bytes == 0
+    assert record.shared_bytes == served.spec.shared_bytes
+    monkeypatch.setattr(methods, "device", lambda index: replace(H200, capability=(8, 0)))
+    wgmma = next(method for name, method in ALL.items() if name.startswith("wgmma"))
+    assert "capability" in str(wgmma.refuses(case))
+    assert GEMM.method_fields("x", ALL["cublas_tf32"])["baseline"] == "cublas"
+    GEMM.compile({"mma": served, "wgmma": wgmma, "cublas": ALL["cublas"]}, case)
 
 
 @pytest.fixture

@@ -123,7 +123,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def use(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
     library = cusparse.Library(fake)
-    monkeypatch.setattr(cusparse, "_library", lambda: library)  # cuSPARSE may not be installed
+    monkeypatch.setattr(
+        cusparse, "loaded_library", lambda: library
+    )  # cuSPARSE may not be installed
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     stream = SimpleNamespace(cuda_stream=STREAM)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
@@ -197,7 +199,7 @@ def test_a_status_that_is_not_success_is_told_with_its_function(
 
 def test_what_it_does_not_serve_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def reason(case: Case, library: Any = "here") -> str | None:
-        monkeypatch.setattr(cusparse, "_library", lambda: library)  # installed, or not
+        monkeypatch.setattr(cusparse, "loaded_library", lambda: library)  # installed, or not
         return cusparse.refuses(case)
 
     on_gpu = replace(case_of(), device="cuda")
@@ -218,10 +220,10 @@ def test_a_library_that_is_loaded_already_is_the_one_that_is_used(
     monkeypatch.setattr(cusparse.Path, "read_text", lambda self: maps)
     opened: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", lambda path: (opened.append(path), Fake())[1])
-    cusparse._library.cache_clear()  # it is looked for once in a process
-    assert cusparse._library() is not None  # every public call needs a GPU
+    cusparse.loaded_library.cache_clear()  # it is looked for once in a process
+    assert cusparse.loaded_library() is not None  # every public call needs a GPU
     assert opened == ["/some where/lib/libcusparse.so.12"]
-    cusparse._library.cache_clear()  # the next test looks for the real one
+    cusparse.loaded_library.cache_clear()  # the next test looks for the real one
 
 
 @pytest.mark.gpu
