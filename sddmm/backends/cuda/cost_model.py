@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 # A uniform pattern has at least this part of the non-empty row segments expected by chance.
 _UNIFORM_PART = 0.95
 
-# Estimates of what preparation takes, for a ranking only: the launches and the bytes per nonzero of
-# a stable sort with all that is gathered by it, and of a list of tiles with its row offsets.
+# Estimates for a ranking of preparations only: the launches of a stable sort with all that is
+# gathered by it, the bytes that it moves per nonzero, and the launches that count and list tiles.
 _SORT_LAUNCHES, _SORT_BYTES = 12, 160
-_TILE_LAUNCHES = 20
+LIST_TILES_LAUNCHES = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TileRate:
     """What a tile kernel reaches on an H200: flops per second of whole tiles, and the fixed time
     of a tile, which all tiles that run at the same time share."""
@@ -35,10 +35,14 @@ class TileRate:
     fixed_us: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DeviceModel:
-    """What a device reaches: bytes per second gathered from L2, from memory, and from shared
-    memory through registers; the time of a launch; its tensor cores' rate, an H200's being 1."""
+    """What a device reaches. Compared by identity, as `device_model` returns one per device.
+
+    l2_bytes, memory_bytes, shared_bytes: bytes per second gathered from L2 and from memory, and
+    read from shared memory through registers. launch_us: the time of a launch. tensor_cores: the
+    rate of the tensor cores, an H200's being 1.
+    """
 
     device: Device
     l2_bytes: float
@@ -67,12 +71,6 @@ class Cost(NamedTuple):
 def sort_us(nnz: int, model: DeviceModel) -> float:
     """Sorting the nonzeros of a pattern, once."""
     return _SORT_LAUNCHES * model.launch_us + 1e6 * _SORT_BYTES * nnz / model.memory_bytes
-
-
-def list_tiles_us(tiles: int, rows_per_tile: int, nnz: int, model: DeviceModel) -> float:
-    """Counting the nonzeros by tile, listing tiles, and searching the row offsets of each."""
-    bytes_moved = 8 * (tiles * rows_per_tile + nnz)
-    return _TILE_LAUNCHES * model.launch_us + 1e6 * bytes_moved / model.memory_bytes
 
 
 def uniform_threshold(problem: Problem, width: int) -> float:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Kernels = Mapping[str, GpuKernel]
 
+_ONE_TILE = TileStats(1, 0, 0)
+
 
 class Prediction(NamedTuple):
     """A kernel, and what it should cost."""
@@ -171,20 +173,21 @@ class PlanningContext:
         """
         problem, model = self.problem, self.model
         fastest: CountedKernel | None = None
+        one_tile_us = 0.0
         for kernel in self._countable:
-            if kernel.parts:  # it needs what its parts need
+            one_tile = kernel.cost_us(problem, _ONE_TILE, model)
+            if one_tile is None or kernel.parts:  # a kernel made of others needs what they need
                 continue
             request = kernel.needs(problem, model)
             tiles = request.tile_count((problem.m, problem.n))
             cost = kernel.cost_us(problem, TileStats(tiles, 0, 0), model)
             if cost is not None and (fastest is None or cost.run_us < fastest.full_us):
                 fastest = CountedKernel(kernel, request, cost.run_us)
-        if fastest is None or not self.uncounted:
-            return fastest
-        one_tile = fastest.kernel.cost_us(problem, TileStats(1, 0, 0), model)
-        cheapest = min(self.uncounted, key=_prepare_us)
-        if one_tile is None or one_tile.run_us >= cheapest.cost.run_us:
-            return None
+                one_tile_us = one_tile.run_us
+        if fastest is not None and self.uncounted:
+            cheapest = min(self.uncounted, key=_prepare_us)
+            if one_tile_us >= cheapest.cost.run_us:
+                return None
         return fastest
 
     def _ahead(self, fastest: CountedKernel | None) -> AheadPlan | None:

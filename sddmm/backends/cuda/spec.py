@@ -47,7 +47,7 @@ class AnalysisRequest(NamedTuple):
         """The number of tiles of a pattern of this shape, empty ones too."""
         if self.block is None:
             return 1 if shape[0] and shape[1] else 0
-        return ceil_div(shape[0], self.block[0]) * ceil_div(shape[1], self.block[1])
+        return _count_tiles(shape, self.block)
 
     def offset_count(self, shape: tuple[int, int]) -> int:
         """The number of tile row offsets of a pattern of this shape."""
@@ -153,14 +153,16 @@ class KernelSpec:
             return f"computes {self._dtype_names}, not {dtype_name(problem.dtype)}"
         if is_less_exact(self.precision, problem.precision):
             return f"computes with precision {self.precision}, less than {problem.precision}"
-        for name in ("m", "n", "k"):
-            if getattr(problem, name) >= _INT32:
-                return f"counts {name} in 32 bits, got {getattr(problem, name)}"
+        if max(problem.m, problem.n, problem.k) >= _INT32:
+            name = next(name for name in ("m", "n", "k") if getattr(problem, name) >= _INT32)
+            return f"counts {name} in 32 bits, got {getattr(problem, name)}"
         if problem.k < self.min_k:
             return f"has nothing to multiply where k is {problem.k}"
         if problem.nnz > self.max_nnz:
             return f"counts at most {self.max_nnz} nonzeros, got {problem.nnz}"
-        tiles = (problem.heads or 1) * self.tiles(problem.m, problem.n)
+        if not self.tile[0]:
+            return None
+        tiles = (problem.heads or 1) * _count_tiles((problem.m, problem.n), self.tile[:2])
         if tiles > _MAX_TILES:
             return f"counts at most {_MAX_TILES} tiles, got {tiles}"
         return None
@@ -171,8 +173,13 @@ class KernelSpec:
 
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an m x n matrix, empty ones too; 0 for kernels that compute none."""
-        block_m, block_n, _ = self.tile
-        return ceil_div(m, block_m) * ceil_div(n, block_n) if block_m else 0
+        return _count_tiles((m, n), self.tile[:2]) if self.tile[0] else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _count_tiles(shape: tuple[int, int], block: tuple[int, int]) -> int:
+    """Cached, as every problem of a shape asks for the tiles of every kernel."""
+    return ceil_div(shape[0], block[0]) * ceil_div(shape[1], block[1])
 
 
 Macros = tuple[tuple[str, str], ...]

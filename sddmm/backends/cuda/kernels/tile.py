@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import ctypes
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,13 @@ from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileRate, TileStats, list_tiles_us
+from sddmm.backends.cuda.cost_model import (
+    LIST_TILES_LAUNCHES,
+    Cost,
+    DeviceModel,
+    TileRate,
+    TileStats,
+)
 from sddmm.backends.cuda.executor import (
     KernelPlan,
     LaunchFn,
@@ -68,9 +75,8 @@ class TileKernel(KernelSpec, abc.ABC):
     def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost | None:
         if stats is None or self.rate is None:
             return None
-        tiles = stats.nonempty
-        prepare_us = list_tiles_us(tiles, self.tile[0], problem.nnz, model)
-        return Cost(self.tiles_us(problem, tiles, model), prepare_us)
+        run_us = self.tiles_us(problem, stats.nonempty, model)
+        return Cost(run_us, LIST_TILES_LAUNCHES * model.launch_us)
 
     def prepare(
         self, layouts: Layouts, problem: Problem, model: DeviceModel
@@ -86,11 +92,7 @@ class TileKernel(KernelSpec, abc.ABC):
     def one_tile_us(self, problem: Problem, model: DeviceModel) -> float:
         """The time of a tile, where as many run as the device holds."""
         assert self.rate is not None, f"{self.name} has no measured rate"
-        flops = self.rate.flops * model.tensor_cores
-        fixed_us = self.rate.fixed_us / model.tensor_cores
-        block_m, block_n, block_k = self.tile
-        k = ceil_div(problem.k, block_k) * block_k
-        return fixed_us + 2e6 * block_m * block_n * k / flops
+        return _one_tile_us(self.rate, self.tile, problem.k, model)
 
     def min_tile_nnz(self, problem: Problem, model: DeviceModel) -> int:
         """Nonzeros from which on computing a tile takes less than gathering them."""
@@ -99,6 +101,15 @@ class TileKernel(KernelSpec, abc.ABC):
         gathered_us = 1e6 * problem.k * problem.dtype.itemsize / model.l2_bytes
         nnz = self.one_tile_us(problem, model) / max(gathered_us, 1e-12)
         return int(min(nnz, _INT32 - 2)) + 1  # the analysis counts in 32 bits
+
+
+@functools.lru_cache(maxsize=1024)
+def _one_tile_us(rate: TileRate, tile: tuple[int, int, int], k: int, model: DeviceModel) -> float:
+    """Cached, as every pattern asks for the same tiles."""
+    flops = rate.flops * model.tensor_cores
+    fixed_us = rate.fixed_us / model.tensor_cores
+    block_m, block_n, block_k = tile
+    return fixed_us + 2e6 * block_m * block_n * (ceil_div(k, block_k) * block_k) / flops
 
 
 def tile_args(work: TileWork) -> dict[str, int]:
