@@ -124,7 +124,8 @@ class Plan:
 
     def _follow(self) -> None:
         """Prepares anew if the indices have changed since."""
-        self.check_owner()
+        if self._owner is not None:
+            self.check_owner()
         source, pattern, current = self._source, self.pattern, self.prepared
         if source is not None and source.versions != self._source_versions:
             versions = source.versions

@@ -66,9 +66,10 @@ class CudaRuntime:
         """None, or why kernels cannot read tensors of this torch device."""
         return None if place.type == "cuda" else f"the pattern is on {place}"
 
-    # The index of torch's current device. Calls ask for it and for what follows, so no frame of
-    # this class is in between.
-    current_device = staticmethod(torch.cuda.current_device)
+    # The index of torch's current device. Every call asks, so no frame of ours is in between, nor
+    # that of torch's public function, which asks first whether CUDA is initialized: a CUDA tensor
+    # is at hand.
+    current_device = staticmethod(getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device))
 
     def can_measure(self) -> bool:
         """Whether kernels can be timed now."""
