@@ -166,6 +166,13 @@ class PlanningContext:
         tiles = counting.tile_count((self.problem.m, self.problem.n))
         return self.rank(uniform_tile_stats(self.problem, tiles, counting.min_tile_nnz))
 
+    def explain_ahead(self) -> list[str]:
+        """The explanation of what was prepared ahead.
+
+        An executor holds this method, so no object here may hold a pattern: it would be a cycle.
+        """
+        return _explain(self.uncounted if self.counting is None else self.rank_if_uniform())
+
     def _fastest_on_a_full_matrix(self) -> CountedKernel | None:
         """The kernel whose size of tiles is counted.
 
@@ -238,7 +245,7 @@ class _Preparation:
         """The kernel with the least predicted time of a run."""
         context = self._context
         if context.ahead is not None:
-            analysis, executor = self._prepare_ahead(context.ahead, self._explain_ahead)
+            analysis, executor = self._prepare_ahead(context.ahead, context.explain_ahead)
             if context.counting is None:
                 serves = analysis.rows_ascend
             else:
@@ -274,12 +281,6 @@ class _Preparation:
         finally:
             analysis = layouts.wait()
         return analysis, executor
-
-    def _explain_ahead(self) -> list[str]:
-        context = self._context
-        if context.counting is None:
-            return _explain(context.uncounted)
-        return _explain(context.rank_if_uniform())
 
 
 def _run_us(prediction: Prediction) -> float:

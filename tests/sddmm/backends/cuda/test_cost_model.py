@@ -162,3 +162,24 @@ def test_kernels_say_what_they_do_not_serve() -> None:
     assert SPECS["windows"].refuses(half._replace(nnz=2**31 - 1), H200) == (
         "counts at most 2147479552 nonzeros, got 2147483647"
     )
+    wide = problem(10, 10, k=60_000, dtype=torch.float32)
+    assert SPECS["windows"].refuses(wide, H200) == "holds no row of k = 60000"
+    assert KERNELS["hybrid"].refuses(problem(10, 10, dtype=torch.float64), H200) == (
+        "no tile kernel computes torch.float64"
+    )
+
+
+def test_a_refusal_of_a_kernel_made_of_others_is_not_explained_twice() -> None:
+    """float64 has no tile kernel: each of them says so, and the hybrid need not."""
+    asked = problem(10, 10, dtype=torch.float64)
+    assert "hybrid" in context(asked).refusals
+    notes = context(asked).executor((), list).notes
+    assert any("tile_mma_128x128x64: computes" in note for note in notes)
+    assert not any("hybrid" in note for note in notes)
+
+
+def test_what_prepares_least_is_the_gather() -> None:
+    for asked in (problem(10, 0), problem(10_000, 5_000_000), problem(10, 9, dtype=torch.float64)):
+        cheapest = context(asked).cheapest
+        assert cheapest is not None
+        assert cheapest.name == "row_gather"

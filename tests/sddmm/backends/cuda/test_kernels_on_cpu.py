@@ -5,6 +5,8 @@ Integers small enough to be exact, whatever the order of summation.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -262,3 +264,19 @@ def test_views_that_torch_makes_true_when_they_are_read(lazy: Any) -> None:
         dense = (left + 0) @ (right + 0).mT
         expected = dense[pattern.row_ids, pattern.col_indices]
         torch.testing.assert_close(plan.run(left, right.mT), expected)
+
+
+def test_a_pattern_is_freed_at_once_whatever_was_prepared_for_it() -> None:
+    """Its plans hold no reference to it, which would be a cycle."""
+    for nnz, dtype in ((500, torch.float32), (60_000, torch.float16)):
+        for kernel in (None, "row_gather", "hybrid") if dtype == torch.float16 else (None,):
+            pattern = random_pattern(300, 470, nnz, layout="csr")
+            with emulated_gpu(replace(H200, sm_count=8)):
+                sddmm.plan(pattern, k=64, dtype=dtype, kernel=kernel, backend="cuda")
+            alive = weakref.ref(pattern)
+            gc.disable()
+            try:
+                del pattern
+                assert alive() is None, (nnz, kernel)
+            finally:
+                gc.enable()

@@ -56,8 +56,8 @@ _PASS_BYTES, _SEGMENT_BYTES = 512, 64
 # Warps that a multiprocessor holds at the registers of this kernel.
 _WARPS_PER_SM = 16
 _MAX_SHARE = 512
-# Where operands come from memory rather than from L2, warps that run together should read rows that
-# lie together.
+# Where operands come from memory rather than from L2, warps that run at the same time should load
+# adjacent rows, so each has few nonzeros.
 _SHARE_IN_MEMORY = 16
 
 
@@ -147,7 +147,7 @@ def _specialise(
     """The kernel for operands whose rows start at multiples of `step` bytes; cached, as every
     pattern with so many nonzeros has the same."""
     loads = row_loads(part.k, part.dtype, step)
-    # Pieces of few bytes want more registers.
+    # Loads of few bytes need more registers.
     blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
     types = type_macros(part.dtype, part.out_dtype)
     defines = macros({**types, **loads, "MIN_BLOCKS": blocks_per_sm})
