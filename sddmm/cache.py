@@ -377,7 +377,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def cache_info() -> CacheInfo:
-    """What is remembered between calls with index tensors and sparse tensors."""
+    """The patterns and the bytes that are kept between calls with index and sparse tensors."""
     return CACHE.info()
 
 

@@ -1,4 +1,4 @@
-"""The bytes that objects hold, and running out of them."""
+"""Memory: the error for too little of it, overlaps, and the memory that objects hold."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 
-def out_of_memory(what: str, wanted: int, device: torch.device) -> torch.OutOfMemoryError:
-    """The error to raise when `what`, of `wanted` bytes, found no room."""
+def out_of_memory(what: str, size: int, device: torch.device) -> torch.OutOfMemoryError:
+    """The error to raise when `what`, of `size` bytes, cannot be allocated."""
     free, total = torch.cuda.mem_get_info(device)
     return torch.OutOfMemoryError(
-        f"{what} wants {wanted} bytes; {free} of {total} are free on {device}"
+        f"{what} wants {size} bytes; {free} of {total} are free on {device}"
     )
 
 
 def overlap(x: Tensor, y: Tensor) -> bool:
-    """Whether the stretches of memory from first to last element have a byte in common."""
+    """Whether the memory between the first and the last elements has a byte in common."""
     if x.numel() == 0 or y.numel() == 0:
         return False
     return x.data_ptr() < _end(y) and y.data_ptr() < _end(x)
@@ -82,14 +82,14 @@ def _parts(each: Any) -> list[Any]:
     if isinstance(each, MethodType):
         return [each.__self__]
     if isinstance(each, FunctionType):
-        return [cell.cell_contents for cell in each.__closure__ or () if _filled(cell)]
+        return [cell.cell_contents for cell in each.__closure__ or () if _is_set(cell)]
     if type(each).__module__.startswith(("sddmm", "gemm_core")) and not isinstance(each, type):
         slots = (getattr(each, name, None) for name in getattr(each, "__slots__", ()))
         return [getattr(each, "__dict__", None), *slots]
     return []
 
 
-def _filled(cell: Any) -> bool:
+def _is_set(cell: Any) -> bool:
     try:
         return cell.cell_contents is not None
     except ValueError:  # not assigned yet

@@ -1,4 +1,4 @@
-"""Plans: a pattern's work done once, for many products."""
+"""Plans: the work on a pattern, done once for many products."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sddmm.sparse.torch_tensors import parts_of_tensor
 
 @dataclass(frozen=True, eq=False, init=False)
 class Plan:
-    """How one pattern is sampled for one problem; made by `sddmm.plan`, run any number of times.
+    """A pattern that is prepared for products of one problem; `sddmm.plan` makes it.
 
     `prepared` says what computes it, why others do not, and what preparing it took. `alpha` and
     `values` (S's, or None) scale what `run` returns. `transposed`: S is CSC, and `pattern` the CSR
@@ -53,7 +53,7 @@ class Plan:
         source: SparsePattern | None = None,
         owner: Tensor | None = None,
     ) -> None:
-        self.__dict__.update(  # at once, as to freeze each field takes its time
+        self.__dict__.update(  # one update: a frozen dataclass assigns each field slowly
             pattern=pattern,
             prepared=prepared,
             alpha=alpha,
@@ -123,7 +123,7 @@ class Plan:
         return out
 
     def _follow(self) -> None:
-        """Prepares anew if the indices have changed since."""
+        """Prepare again if the indices have changed since the plan was prepared."""
         if self._owner is not None:
             self.check_owner()
         source, pattern, current = self._source, self.pattern, self.prepared
@@ -145,8 +145,8 @@ class Plan:
             return
         version, now, source = _version(S), parts_of_tensor(S), self._source
         assert source is not None
-        planned = (source.major_indices, now.rows), (source.col_indices, now.cols)
-        if any(not _same_memory(*pair) for pair in (*planned, (self.values, now.values))):
+        indices = (source.major_indices, now.rows), (source.col_indices, now.cols)
+        if any(not _same_memory(*pair) for pair in (*indices, (self.values, now.values))):
             raise ValueError(
                 "S was given other indices and values since it was planned, as by copy_, add_, "
                 "zero_ or resize_; make a new plan of it"
@@ -154,7 +154,7 @@ class Plan:
         self.__dict__.update(_owner_version=version)
 
     def sample(self, a: Tensor, b: Tensor) -> Tensor:
-        """`run` for operands that are already checked and oriented as the pattern."""
+        """`run` for operands that are checked and have the orientation of the pattern."""
         if not needs_grad(a, b, self.values):
             return self.prepared.compute(a, b, self.values, self.alpha)
         CACHE.of_pattern(self.pattern)  # where the operator looks for plans
@@ -174,7 +174,7 @@ class Plan:
         return values
 
     def explain(self) -> str:
-        """What was chosen, why the others were not, and what it cost to prepare."""
+        """The backend and kernel that serve, why the others do not, and the time to prepare."""
         p = self.problem
         heads = "" if p.heads is None else f"{p.heads} heads of "
         lines = [
@@ -197,19 +197,19 @@ class Plan:
             and (a.layout == b.layout == torch.strided)
         ):
             return
-        asked = problem_of(self.pattern, a, b, p.out_dtype, p.precision)
+        other = problem_of(self.pattern, a, b, p.out_dtype, p.precision)
         for name in ("dtype", "k", "heads"):
-            planned, given = getattr(p, name), getattr(asked, name)
-            if planned != given:
+            ours, theirs = getattr(p, name), getattr(other, name)
+            if ours != theirs:
                 raise ValueError(
-                    f"the plan was made for {name}={planned}, a and b have {name}={given}"
+                    f"the plan was made for {name}={ours}, a and b have {name}={theirs}"
                 )
 
     def check_out(self, out: Any) -> None:
         """Raise TypeError or ValueError if `out` cannot hold the result."""
         if not isinstance(out, Tensor) or out.layout != torch.strided:
             got = f"layout {out.layout}" if isinstance(out, Tensor) else repr(type(out))
-            raise TypeError(f"{self._wanted_out()}, got {got}")
+            raise TypeError(f"{self._describe_out()}, got {got}")
         problem = self.problem
         fits = (
             tuple(out.shape) == problem.values_shape()
@@ -220,13 +220,15 @@ class Plan:
         )
         if not fits:
             raise ValueError(
-                f"{self._wanted_out()}, got {dtype_name(out.dtype)} {tuple(out.shape)} with "
-                f"strides {out.stride()} on {out.device}"
+                f"{self._describe_out()}, got {dtype_name(out.dtype)} {tuple(out.shape)} "
+                f"with strides {out.stride()} on {out.device}"
             )
         if out.requires_grad:
-            raise ValueError(f"{self._wanted_out()} that does not require grad; got one that does")
+            raise ValueError(
+                f"{self._describe_out()} that does not require grad; got one that does"
+            )
 
-    def _wanted_out(self) -> str:
+    def _describe_out(self) -> str:
         problem = self.problem
         return (
             f"out must be a contiguous {dtype_name(problem.out_dtype)} tensor of shape "
@@ -235,9 +237,9 @@ class Plan:
 
     def _check_apart(self, out: Tensor, a: Tensor, b: Tensor) -> None:
         pattern = self.pattern
-        read = {"a": a, "b": b, "the values of S": self.values}
-        read |= {"the indices of S": pattern.col_indices, "the rows of S": pattern.major_indices}
-        for name, tensor in read.items():
+        inputs = {"a": a, "b": b, "the values of S": self.values}
+        inputs |= {"the indices of S": pattern.col_indices, "the rows of S": pattern.major_indices}
+        for name, tensor in inputs.items():
             if tensor is not None and overlap(out, tensor):
                 raise ValueError(f"out shares memory with {name}; give it memory of its own")
 
@@ -260,16 +262,16 @@ def _version(S: Tensor | None) -> int:
     return 0 if S is None or S.is_inference() else S._version
 
 
-def _same_memory(planned: Tensor | None, now: Tensor | None) -> bool:
-    if planned is None or now is None:
+def _same_memory(before: Tensor | None, now: Tensor | None) -> bool:
+    if before is None or now is None:
         return True
-    return planned.data_ptr() == now.data_ptr() and planned.shape == now.shape
+    return before.data_ptr() == now.data_ptr() and before.shape == now.shape
 
 
 def _check_size(pattern: SparsePattern, problem: Problem) -> None:
-    planned = problem.nnz, problem.index_dtype, problem.device
+    before = problem.nnz, problem.index_dtype, problem.device
     now = pattern.nnz, pattern.index_dtype, pattern.device
-    if planned != now:
+    if before != now:
         raise ValueError(
             f"S had {problem.nnz} nonzeros ({dtype_name(problem.index_dtype)}, {problem.device}) "
             f"when it was planned and has {pattern.nnz} ({dtype_name(pattern.index_dtype)}, "

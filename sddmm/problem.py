@@ -1,4 +1,4 @@
-"""What is asked for: sizes, dtypes and device."""
+"""Problems: the sizes, dtypes and device of a product, on which all choices depend."""
 
 from __future__ import annotations
 

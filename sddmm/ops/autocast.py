@@ -28,7 +28,7 @@ def autocast_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def autocast_kernel(op: Any, device: str) -> Callable[..., Tensor]:
-    """What runs `op` under autocast: all its floating operands but float64 in autocast's dtype.
+    """The kernel that runs `op` under autocast: it casts all floating operands but float64.
 
     torch.library.register_autocast knows one dtype, not the one that the user set, and takes no
     keyword arguments. A precision applies to float32 only, so a cast call has none.

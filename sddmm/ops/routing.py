@@ -30,7 +30,8 @@ from sddmm.cupy_arrays import to_tensor
 from sddmm.operands import identity
 from sddmm.sparse.pattern import SparsePattern
 
-# Gives what torch.compile has each Python frame compiled by; None or False where it does not.
+# Returns the callback by which torch.compile compiles each Python frame; None or False where it
+# compiles none.
 dynamo_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
 
 # What S may be in a graph of torch.compile, which takes no sparse tensors.
@@ -41,14 +42,14 @@ _PLAIN_TYPES = frozenset({Tensor, Parameter})
 
 
 def is_plain(a: Any, b: Any) -> bool:
-    """Whether torch runs eagerly, and these operands, if tensors, are no subclass's."""
+    """Whether torch runs eagerly, and no operand is a tensor of a subclass."""
     if is_intercepted() or _is_any_autocast_enabled():
         return False
     return not (is_subclass(a) or is_subclass(b))
 
 
 def needs_operator(S: Any, to_output: Any) -> bool:
-    """Whether a call that is not plain goes to the operator, with S and this end of its result.
+    """Whether a call that is not plain must go to the operator; to_output converts its result.
 
     Autocast alone does not reach numpy and CuPy operands and scipy or cupyx matrices, which hold
     no bfloat16: they are computed as they are.

@@ -1,4 +1,4 @@
-"""The front door: sddmm, sampled_addmm, plan."""
+"""SDDMM: the functions sddmm, sampled_addmm and plan, and the torch operator."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def sddmm(
     alpha = real_number(alpha, "alpha")
     if not is_plain(a, b) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
-        result = traced.sampled(parts, a, b, alpha, scale, out_dtype, precision)
+        result = traced.sample(parts, a, b, alpha, scale, out_dtype, precision)
         return _to_container(parts, result, to_output)
     if isinstance(S, SparsePattern):  # there is nothing to parse
         prepared_plan = _resolve_plan(S, a, b, None, out_dtype, precision)

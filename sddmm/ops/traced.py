@@ -1,7 +1,7 @@
-"""The calls that go to the torch operator (`routing.py`): nothing is remembered of S.
+"""Calls that go to the torch operator (`routing.py`); nothing is cached for their S.
 
-The operator gets S's index tensors as they are. Only what a tensor says of itself (shape, dtype,
-device, layout) is looked at, so that tracers follow.
+The operator receives S's own index tensors. Only metadata of tensors (shape, dtype, device, layout)
+is read, so that tracers can follow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parts_of(S: Any) -> Parts:
     )
 
 
-def sampled(
+def sample(
     parts: Parts,
     a: Tensor,
     b: Tensor,
@@ -78,13 +78,13 @@ def sampled_addmm(parts: Parts, a: Tensor, b: Tensor, beta: float, alpha: float)
     dtype = autocast_dtype(a.dtype, a.device)
     if beta != 0 and autocast_dtype(values.dtype, values.device) != dtype:
         raise TypeError(f"S has values of {values.dtype} and a @ b is {dtype}; convert one")
-    result = sampled(parts, a, b, alpha, scale=False, out_dtype=sum_dtype(dtype, beta))
+    result = sample(parts, a, b, alpha, scale=False, out_dtype=sum_dtype(dtype, beta))
     return add_scaled(result, beta, values.to(dtype)).to(dtype)
 
 
 def run(plan: Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-    """What `Plan.run` returns."""
-    problem, prepared = plan.problem, plan.prepared
+    """The values that `Plan.run` returns."""
+    problem, prepared_plan = plan.problem, plan.prepared
     pattern = plan.pattern if plan._source is None else plan._source
     a, b = transpose_if_csc(a, b, pattern, plan.transposed)
     check_operands(a, b, alike=False)
@@ -104,8 +104,8 @@ def run(plan: Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
         # Half operands, under autocast, have half results as in `sddmm`.
         out_dtype=None if problem.out_dtype == problem.dtype else problem.out_dtype,
         precision=problem.precision,
-        backend=prepared.requested_backend,
-        kernel_name=prepared.kernel,
+        backend=prepared_plan.requested_backend,
+        kernel_name=prepared_plan.kernel,
     )
     if out is None:
         return values
