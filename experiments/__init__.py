@@ -1,1 +1,1 @@
-"""The laboratory: `python -m experiments` runs, records and reports measurements of SDDMM."""
+"""The laboratory: `python -m experiments` verifies, measures, records and reports."""

@@ -1,4 +1,4 @@
-"""Two commits side by side: the same case and method on the same device, each as last measured."""
+"""Compares two commits: the last measurement of each case and method on the same device."""
 
 from __future__ import annotations
 

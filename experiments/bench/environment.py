@@ -1,4 +1,4 @@
-"""Where a measurement was taken, from the standard library and what is imported anyway."""
+"""Describes the machine, the libraries and the code of a measurement."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def source_digest() -> str:
 
 
 def total_memory() -> int:
-    """Bytes of main memory."""
+    """The bytes of main memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_memory() -> int:
-    """Bytes of main memory that can be had now without swapping."""
+    """The bytes of main memory that a process can allocate now without swapping."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

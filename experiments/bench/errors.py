@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line, no traceback, exit code 1."""
+"""Errors that a user can correct; the command line shows them in one line and exits with 1."""
 
 from hydra.errors import CompactHydraException
 

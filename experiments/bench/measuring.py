@@ -1,4 +1,4 @@
-"""Methods on one case: each prepared and verified, then timed in turns with the others."""
+"""Measures methods on one case: prepares and verifies each, then times them interleaved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods: what is compared on an objective, and how the modules of a folder become methods."""
+"""Methods are what an objective compares; the modules of a folder are found as methods."""
 
 from __future__ import annotations
 

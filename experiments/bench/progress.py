@@ -1,4 +1,4 @@
-"""What is going on, on a terminal; silent elsewhere."""
+"""Shows the current step of a run on a terminal, and nothing elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records: the measurement of one method on one case."""
+"""A record holds the measurement of one method on one case."""
 
 from __future__ import annotations
 

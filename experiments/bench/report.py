@@ -1,4 +1,4 @@
-"""The report of an objective: its records merged into tables and plots."""
+"""Merges the records of an objective into tables and plots."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
 
 
 def _can_draw() -> bool:
-    """Whether matplotlib is here; says so if not."""
+    """Whether matplotlib is installed; prints a line if it is not."""
     if find_spec("matplotlib") is not None:
         return True
     print("no plots: matplotlib is not installed (pip install 'sddmm[plots]')")

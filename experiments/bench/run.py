@@ -1,4 +1,4 @@
-"""One run of an objective: reuse the records that are there, measure the rest, record, show."""
+"""Runs an objective: reuses stored records, measures and stores the rest, prints the table."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _DESCRIBED = 3
 
 
 class Keyed(Protocol):
-    """What a store holds: dataclasses with a key, measured in a session."""
+    """The fields of a record that the store reads."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     key: str
@@ -44,7 +44,7 @@ Kind = TypeVar("Kind", bound=Keyed)
 
 
 def load_all(paths: Iterable[str], kind: type[Kind], command: str) -> list[Kind]:
-    """All records of these files, in their order. command: what would have measured some."""
+    """All records of these files, in their order. command: what measures such records."""
     paths, records = list(paths), []
     for path in paths:
         store = Store(path, kind)
@@ -59,7 +59,7 @@ def load_all(paths: Iterable[str], kind: type[Kind], command: str) -> list[Kind]
 
 
 class Store(Generic[Kind]):
-    """A file of records, one JSON line each. kind: of its records."""
+    """A file of records, one JSON line each. kind: the class of the records."""
 
     def __init__(self, path: str | Path, kind: type[Kind]) -> None:
         self.path, self.kind = Path(path), kind
@@ -192,7 +192,7 @@ class Keeper(Generic[Kind]):
 
 
 def _write_all(descriptor: int, line: bytes) -> None:
-    """A full disk takes a part of what is written before it takes nothing."""
+    """Write until nothing is left: a full disk accepts a part of a line before it fails."""
     while line:
         line = line[os.write(descriptor, line) :]
 

@@ -1,4 +1,4 @@
-"""Records as rows of a table, and tables as text, Markdown and CSV."""
+"""Turns records into rows of a table, and tables into text, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def notes(records: Iterable[Record]) -> list[str]:
 
 
 def as_csv(objective: AnyObjective, records: Sequence[Record]) -> str:
-    """Every figure at full precision, times in ms."""
+    """A CSV of every figure at full precision, times in ms."""
     speedup = speedups(records, objective.baseline)
     lines: list[dict[str, object]] = [
         {
@@ -156,7 +156,7 @@ def csv_text(lines: Sequence[dict[str, object]]) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Three significant digits, without an exponent."""
+    """A number with three significant digits and without an exponent."""
     if value is None:
         return ""
     if value >= 100:

@@ -16,14 +16,16 @@ import torch
 from experiments.bench.config import Timing
 from experiments.bench.methods import Run
 
-# Counted samples of a method in a row, and the time of uncounted ones before them.
-_TURN = 5
+# The number of samples that a method takes in one round.
+_SAMPLES_PER_ROUND = 5
+# The time of the uncounted calls before them on a CPU, in ms.
 WARM_UP_MS = 60.0
 
-# A GPU that was quiet keeps a higher clock for up to a tenth of a second, and then follows power
-# and heat: there, uncounted calls go on for longer, and until two spans of them, one after the
-# other, took the same but for this part, or for so long.
-GPU_WARM_UP_MS, _SPAN_MS, _STEADY, _MOST_WARM_UP_MS = 150.0, 30.0, 0.005, 500.0
+# An idle GPU keeps a higher clock for up to a tenth of a second, and then follows power and heat.
+# Uncounted calls there take at least GPU_WARM_UP_MS and at most _MOST_WARM_UP_MS; in between they
+# end when two consecutive spans of _SPAN_MS differ by no more than the fraction _STEADY.
+GPU_WARM_UP_MS, _MOST_WARM_UP_MS = 150.0, 500.0
+_SPAN_MS, _STEADY = 30.0, 0.005
 
 # On a GPU a sample is the mean of back-to-back calls that take about this long together.
 _BATCH_MS = 1.0
@@ -61,9 +63,9 @@ def interleaved_ms(
 
     first_ms: what each run took when it was verified. A method is done at max_samples, or after
     `seconds` of its own time and min_samples; one that takes ten times `seconds` for a single call
-    is timed once. Its turn begins with calls that are not counted. On a CPU the idle threads of the
-    method before it go to sleep meanwhile: in the common BLAS and OpenMP libraries they spin for
-    tens of milliseconds. A GPU meanwhile takes the clock that this method's power allows.
+    is timed once. Each round of a method begins with uncounted calls. On a CPU the idle threads of
+    the method before it go to sleep meanwhile: in the common BLAS and OpenMP libraries they spin
+    for tens of milliseconds. A GPU meanwhile takes the clock that this method's power allows.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
     samplers: dict[str, Sampler] = {}
@@ -81,7 +83,7 @@ def interleaved_ms(
             if name not in samplers:
                 samplers[name] = Sampler(runs[name], device, first_ms[name])
             samplers[name].warm_up()
-            for _ in range(_TURN):
+            for _ in range(_SAMPLES_PER_ROUND):
                 if is_unfinished(name):
                     samples[name].append(samplers[name].sample_ms())
     return samples
@@ -92,7 +94,7 @@ def preparations_ms(
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
     """Wall times of each preparation in ms, and the errors of methods whose preparation failed."""
     setups = {name: lambda work=work: work for name, work in prepare.items()}
-    return _in_turns_ms(setups, _PREPARATIONS, timeout_s, device)
+    return _round_robin_ms(setups, _PREPARATIONS, timeout_s, device)
 
 
 def first_calls_ms(
@@ -103,19 +105,19 @@ def first_calls_ms(
     setups[name]() copies the indices, which is not timed, and returns the call: preparation,
     binding, allocation and kernel. The device is synchronised before and after each call.
     """
-    return _in_turns_ms(setups, _FIRST_CALLS, timeout_s, device)
+    return _round_robin_ms(setups, _FIRST_CALLS, timeout_s, device)
 
 
-def _in_turns_ms(
+def _round_robin_ms(
     setups: dict[str, Callable[[], Callable[[], object]]],
     quota: _Quota,
     timeout_s: float,
     device: str,
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
-    """Wall times of what each setup returns, in ms, a few of every method in turns.
+    """Wall times of what each setup returns, in ms, a few of every method in each round.
 
-    The first of a turn is not counted, as other methods' code fills the caches; but one that takes
-    quota.enough_ms by itself is, and is enough. To free a result is not counted either. A method
+    The first call of a round is not counted, as other methods' code fills the caches, unless it
+    takes quota.enough_ms by itself and is enough. Freeing a result is not counted either. A method
     that fails, or takes longer than timeout_s, is not run again.
     """
     samples: dict[str, list[float]] = {name: [] for name in setups}
@@ -128,11 +130,11 @@ def _in_turns_ms(
             work = setups[name]()
             return elapsed_ms(lambda: result.append(work()), device)
 
-    def turn_ms(name: str) -> list[float]:
-        turn: list[float] = []
-        while len(turn) <= _TURN and sum(turn) < quota.enough_ms:
-            turn.append(one_ms(name))
-        return turn[1:] or turn
+    def round_ms(name: str) -> list[float]:
+        times: list[float] = []
+        while len(times) <= _SAMPLES_PER_ROUND and sum(times) < quota.enough_ms:
+            times.append(one_ms(name))
+        return times[1:] or times
 
     def is_unfinished(name: str) -> bool:
         own = samples[name]
@@ -141,7 +143,7 @@ def _in_turns_ms(
     while unfinished := [name for name in setups if is_unfinished(name)]:
         for name in unfinished:
             try:
-                samples[name] += turn_ms(name)
+                samples[name] += round_ms(name)
             except Exception as error:
                 errors[name] = error
     return samples, errors

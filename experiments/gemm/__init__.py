@@ -1,1 +1,1 @@
-"""The GEMM ladder: every variant of gemm_core against cuBLAS, verified, interleaved, recorded."""
+"""GEMM as an objective: every variant of gemm_core is measured against cuBLAS."""

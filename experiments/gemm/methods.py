@@ -41,7 +41,7 @@ class Cublas:
 
 @dataclass(frozen=True)
 class Variant:
-    """One variant of gemm_core."""
+    """A variant of gemm_core, called by name."""
 
     spec: KernelSpec
 
@@ -66,7 +66,7 @@ class Variant:
         )
 
     def resources(self, case: Case) -> Resources:
-        """What the compiled kernel takes."""
+        """The registers, spills and shared memory of the compiled kernel."""
         return compile_kernel(*self.compile_arguments(case)).resources
 
     def compile_arguments(self, case: Case) -> tuple:

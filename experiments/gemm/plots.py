@@ -1,4 +1,4 @@
-"""The ladder drawn: speed of each rung at each section's largest square shape.
+"""Draws the ladder: the speed of each rung at each section's largest square shape.
 
 Importing this module needs matplotlib.
 """

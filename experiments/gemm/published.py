@@ -1,4 +1,4 @@
-"""The published HGEMM and SGEMM logs of LeetCUDA: other GPUs, hence context and no comparison."""
+"""Reads LeetCUDA's published HGEMM and SGEMM logs: other GPUs, hence context, not comparison."""
 
 from __future__ import annotations
 

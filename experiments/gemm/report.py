@@ -1,4 +1,4 @@
-"""Records of the ladder as tables, Markdown, CSV and a plot."""
+"""Turns records of GEMM into the tables, the Markdown and the CSV of the ladder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PUBLISHED = (
 
 
 def sections(records: Sequence[GemmRecord]) -> list[list[GemmRecord]]:
-    """Records of one device and arithmetic each."""
+    """The records grouped by device and arithmetic."""
     keys = dict.fromkeys((*r.place, *r.arithmetic) for r in records)
     return [[r for r in records if (*r.place, *r.arithmetic) == key] for key in keys]
 
@@ -28,7 +28,7 @@ def title(records: Sequence[GemmRecord]) -> str:
 
 
 def of_cublas(records: Iterable[GemmRecord]) -> dict[str, float]:
-    """Speed as a part of cuBLAS's in the same session, by key."""
+    """The fraction of cuBLAS's speed in the same session, by key."""
     records = list(records)
     cublas = {(r.session, r.variant): r.tflops for r in records if r.is_cublas}
     return {
@@ -64,7 +64,7 @@ def rows(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
 
 
 def notes(records: Sequence[GemmRecord]) -> list[str]:
-    """Why rows have no time."""
+    """The reasons of rows without a time."""
     return [f"{r.variant}: {r.status}: {r.reason}" for r in records if r.reason]
 
 
@@ -107,7 +107,7 @@ def as_markdown(records: Sequence[GemmRecord]) -> str:
 
 
 def as_csv(records: Sequence[GemmRecord]) -> str:
-    """Every figure at full precision."""
+    """A CSV of every figure at full precision."""
     part = of_cublas(records)
     lines = [
         {

@@ -1,4 +1,4 @@
-"""Verification of a GEMM: integers to the last bit, then random operands within an error bound."""
+"""Verifies a GEMM: integers to the last bit, then random operands within an error bound."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class References:
 
 
 def trials(method: GemmMethod, case: Case, references: References) -> list[Trial]:
-    """Both products, each into memory full of NaN."""
+    """The products of both pairs of operands, each into memory full of NaN."""
 
     def multiply(a: Tensor, b: Tensor) -> Tensor:
         case.out.fill_(torch.nan)

@@ -1,4 +1,4 @@
-"""What a launch costs the host: how long a call takes to return, the GPU's work left out."""
+"""Measures host overhead: how long a call takes to return, without the work of the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case: one pattern and one pair of operands, the same for every method."""
+"""A case is one pattern and one pair of operands, the same for every method."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class NumpyCase:
 
 
 def source_of(config: Config) -> Source:
-    """The matrix source, with the run's sparsity put in."""
+    """The matrix source with the sparsity of the run."""
     source: Source = config.matrix
     if config.sparsity is None:
         return source
@@ -161,7 +161,7 @@ def make_case(name: str, config: Config, identified: Mapping[str, Any] | None = 
 
 
 def definition(source: Source) -> dict[str, Any]:
-    """What makes a matrix what it is, for the record and its key."""
+    """The definition of a matrix for the record and its key."""
     try:
         return source.definition()
     except ValueError as error:  # a file that is absent or cannot be read

@@ -1,4 +1,4 @@
-"""Kernels of baselines: a .cu file beside the method, compiled as our own are."""
+"""Compiles and loads the kernels of baselines: .cu files beside their methods."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def compile_baseline(
 
 
 def as_float32(x: torch.Tensor) -> torch.Tensor:
-    """Half types as float32, for methods that compute nothing else."""
+    """Convert half types to float32, for methods that compute nothing else."""
     return x.float() if x.dtype.itemsize == 2 else x

@@ -1,4 +1,4 @@
-"""The names of SDDMM cases in tables: a matrix, and what tells it from others of its name."""
+"""Names SDDMM cases in tables: a matrix, and what distinguishes it from others of its name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from experiments.sddmm.record import Record
 
 
 def shown_names(records: Iterable[Record]) -> dict[tuple[object, ...], str]:
-    """The name of each case's matrix; where rows would look alike, with what tells them apart."""
+    """The name of each case's matrix; where rows would look alike, with what distinguishes them."""
     records = list(records)
     alike: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for r in records:

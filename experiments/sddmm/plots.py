@@ -1,4 +1,4 @@
-"""Plots of speed-up over the published baseline. Importing this module needs matplotlib."""
+"""Draws speed-ups over the re-implemented baseline. Importing this module needs matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of SDDMM results against float64, before any time is taken."""
+"""Verifies SDDMM results against float64, before any time is taken."""
 
 from __future__ import annotations
 

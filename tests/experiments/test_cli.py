@@ -1,4 +1,4 @@
-"""The command line, run as a person runs it."""
+"""The command line does what a person types, and says what is wrong in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA's cusparseSDDMM on CSR, called without torch's wrapper, with half operands as they are.
+"""Calls NVIDIA's cusparseSDDMM on CSR without torch's wrapper, with half operands as they are.
 
 https://docs.nvidia.com/cuda/cusparse/#cusparsesddmm. Sums and values are float32 for float16
 operands. Preparation makes the descriptors and calls cusparseSDDMM_preprocess once; torch's own

@@ -1,4 +1,4 @@
-"""Gather both rows of every nonzero and contract: the textbook one-liner, in chunks of memory."""
+"""Gathers both rows of every nonzero and contracts them with numpy.einsum, chunk by chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This package: a plan, and its run; `sddmm(S, a, b)` on a torch CSR tensor as its public call."""
+"""Runs a plan of this package; its public call is `sddmm(S, a, b)` on a torch CSR tensor."""
 
 from __future__ import annotations
 

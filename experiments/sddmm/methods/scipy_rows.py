@@ -1,4 +1,4 @@
-"""Row blocks in numpy: a dense block of the product at a time, then its nonzeros."""
+"""Computes a dense block of rows of the product at a time with numpy, then takes its nonzeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.sparse.sampled_addmm on a CSR tensor: what PyTorch offers (cuSPARSE on a GPU).
+"""Calls torch.sparse.sampled_addmm on a CSR tensor, which runs cuSPARSE on a GPU.
 
 It has no half types: on a GPU it is given them as float32, converted in its preparation.
 """

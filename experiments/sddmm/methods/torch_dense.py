@@ -1,4 +1,4 @@
-"""torch.mm and torch.take: the whole product, then its nonzeros. What a user writes unaided.
+"""Computes the whole product with torch.mm, then takes its nonzeros: what a user writes first.
 
 Its values are of the operands' dtype: torch.mm rounds half types to half.
 """

@@ -1,4 +1,4 @@
-"""A digest covers the code that a measurement stands on, and no other."""
+"""A digest covers the code that a measurement depends on, and no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def code_of(method: str) -> Code:
     return SDDMM.code(SDDMM_METHODS[method])
 
 
-def test_ours_stands_on_the_kernels_of_this_package_and_on_what_launches_them() -> None:
+def test_ours_depends_on_the_kernels_of_this_package_and_on_what_launches_them() -> None:
     reached = names(code_of("ours"))
     for kernel in (ROOT / "sddmm" / "backends" / "cuda" / "kernels").rglob("*.cu"):
         assert str(kernel.relative_to(ROOT)) in reached
@@ -38,7 +38,7 @@ def test_ours_stands_on_the_kernels_of_this_package_and_on_what_launches_them() 
 
 
 @pytest.mark.parametrize("method", SDDMM_METHODS)
-def test_no_method_stands_on_the_bench_on_another_method_or_on_a_stand_in_for_a_gpu(
+def test_no_method_depends_on_the_bench_on_another_method_or_on_a_stand_in_for_a_gpu(
     method: str,
 ) -> None:
     reached = names(code_of(method))
@@ -48,7 +48,7 @@ def test_no_method_stands_on_the_bench_on_another_method_or_on_a_stand_in_for_a_
     assert not any("test" in Path(name).name for name in reached)
 
 
-def test_a_baseline_stands_on_its_kernel_and_its_headers_but_not_on_this_package() -> None:
+def test_a_baseline_depends_on_its_kernel_and_its_headers_but_not_on_this_package() -> None:
     reached = names(code_of("isratnisa"))
     assert {"experiments/sddmm/methods/isratnisa.cu", "experiments/sddmm/gpu_kernel.py"} <= reached
     assert "gemm_core/include/gemm_core/numeric.cuh" in reached
@@ -57,7 +57,7 @@ def test_a_baseline_stands_on_its_kernel_and_its_headers_but_not_on_this_package
 
 
 @pytest.mark.parametrize("name", ["mma_128x256x64_stage3", "hgemm_naive"])
-def test_a_gemm_variant_stands_on_its_kernel_and_its_launch_not_on_other_variants(
+def test_a_gemm_variant_depends_on_its_kernel_and_its_launch_not_on_other_variants(
     name: str,
 ) -> None:
     variant = ALL[name]
@@ -75,7 +75,7 @@ def test_a_gemm_variant_stands_on_its_kernel_and_its_launch_not_on_other_variant
     assert not {"gemm_core/ladder/registry.py", "gemm_core/ladder/choose.py"} & reached
 
 
-def test_generators_stand_on_their_own_code_alone() -> None:
+def test_generators_depend_on_their_own_code_alone() -> None:
     assert names(Code((ROOT / "datasets" / "uniform.py",))) == {
         "datasets/uniform.py",
         "datasets/sampling.py",

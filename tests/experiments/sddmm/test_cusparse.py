@@ -123,9 +123,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def use(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
     library = cusparse.Library(fake)
-    monkeypatch.setattr(
-        cusparse, "loaded_library", lambda: library
-    )  # cuSPARSE may not be installed
+    monkeypatch.setattr(cusparse, "loaded_library", lambda: library)  # none is installed here
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     stream = SimpleNamespace(cuda_stream=STREAM)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)

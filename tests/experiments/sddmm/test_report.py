@@ -1,4 +1,4 @@
-"""Records survive crashes and are merged into tables and plots."""
+"""Records are merged into tables and plots, and two commits are compared."""
 
 from __future__ import annotations
 

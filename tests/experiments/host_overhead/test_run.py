@@ -1,0 +1,43 @@
+"""Host overhead is measured on a GPU and kept with its environment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.bench.errors import ExperimentError
+from experiments.host_overhead.config import LaunchConfig
+from experiments.host_overhead.run import run
+
+
+def test_without_a_gpu_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ExperimentError, match="launch measures calls of GPU kernels"):
+        run(LaunchConfig(output=str(tmp_path / "out")))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"batches": 0}, "batches must be >= 1"), ({"calls": 501}, "calls must be in 1..500")],
+)
+def test_a_batch_that_no_queue_holds_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LaunchConfig(**change)
+
+
+@pytest.mark.gpu
+def test_every_call_has_its_samples_and_a_row(tmp_path: Path) -> None:
+    run(LaunchConfig(output=str(tmp_path), batches=2, calls=3))
+    record = json.loads((tmp_path / "launch.json").read_text())
+    table = (tmp_path / "launch.md").read_text()
+    assert {"prepared launch", "plan.run(a, b)", "sddmm(pattern, a, b)"} <= set(
+        record["samples_us"]
+    )
+    for name, samples in record["samples_us"].items():
+        assert len(samples) == 2
+        assert f"| {name} " in table
+    assert record["environment"]["gpu"]
