@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from sddmm.dtypes import DTYPES
+from sddmm.dtypes import HALF_DTYPES
 from sddmm.operands import check_fit, check_operands, identity, needs_grad, transpose_if_csc
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.sparse.formats import index_tensor
@@ -124,7 +124,7 @@ def require_values(values: Tensor | None) -> Tensor:
 
 def sum_dtype(dtype: torch.dtype, beta: float) -> torch.dtype | None:
     """The dtype of products to which beta * S is added: a half type may hold only their sum."""
-    return torch.float32 if beta != 0 and DTYPES[dtype].is_half else None
+    return torch.float32 if beta != 0 and dtype in HALF_DTYPES else None
 
 
 def add_scaled(result: Tensor, beta: float, values: Tensor) -> Tensor:
