@@ -23,7 +23,7 @@ from torch import Tensor
 from sddmm.backends.base import Executor, select_backend
 from sddmm.backends.cuda.comparison import same_indices
 from sddmm.errors import memory_blocks, out_of_memory, total_bytes
-from sddmm.problem import Problem
+from sddmm.problem import SddmmProblem
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.indices import counts_changes
 from sddmm.sparse.pattern import SparsePattern
@@ -59,7 +59,7 @@ class PlanKey(NamedTuple):
     reuse: whether more than one run is to be expected of it.
     """
 
-    problem: Problem
+    problem: SddmmProblem
     backend: str | None
     kernel: str | None
     reuse: bool
@@ -74,7 +74,7 @@ class PreparedPlan(NamedTuple):
     prepare_ms: the time that preparing took. versions: the pattern's when it was prepared.
     """
 
-    problem: Problem
+    problem: SddmmProblem
     values_shape: tuple[int, ...]
     backend: str
     requested_backend: str | None
@@ -186,7 +186,7 @@ class Cache:
     def get_or_prepare(
         self,
         pattern: SparsePattern,
-        problem: Problem,
+        problem: SddmmProblem,
         backend: str | None = None,
         kernel: str | None = None,
         reuse: bool = True,

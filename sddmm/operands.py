@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from sddmm.cupy_arrays import from_cupy, is_cupy, to_cupy, to_tensor
 from sddmm.dtypes import DTYPES, dtype_names
-from sddmm.problem import Problem, make_problem
+from sddmm.problem import SddmmProblem, make_problem
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -170,7 +170,7 @@ def check_fit(a: Tensor, b: Tensor, shape: tuple[int, int], device: torch.device
 
 def problem_of(
     pattern: SparsePattern, a: Tensor, b: Tensor, out_dtype: Any = None, precision: Any = "ieee"
-) -> Problem:
+) -> SddmmProblem:
     """The problem of sampling a @ b with `pattern`. Raises for operands that do not fit it."""
     check_operands(a, b)
     check_fit(a, b, pattern.shape, pattern.device)
@@ -180,7 +180,7 @@ def problem_of(
     )
 
 
-def check_values(values: Tensor, problem: Problem) -> None:
+def check_values(values: Tensor, problem: SddmmProblem) -> None:
     """Raise unless S's values are (nnz,), of the operands' dtype and device."""
     if values.dtype != problem.dtype:
         raise TypeError(

@@ -19,7 +19,7 @@ from sddmm.errors import overlap
 from sddmm.operands import as_operands, needs_grad, problem_of, transpose_if_csc
 from sddmm.ops import traced
 from sddmm.ops.routing import is_plain, needs_operator
-from sddmm.problem import Problem
+from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import parts_of_tensor
 
@@ -74,7 +74,7 @@ class Plan:
         )  # fmt: skip
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> SddmmProblem:
         return self.prepared.problem
 
     @property
@@ -246,7 +246,7 @@ class Plan:
 
 def _rebuilt(
     pattern: SparsePattern,
-    problem: Problem,
+    problem: SddmmProblem,
     requests: tuple[str | None, str | None],
     alpha: float,
     values: Tensor | None,
@@ -268,7 +268,7 @@ def _same_memory(before: Tensor | None, now: Tensor | None) -> bool:
     return before.data_ptr() == now.data_ptr() and before.shape == now.shape
 
 
-def _check_size(pattern: SparsePattern, problem: Problem) -> None:
+def _check_size(pattern: SparsePattern, problem: SddmmProblem) -> None:
     before = problem.nnz, problem.index_dtype, problem.device
     now = pattern.nnz, pattern.index_dtype, pattern.device
     if before != now:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
 
-class Problem(NamedTuple):
+class SddmmProblem(NamedTuple):
     """All that the choice of a backend and a kernel may depend on. Hashable.
 
     An m x n pattern of nnz nonzeros, an inner dimension k, operands of `dtype`, values of
@@ -55,7 +55,7 @@ def make_problem(
     heads: Any = None,
     out_dtype: Any = None,
     precision: Any = "ieee",
-) -> Problem:
+) -> SddmmProblem:
     """The problem of sampling with `pattern`, every argument checked."""
     out_dtype = dtype if out_dtype is None else out_dtype
     if dtype not in DTYPES or out_dtype not in DTYPES:
@@ -66,7 +66,7 @@ def make_problem(
     if precision != "ieee" and dtype != torch.float32:
         raise ValueError(f"precision={precision!r} applies to float32 only, got dtype {dtype}")
     heads = None if heads is None else _size(heads, "heads")
-    return Problem(  # by position, as names cost a third of a microsecond at every plan
+    return SddmmProblem(  # by position, as names cost a third of a microsecond at every plan
         *pattern.shape, _size(k, "k"), pattern.nnz, dtype, out_dtype, precision,
         pattern.index_dtype, heads, pattern.device,
     )  # fmt: skip

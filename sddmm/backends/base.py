@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -39,7 +39,7 @@ class Backend(Protocol):
     def available(self) -> str | None:
         """None, or the reason why this backend cannot run in this environment."""
 
-    def refuses(self, problem: Problem) -> str | None:
+    def refuses(self, problem: SddmmProblem) -> str | None:
         """None, or the reason why this backend does not serve `problem`."""
 
     @property
@@ -49,7 +49,7 @@ class Backend(Protocol):
     def prepare(
         self,
         pattern: SparsePattern,
-        problem: Problem,
+        problem: SddmmProblem,
         kernel: str | None = None,
         reuse: bool = True,
     ) -> Executor:
@@ -63,13 +63,15 @@ BACKENDS: list[Backend] = []
 """The backends in the order in which they are asked; `sddmm/__init__.py` adds them."""
 
 
-def refusal(backend: Backend, problem: Problem) -> str | None:
+def refusal(backend: Backend, problem: SddmmProblem) -> str | None:
     """None if `backend` can serve `problem` here, else the reason why not."""
     return backend.available() or backend.refuses(problem)
 
 
 @functools.lru_cache(maxsize=1024)
-def select_backend(problem: Problem, name: str | None = None) -> tuple[Backend, Mapping[str, str]]:
+def select_backend(
+    problem: SddmmProblem, name: str | None = None
+) -> tuple[Backend, Mapping[str, str]]:
     """The backend that serves `problem`, and the refusals of those asked before it.
 
     name: ask this backend only; its refusal is a ValueError.

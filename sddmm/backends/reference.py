@@ -10,7 +10,7 @@ from torch import Tensor
 from sddmm.backends.base import by_head
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 # Elements of one gathered operand; two float64 arrays of this size are alive at a time.
@@ -26,13 +26,13 @@ class ReferenceBackend:
     def available(self) -> str | None:
         return None
 
-    def refuses(self, problem: Problem) -> str | None:
+    def refuses(self, problem: SddmmProblem) -> str | None:
         return None
 
     def prepare(
         self,
         pattern: SparsePattern,
-        problem: Problem,
+        problem: SddmmProblem,
         kernel: str | None = None,
         reuse: bool = True,
     ) -> ReferenceExecutor:
@@ -45,7 +45,7 @@ class ReferenceExecutor:
 
     notes = ()
 
-    def __init__(self, pattern: SparsePattern, problem: Problem) -> None:
+    def __init__(self, pattern: SparsePattern, problem: SddmmProblem) -> None:
         self._rows, self._cols = pattern.row_ids, pattern.col_indices
         self._chunk = max(1, _CHUNK_ELEMENTS // max(1, problem.k))
 

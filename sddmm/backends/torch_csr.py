@@ -11,7 +11,7 @@ from sddmm.backends.base import by_head
 from sddmm.sparse.indices import compress
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -24,7 +24,7 @@ class TorchCsrBackend:
     def available(self) -> str | None:
         return None
 
-    def refuses(self, problem: Problem) -> str | None:
+    def refuses(self, problem: SddmmProblem) -> str | None:
         if problem.dtype not in (torch.float32, torch.float64):
             return f"torch.sparse.sampled_addmm computes float32 and float64, not {problem.dtype}"
         if problem.device.type not in ("cpu", "cuda"):
@@ -38,7 +38,7 @@ class TorchCsrBackend:
     def prepare(
         self,
         pattern: SparsePattern,
-        problem: Problem,
+        problem: SddmmProblem,
         kernel: str | None = None,
         reuse: bool = True,
     ) -> TorchCsrExecutor:
@@ -55,7 +55,7 @@ class TorchCsrExecutor:
 
     notes = ()
 
-    def __init__(self, pattern: SparsePattern, problem: Problem) -> None:
+    def __init__(self, pattern: SparsePattern, problem: SddmmProblem) -> None:
         n = problem.n
         flat = pattern.row_ids.to(torch.int64) * n + pattern.col_indices
         distinct, position = torch.unique(flat, return_inverse=True)

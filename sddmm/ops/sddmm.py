@@ -34,7 +34,7 @@ from sddmm.ops.base import (
 )
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
 from sddmm.plan import Plan
-from sddmm.problem import Problem, make_problem
+from sddmm.problem import SddmmProblem, make_problem
 from sddmm.sparse.containers import SparseInput, parse_sparse
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import Parts
@@ -239,7 +239,7 @@ def _run_plan(
     return prepared_plan.compute(a, b, values, alpha)
 
 
-def _check_scipy(problem: Problem, a: Tensor, b: Tensor) -> None:
+def _check_scipy(problem: SddmmProblem, a: Tensor, b: Tensor) -> None:
     if DTYPES[problem.out_dtype].is_half and problem.heads is None:
         raise TypeError(
             f"S is a scipy or cupyx matrix, which cannot hold {problem.out_dtype}; "
@@ -379,6 +379,6 @@ SDDMM = register(
         backward=_backward,
         reference=_reference,
         error_bound=_error_bound,
-        problem=Problem,
+        problem=SddmmProblem,
     )
 )

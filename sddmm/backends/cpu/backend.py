@@ -14,7 +14,7 @@ from sddmm.dtypes import DTYPES
 from sddmm.sparse.indices import as_array
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 # Multiply-adds of a chunk: about 100 us, enough to pay for waking a thread.
@@ -38,7 +38,7 @@ class CpuBackend:
             return "numba is not installed (pip install 'sddmm[cpu]')"
         return None
 
-    def refuses(self, problem: Problem) -> str | None:
+    def refuses(self, problem: SddmmProblem) -> str | None:
         if problem.device.type != "cpu":
             return f"the pattern is on {problem.device}"
         return None
@@ -46,7 +46,7 @@ class CpuBackend:
     def prepare(
         self,
         pattern: SparsePattern,
-        problem: Problem,
+        problem: SddmmProblem,
         kernel: str | None = None,
         reuse: bool = True,
     ) -> CpuExecutor:
@@ -59,7 +59,7 @@ class CpuExecutor:
 
     notes = ()
 
-    def __init__(self, pattern: SparsePattern, problem: Problem) -> None:
+    def __init__(self, pattern: SparsePattern, problem: SddmmProblem) -> None:
         by_row = pattern.by_row
         self._perm = by_row.perm
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
@@ -102,7 +102,7 @@ class CpuExecutor:
         )
 
 
-def tile_width(problem: Problem, itemsize: int) -> int:
+def tile_width(problem: SddmmProblem, itemsize: int) -> int:
     """Columns of a tile of B that stays in cache, or 0 where tiles do not pay."""
     width = max(1, _TILE_BYTES // max(1, problem.k * itemsize))
     if width * 2 >= problem.n:

@@ -16,7 +16,7 @@ from sddmm.backends.cuda.spec import GpuKernel
 from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -35,14 +35,14 @@ class CudaBackend:
     def available(self) -> str | None:
         return loader.runtime.unavailable()
 
-    def refuses(self, problem: Problem) -> str | None:
+    def refuses(self, problem: SddmmProblem) -> str | None:
         reason = loader.runtime.refuses(problem.device)
         return reason or self.planner.refuses(problem, _device(problem))
 
     def prepare(
         self,
         pattern: SparsePattern,
-        problem: Problem,
+        problem: SddmmProblem,
         kernel: str | None = None,
         reuse: bool = True,
     ) -> GpuExecutor:
@@ -58,7 +58,7 @@ class CudaBackend:
             raise out_of_memory(f"{what}, at least,", least, problem.device) from error
 
 
-def _device(problem: Problem) -> Device:
+def _device(problem: SddmmProblem) -> Device:
     """The GPU whose kernels read tensors of the problem's torch device."""
     runtime, index = loader.runtime, problem.device.index
     return runtime.device(runtime.current_device() if index is None else index)

@@ -15,7 +15,7 @@ from gemm_core.runtime.launch import ceil_div
 
 if TYPE_CHECKING:
     from gemm_core.runtime.device import Device
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
 
 # A uniform pattern has at least this part of the non-empty row segments expected by chance.
 _UNIFORM_PART = 0.95
@@ -73,7 +73,7 @@ def sort_us(nnz: int, model: DeviceModel) -> float:
     return _SORT_LAUNCHES * model.launch_us + 1e6 * _SORT_BYTES * nnz / model.memory_bytes
 
 
-def uniform_threshold(problem: Problem, width: int) -> float:
+def uniform_threshold(problem: SddmmProblem, width: int) -> float:
     """The non-empty row segments, of `width` columns each, from which on a pattern is uniform.
 
     A pattern drawn by chance has as many. One that leaves tiles empty by design has fewer.
@@ -84,7 +84,7 @@ def uniform_threshold(problem: Problem, width: int) -> float:
     return -_UNIFORM_PART * row_segments * math.expm1(-problem.nnz / row_segments)
 
 
-def uniform_tile_stats(problem: Problem, tiles: int, min_tile_nnz: int) -> TileStats:
+def uniform_tile_stats(problem: SddmmProblem, tiles: int, min_tile_nnz: int) -> TileStats:
     """The statistics of a uniform pattern of `tiles` tiles: all of them are dense, or none."""
     dense = problem.nnz >= tiles * min_tile_nnz
     return TileStats(min(tiles, problem.nnz), tiles * dense, problem.nnz * dense)

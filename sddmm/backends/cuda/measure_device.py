@@ -16,7 +16,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.problem import Problem
+from sddmm.problem import SddmmProblem
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def _gathering(device: Device, where: torch.device) -> Callable[[], object]:
     cols = torch.randint(_SIZE, (_NNZ,), dtype=torch.int32, device=where)
     a, b_t = (torch.ones(_SIZE, _K, dtype=torch.float16, device=where) for _ in range(2))
     out = torch.empty(_NNZ, dtype=torch.float16, device=where)
-    problem = Problem(
+    problem = SddmmProblem(
         _SIZE, _SIZE, _K, _NNZ, torch.float16, torch.float16, "ieee", torch.int32, None, where
     )
     plan = ROW_GATHER.plan(Nonzeros(rows, cols, None), problem, device)

@@ -26,7 +26,7 @@ from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 Kernels = Mapping[str, GpuKernel]
@@ -67,7 +67,7 @@ class Planner:
         )
         self.refuses = functools.lru_cache(maxsize=1024)(self._refuses)
 
-    def _refuses(self, problem: Problem, device: Device) -> str | None:
+    def _refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         """None if a kernel computes `problem` on `device`, else the reason of the first kernel."""
         reasons: list[str] = []
         for kernel in self.kernels.values():
@@ -80,7 +80,7 @@ class Planner:
     def prepare(
         self,
         pattern: SparsePattern,
-        problem: Problem,
+        problem: SddmmProblem,
         device: Device,
         kernel: str | None = None,
         reuse: bool = True,
@@ -108,7 +108,7 @@ class PlanningContext:
     executor(plans, explanation): what runs the plans of a kernel.
     """
 
-    def __init__(self, kernels: Kernels, problem: Problem, device: Device) -> None:
+    def __init__(self, kernels: Kernels, problem: SddmmProblem, device: Device) -> None:
         self.kernels, self.problem, self.device = kernels, problem, device
         self.model = device_model(device)
         self.refusals: dict[str, str] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats
     from sddmm.backends.cuda.executor import KernelPlan
     from sddmm.backends.cuda.layouts import Nonzeros, TileWork
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
 
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 
@@ -82,27 +82,29 @@ class GpuKernel(Protocol):
     def parts(self) -> tuple[GpuKernel, ...]:
         """The kernels that this one is made of, if it has no source of its own."""
 
-    def refuses(self, problem: Problem, device: Device) -> str | None:
+    def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else the reason why not."""
 
-    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
         """What must be known of a pattern before this kernel is chosen and prepared."""
 
-    def needs_ahead(self, problem: Problem, model: DeviceModel) -> AnalysisRequest | None:
+    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         """What this kernel needs to be prepared while the analysis still runs; None if it cannot.
 
         Rows are then taken to ascend and, where tile row offsets are requested, columns within a
         row too; every tile is computed.
         """
 
-    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost | None:
+    def cost_us(
+        self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel
+    ) -> Cost | None:
         """What this kernel should take, in microseconds.
 
         None without `stats` if it depends on them, and for a kernel that is never worth it.
         """
 
     def prepare(
-        self, layouts: Layouts, problem: Problem, model: DeviceModel
+        self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         """The launches that compute the problem, one after the other."""
 
@@ -141,7 +143,7 @@ class KernelSpec:
     def parts(self) -> tuple[GpuKernel, ...]:
         return ()
 
-    def refuses(self, problem: Problem, device: Device) -> str | None:
+    def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else the reason why not."""
         if device.capability < self.min_capability:
             return f"needs compute capability {format_capability(self.min_capability)}"

@@ -40,7 +40,7 @@ from sddmm.backends.cuda.spec import (
 )
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
 
 _INT32 = 2**31
 
@@ -61,40 +61,42 @@ class TileKernel(KernelSpec, abc.ABC):
     rate: TileRate | None = None
 
     @abc.abstractmethod
-    def plan(self, work: TileWork, problem: Problem, device: Device) -> KernelPlan:
+    def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes these tiles of the problem."""
 
-    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
         return AnalysisRequest(self.tile[:2], self.min_tile_nnz(problem, model))
 
-    def needs_ahead(self, problem: Problem, model: DeviceModel) -> AnalysisRequest | None:
+    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         request = AnalysisRequest(self.tile[:2], tile_row_offsets=True)
         fits = request.offset_count((problem.m, problem.n)) < _INT32
         return request if fits else None
 
-    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost | None:
+    def cost_us(
+        self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel
+    ) -> Cost | None:
         if stats is None or self.rate is None:
             return None
         run_us = self.tiles_us(problem, stats.nonempty, model)
         return Cost(run_us, LIST_TILES_LAUNCHES * model.launch_us)
 
     def prepare(
-        self, layouts: Layouts, problem: Problem, model: DeviceModel
+        self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         return (self.plan(layouts.tiles(), problem, model.device),)
 
-    def tiles_us(self, problem: Problem, tiles: int, model: DeviceModel) -> float:
+    def tiles_us(self, problem: SddmmProblem, tiles: int, model: DeviceModel) -> float:
         """Computing so many tiles, in waves: the last costs what a full one does."""
         resident = model.device.sm_count * self.min_blocks
         waves = ceil_div((problem.heads or 1) * tiles, resident)
         return model.launch_us + waves * resident * self.one_tile_us(problem, model)
 
-    def one_tile_us(self, problem: Problem, model: DeviceModel) -> float:
+    def one_tile_us(self, problem: SddmmProblem, model: DeviceModel) -> float:
         """The time of a tile, where as many run as the device holds."""
         assert self.rate is not None, f"{self.name} has no measured rate"
         return _one_tile_us(self.rate, self.tile, problem.k, model)
 
-    def min_tile_nnz(self, problem: Problem, model: DeviceModel) -> int:
+    def min_tile_nnz(self, problem: SddmmProblem, model: DeviceModel) -> int:
         """Nonzeros from which on computing a tile takes less than gathering them."""
         if self.rate is None:
             return 1
@@ -143,7 +145,7 @@ class Arguments(ctypes.Structure):
 class BlockTileKernel(TileKernel):
     """A tile kernel of which each block computes one tile, whose operands cp.async loads."""
 
-    def plan(self, work: TileWork, problem: Problem, device: Device) -> KernelPlan:
+    def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         blocks = work.tiles.length * (problem.heads or 1)
         block_m, block_n, block_k = self.tile
         fixed: dict[str, Any] = {

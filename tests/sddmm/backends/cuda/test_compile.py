@@ -20,7 +20,7 @@ from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileOffsets, TileWork
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
 from sddmm.dtypes import DTYPES, PRECISIONS, is_less_exact
-from sddmm.problem import Problem
+from sddmm.problem import SddmmProblem
 from tests.conftest import H200, shared_folder
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
@@ -80,7 +80,9 @@ class OneNonzero:
         return TileWork(tiles, TileOffsets(self.index, 0, 0, 0, 0), self.index, None)
 
 
-def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int, weighted: bool) -> None:
+def bind(
+    spec: KernelSpec, problem: SddmmProblem, device: Device, pitch: int, weighted: bool
+) -> None:
     """Ask for the kernel as a plan does, without values and, if `weighted`, with them, for operands
     whose rows lie `pitch` elements apart."""
     (plan,) = spec.prepare(OneNonzero(spec.tile[:2]), problem, scaled_by_sm_count(device))
@@ -92,8 +94,8 @@ def bind(spec: KernelSpec, problem: Problem, device: Device, pitch: int, weighte
 
 def problem_of(
     spec: KernelSpec, dtype: torch.dtype, out_dtype: torch.dtype, k: int, precision: str = ""
-) -> Problem:
-    return Problem(
+) -> SddmmProblem:
+    return SddmmProblem(
         8, 8, k, 1, dtype, out_dtype, precision or spec.precision, torch.int32, None,
         torch.device("cuda", 0),
     )  # fmt: skip

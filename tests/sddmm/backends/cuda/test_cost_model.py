@@ -13,14 +13,14 @@ from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import gather_slice, gather_us
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.planner import PlanningContext
-from sddmm.problem import Problem
+from sddmm.problem import SddmmProblem
 from tests.conftest import H200
 
 MODEL = scaled_by_sm_count(H200)
 
 
-def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float16) -> Problem:
-    return Problem(
+def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float16) -> SddmmProblem:
+    return SddmmProblem(
         m=size, n=size, k=k, nnz=nnz, dtype=dtype, out_dtype=torch.float32, precision="ieee",
         index_dtype=torch.int32, heads=None, device=torch.device("cuda", 0),
     )  # fmt: skip
@@ -32,7 +32,7 @@ def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sddmm.backends.cuda.planner.device_model", scaled_by_sm_count)
 
 
-def context(asked: Problem) -> PlanningContext:
+def context(asked: SddmmProblem) -> PlanningContext:
     return PlanningContext(KERNELS, asked, H200)
 
 
@@ -42,7 +42,7 @@ def tile_kernel(name: str) -> TileKernel:
     return kernel
 
 
-def best(asked: Problem, stats: TileStats | None = None) -> str:
+def best(asked: SddmmProblem, stats: TileStats | None = None) -> str:
     """The fastest kernel for a uniform pattern, or for one with these tiles."""
     choice = context(asked)
     if choice.counting is None:
@@ -71,7 +71,7 @@ def best(asked: Problem, stats: TileStats | None = None) -> str:
         (problem(5_000, 100, dtype=torch.float64), "row_gather"),
     ],
 )
-def test_the_quickest_as_measured_is_chosen(asked: Problem, name: str) -> None:
+def test_the_quickest_as_measured_is_chosen(asked: SddmmProblem, name: str) -> None:
     assert best(asked) == name
 
 

@@ -16,7 +16,7 @@ from sddmm.backends.cuda.spec import AnalysisRequest, GpuKernel, Layouts
 
 if TYPE_CHECKING:
     from sddmm.backends.cuda.executor import KernelPlan
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
 
 # Predictions are divided by this: two launches must promise so much less than a single kernel.
 _WORTH_TWO_LAUNCHES = 0.9
@@ -35,18 +35,20 @@ class Hybrid:
     def parts(self) -> tuple[GpuKernel, ...]:
         return (*self._tile_kernels, self._gather)
 
-    def refuses(self, problem: Problem, device: Device) -> str | None:
+    def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         if all(kernel.refuses(problem, device) for kernel in self._tile_kernels):
             return f"no tile kernel computes {problem.dtype}"
         return self._gather.refuses(problem, device)
 
-    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
         return self._tile_kernel(problem, model).needs(problem, model)
 
-    def needs_ahead(self, problem: Problem, model: DeviceModel) -> None:
+    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> None:
         return None  # the dense tiles must be known
 
-    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost | None:
+    def cost_us(
+        self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel
+    ) -> Cost | None:
         if stats is None or not 0 < stats.nnz_in_dense < problem.nnz:
             return None
         tile_kernel = self._tile_kernel(problem, model)
@@ -55,7 +57,7 @@ class Hybrid:
         return Cost(run_us / _WORTH_TWO_LAUNCHES, sort_us(problem.nnz, model))
 
     def prepare(
-        self, layouts: Layouts, problem: Problem, model: DeviceModel
+        self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         tiles, rest = layouts.tiles(dense_only=True), layouts.outside_dense_tiles()
         tile_kernel = self._tile_kernel(problem, model)
@@ -64,7 +66,7 @@ class Hybrid:
             self._gather.plan(rest, problem, model.device),
         )
 
-    def _fastest_tile_kernel(self, problem: Problem, model: DeviceModel) -> TileKernel:
+    def _fastest_tile_kernel(self, problem: SddmmProblem, model: DeviceModel) -> TileKernel:
         """The tile kernel with the least time for all of the matrix."""
 
         def whole_us(kernel: TileKernel) -> float:

@@ -41,7 +41,7 @@ from sddmm.dtypes import DTYPES
 from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
 
 # The part of L2 that operands may count on, the bytes of a row that a warp reads at a time, and how
 # often a row must be read for it to pay that it stays in L2.
@@ -77,21 +77,21 @@ class Arguments(ctypes.Structure):
 class RowGather(KernelSpec):
     """Serves every pattern, in any order of its nonzeros."""
 
-    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
         return ROW_IDS
 
-    def needs_ahead(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
         return ROW_IDS
 
-    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost:
+    def cost_us(self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel) -> Cost:
         return Cost(gather_us(problem, problem.nnz, model))
 
     def prepare(
-        self, layouts: Layouts, problem: Problem, model: DeviceModel
+        self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         return (self.plan(layouts.by_row(), problem, model.device),)
 
-    def plan(self, nonzeros: Nonzeros, problem: Problem, device: Device) -> KernelPlan:
+    def plan(self, nonzeros: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes these nonzeros of the problem."""
         width = gather_slice(problem, nonzeros.cols.numel(), device)
         launcher = _Launcher(self, nonzeros, problem, device)
@@ -105,7 +105,7 @@ class _Launcher:
     """Binds operands to launches over fixed nonzeros."""
 
     def __init__(
-        self, spec: RowGather, nonzeros: Nonzeros, problem: Problem, device: Device
+        self, spec: RowGather, nonzeros: Nonzeros, problem: SddmmProblem, device: Device
     ) -> None:
         self._spec, self._nonzeros, self._problem, self._device = spec, nonzeros, problem, device
 
@@ -113,7 +113,7 @@ class _Launcher:
         return self.bind_part(a, b_t, self._problem)
 
     def bind_part(
-        self, a: Tensor, b_t: Tensor, part: Problem, per_call: tuple[str, ...] = PER_CALL
+        self, a: Tensor, b_t: Tensor, part: SddmmProblem, per_call: tuple[str, ...] = PER_CALL
     ) -> Callable[..., None]:
         """The launch on operands with the k and the out_dtype of `part`."""
         nonzeros = self._nonzeros
@@ -142,7 +142,12 @@ class _Variant(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _specialise(
-    runtime: loader.CudaRuntime, spec: RowGather, part: Problem, nnz: int, device: Device, step: int
+    runtime: loader.CudaRuntime,
+    spec: RowGather,
+    part: SddmmProblem,
+    nnz: int,
+    device: Device,
+    step: int,
 ) -> _Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes; cached, as every
     pattern with so many nonzeros has the same."""
@@ -159,7 +164,7 @@ def _specialise(
 
 
 def _bind_slices(
-    launcher: _Launcher, problem: Problem, width: int, a: Tensor, b_t: Tensor
+    launcher: _Launcher, problem: SddmmProblem, width: int, a: Tensor, b_t: Tensor
 ) -> LaunchFn:
     """The launch of one slice of k after the other, each of which adds to the sums before it."""
     sums = problem._replace(k=width, out_dtype=DTYPES[problem.dtype].accumulator)
@@ -184,7 +189,7 @@ def _bind_slices(
     return launch
 
 
-def _partial_sums(problem: Problem) -> Tensor:
+def _partial_sums(problem: SddmmProblem) -> Tensor:
     count, dtype = (problem.heads or 1) * problem.nnz, DTYPES[problem.dtype].accumulator
     try:
         return torch.empty(count, dtype=dtype, device=problem.device)
@@ -218,7 +223,7 @@ def row_loads(k: int, dtype: torch.dtype, step: int) -> dict[str, int]:
     }
 
 
-def share_of_warp(problem: Problem, nnz: int, device: Device, group: int) -> int:
+def share_of_warp(problem: SddmmProblem, nnz: int, device: Device, group: int) -> int:
     """Nonzeros of a warp: one wave of warps for small problems, a multiple of `group`."""
     heads = problem.heads or 1
     operand_bytes = (problem.m + problem.n) * problem.k * problem.dtype.itemsize
@@ -229,7 +234,7 @@ def share_of_warp(problem: Problem, nnz: int, device: Device, group: int) -> int
     return max(group, min(_MAX_SHARE, ceil_div(equal, group) * group))
 
 
-def gather_slice(problem: Problem, nnz: int, device: Device) -> int:
+def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
     """Elements of k to gather at a time: all, unless only a slice of the operands stays in L2."""
     row_bytes = problem.k * problem.dtype.itemsize
     rows = min(problem.n, nnz) + min(problem.m, nnz)
@@ -240,7 +245,7 @@ def gather_slice(problem: Problem, nnz: int, device: Device) -> int:
     return min(problem.k, max(1, slices) * _SLICE_BYTES // problem.dtype.itemsize)
 
 
-def gather_us(problem: Problem, nnz: int, model: DeviceModel) -> float:
+def gather_us(problem: SddmmProblem, nnz: int, model: DeviceModel) -> float:
     """Gathering so many of the problem's nonzeros."""
     itemsize, heads = problem.dtype.itemsize, problem.heads or 1
     width = gather_slice(problem, nnz, model.device)

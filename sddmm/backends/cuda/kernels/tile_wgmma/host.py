@@ -20,7 +20,7 @@ from sddmm.backends.cuda.spec import macros, type_macros
 from sddmm.dtypes import HALF_DTYPES
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
 
 # Blocks of a cluster; they share the longer side of their tiles' operands.
 _CLUSTER = 2
@@ -54,7 +54,7 @@ def prefetch_depth(nnz: int, rows: int) -> int:
 class TileWgmma(TileKernel):
     """Serves half types on Hopper."""
 
-    def plan(self, work: TileWork, problem: Problem, device: Device) -> KernelPlan:
+    def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         launcher = _Launcher(self, work, problem, device)
         return KernelPlan(launcher.bind, _accepts, pad_for_tma)
 
@@ -62,7 +62,9 @@ class TileWgmma(TileKernel):
 class _Launcher:
     """Binds operands to launches over fixed tiles; there is one kernel with values, one without."""
 
-    def __init__(self, spec: TileWgmma, work: TileWork, problem: Problem, device: Device) -> None:
+    def __init__(
+        self, spec: TileWgmma, work: TileWork, problem: SddmmProblem, device: Device
+    ) -> None:
         self._spec, self._work, self._problem, self._device = spec, work, problem, device
         heads = problem.heads or 1
         resident = max(1, device.sm_count // _CLUSTER)

@@ -32,7 +32,7 @@ from sddmm.backends.cuda.spec import (
 from sddmm.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem
+    from sddmm.problem import SddmmProblem
 
 # The part of their rates that the kernel reaches: of L2, and of shared memory with half types,
 # which it converts.
@@ -55,19 +55,19 @@ class Arguments(ctypes.Structure):
 class Windows(KernelSpec):
     """Pays where a row has many nonzeros in a window."""
 
-    def refuses(self, problem: Problem, device: Device) -> str | None:
+    def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         reason = super().refuses(problem, device)
         if reason is None and self.width(problem) == 0:
             return f"holds no row of k = {problem.k}"
         return reason
 
-    def needs(self, problem: Problem, model: DeviceModel) -> AnalysisRequest:
+    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
         return ROW_IDS
 
-    def needs_ahead(self, problem: Problem, model: DeviceModel) -> None:
+    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> None:
         return None  # nonzeros are sorted by window
 
-    def cost_us(self, problem: Problem, stats: TileStats | None, model: DeviceModel) -> Cost:
+    def cost_us(self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel) -> Cost:
         """Each nonzero is read from shared memory, each row of A once per window that it is in."""
         row_bytes = problem.k * problem.dtype.itemsize
         heads, width = problem.heads or 1, self.width(problem)
@@ -81,12 +81,12 @@ class Windows(KernelSpec):
         return Cost(run_us, sort_us(problem.nnz, model))
 
     def prepare(
-        self, layouts: Layouts, problem: Problem, model: DeviceModel
+        self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         work = window_list(layouts.by_row(), problem.n, self.width(problem))
         return (self.plan(work, problem, model.device),)
 
-    def plan(self, work: WindowList, problem: Problem, device: Device) -> KernelPlan:
+    def plan(self, work: WindowList, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes the nonzeros of these windows."""
         heads, count = problem.heads or 1, work.rows.numel()
         row_bytes = problem.k * problem.dtype.itemsize
@@ -117,7 +117,7 @@ class Windows(KernelSpec):
 
         return KernelPlan(bind, rows_are_contiguous)
 
-    def width(self, problem: Problem) -> int:
+    def width(self, problem: SddmmProblem) -> int:
         """Columns whose rows of B a block's shared memory holds; 0 if not even one."""
         row_bytes = problem.k * problem.dtype.itemsize
         per_pass = pass_bytes(row_bytes)
