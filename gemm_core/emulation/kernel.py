@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent
 HEADERS = FOLDER / "include"
 _PROGRAM = FOLDER / "library.cpp"
 _FLAGS = (
-    "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden",
+    "-std=c++17", "-Og", "-w", "-shared", "-fPIC", "-fvisibility=hidden",
     "-fsanitize=undefined", "-fno-sanitize-recover=all",
 )  # fmt: skip
 

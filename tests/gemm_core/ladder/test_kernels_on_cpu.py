@@ -77,7 +77,7 @@ def program(folder: Path, spec: KernelSpec, problem: GemmProblem) -> Path:
         source = KERNEL_FOLDER / spec.source
         unfinished = path.with_suffix(f".{os.getpid()}")  # another process may compile it too
         command = [
-            str(COMPILER), "-std=c++17", "-O1", "-w", *SANITIZERS, *macros,
+            str(COMPILER), "-std=c++17", "-Og", "-w", *SANITIZERS, *macros,
             f'-DGEMM_SOURCE="{source}"',
             f"-I{HEADERS}", f"-I{INCLUDE_FOLDER}", str(PROGRAMS / "gemm.cpp"),
             "-o", str(unfinished),

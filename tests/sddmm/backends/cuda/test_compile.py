@@ -110,6 +110,10 @@ def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
     return [(k, 0) for k in (sizes[::4] if few else sizes)] + [(257, 2)]
 
 
+def usual_outs(dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+    return dtype, torch.promote_types(dtype, torch.float32)
+
+
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("name", SPECS)
 def test_every_kernel_compiles_without_spilling(
@@ -124,6 +128,8 @@ def test_every_kernel_compiles_without_spilling(
         outs = tuple(DTYPES) if arch == "sm_90a" else (torch.promote_types(dtype, torch.float32),)
         for i in range(max(len(sizes), len(outs))):
             (k, extra), out_dtype = sizes[i % len(sizes)], outs[i % len(outs)]
+            if spec.tile[0] and dtype != spec.dtypes[0] and out_dtype not in usual_outs(dtype):
+                continue  # the first dtype has shown how a tile's values are rounded
             problem = problem_of(spec, dtype, out_dtype, k)
             if spec.refuses(problem, device) is not None:
                 assert arch != "sm_90a"
