@@ -102,7 +102,8 @@ class Session:
                     work = functools.partial(_append_result, results, trial.call)
                     first_ms = elapsed_ms(work, self.device)
         except Exception as error:
-            return _fail(record, error)
+            _fail(record, error)
+            return None
         verdicts = [t.check(result) for t, result in zip(trials, results, strict=True)]
         verdict = decisive(verdicts)
         record.checked, record.wrong = verdict.checked, verdict.wrong

@@ -24,15 +24,16 @@ class RunConfig(Protocol):
 
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
+MethodT = TypeVar("MethodT", bound=Method)
 CaseT = TypeVar("CaseT")
 RecordT = TypeVar("RecordT", bound=Record)
 
 
-class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
+class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
     """A problem on which methods are compared.
 
-    The first half says how it is measured, the second how its records are shown. What has a
-    default here suits an objective whose methods are compared with one baseline.
+    The first half says how it is measured, the second how its records are shown. The defaults suit
+    an objective whose methods are compared with one baseline.
     """
 
     # The word of the command line that measures it.
@@ -41,7 +42,7 @@ class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
     # Our method, and the method to which speed-ups refer.
     ours: ClassVar[str] = "ours"
     baseline: ClassVar[str]
-    # Methods that are measured anew in every session, so that the others have them beside them.
+    # Methods that are measured anew in every session, as the others are compared with them.
     companions: ClassVar[frozenset[str]] = frozenset()
     # Whether preparations and first calls are timed too.
     times_preparation: ClassVar[bool] = True
@@ -61,7 +62,7 @@ class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
         """All methods, in the order of tables and plots."""
 
     @abstractmethod
-    def methods(self, config: ConfigT) -> Mapping[str, Method]:
+    def methods(self, config: ConfigT) -> Mapping[str, MethodT]:
         """The methods of a run by name, in the order of its table."""
 
     @abstractmethod
@@ -76,16 +77,16 @@ class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
     def identity(self, config: ConfigT) -> dict[str, Any]:
         """What makes the case what it is, for the keys of its records."""
 
-    def method_identity(self, method: Method) -> dict[str, Any]:
+    def method_identity(self, method: MethodT) -> dict[str, Any]:
         """What makes a method what it is, besides its code."""
         return {}
 
-    def sources(self, method: Method) -> list[Path]:
+    def sources(self, method: MethodT) -> list[Path]:
         """The files of a method's code; the bench follows their imports."""
         path = getattr(method, "__file__", None)
         return [Path(path)] if path else []
 
-    def code(self, method: Method) -> Code:
+    def code(self, method: MethodT) -> Code:
         """All code that a measurement of the method depends on."""
         sources = tuple(self.sources(method))
         return Code(sources, (*MEASURING, *self.measuring), self.unmeasured)
@@ -99,24 +100,24 @@ class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
         """The fields of a record that name the case."""
 
     @abstractmethod
-    def method_fields(self, name: str, method: Method) -> dict[str, Any]:
+    def method_fields(self, name: str, method: MethodT) -> dict[str, Any]:
         """The fields of a record that name the method."""
 
-    def annotate(self, record: RecordT, method: Method, case: CaseT) -> None:
+    def annotate(self, record: RecordT, method: MethodT, case: CaseT) -> None:
         """Write properties of a prepared method into its record, such as its registers."""
 
     def reference(self, case: CaseT) -> Any:
         """What results are checked against; computed once per session."""
         return None
 
-    def compile(self, methods: Mapping[str, Method], case: CaseT) -> None:
+    def compile(self, methods: Mapping[str, MethodT], case: CaseT) -> None:
         """Compile what the methods will launch, all at once; nothing unless an objective can."""
 
     @abstractmethod
-    def trials(self, method: Method, case: CaseT, run: Run, reference: Any) -> Sequence[Trial]:
+    def trials(self, method: MethodT, case: CaseT, run: Run, reference: Any) -> Sequence[Trial]:
         """The calls whose results are verified; the last one is run(), or as long as run()."""
 
-    def first_call(self, method: Method, case: CaseT) -> Run:
+    def first_call(self, method: MethodT, case: CaseT) -> Run:
         """One whole product on data that the method has not seen; making the data is not part."""
         raise NotImplementedError
 
@@ -171,4 +172,4 @@ class Objective(ABC, Generic[ConfigT, CaseT, RecordT]):
         return []
 
 
-AnyObjective = Objective[Any, Any, Any]
+AnyObjective = Objective[Any, Any, Any, Any]

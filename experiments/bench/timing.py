@@ -8,7 +8,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -90,7 +90,7 @@ def interleaved_ms(
 
 
 def preparations_ms(
-    prepare: dict[str, Callable[[], Run]], timeout_s: float, device: str
+    prepare: Mapping[str, Callable[[], Run]], timeout_s: float, device: str
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
     """Wall times of each preparation in ms, and the errors of methods whose preparation failed."""
     setups = {name: lambda work=work: work for name, work in prepare.items()}
@@ -98,7 +98,7 @@ def preparations_ms(
 
 
 def first_calls_ms(
-    setups: dict[str, Callable[[], Run]], timeout_s: float, device: str
+    setups: Mapping[str, Callable[[], Run]], timeout_s: float, device: str
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
     """Wall times in ms of whole calls on indices never seen, and the errors of those that failed.
 
@@ -109,7 +109,7 @@ def first_calls_ms(
 
 
 def _round_robin_ms(
-    setups: dict[str, Callable[[], Callable[[], object]]],
+    setups: Mapping[str, Callable[[], Callable[[], object]]],
     quota: _Quota,
     timeout_s: float,
     device: str,

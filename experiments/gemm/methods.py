@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ class Variant:
         """The registers, spills and shared memory of the compiled kernel."""
         return compile_kernel(*self.compile_arguments(case)).resources
 
-    def compile_arguments(self, case: Case) -> tuple:
+    def compile_arguments(self, case: Case) -> tuple[Path, dict[str, str], str]:
         macros = self.spec.macros(self._problem(case))
         return KERNEL_FOLDER / self.spec.source, macros, device(0).arch
 

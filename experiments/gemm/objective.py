@@ -27,7 +27,7 @@ from gemm_core.runtime.compile import compile_all
 _B_LAYOUT = {"n": "nk", "k": "kn"}
 
 
-class Gemm(Objective[GemmConfig, Case, GemmRecord]):
+class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
     """gemm_core's variants beside cuBLAS."""
 
     command = "gemm"

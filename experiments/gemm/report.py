@@ -41,7 +41,8 @@ def of_cublas(records: Iterable[GemmRecord]) -> dict[str, float]:
 def rows(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
     """One row per variant of a session, every cell as text."""
     part = of_cublas(records)
-    lines, previous = [], None
+    lines: list[dict[str, str]] = []
+    previous: float | None = None
     for r in records:
         gain = r.tflops / previous if r.tflops and previous else None
         lines.append(

@@ -25,7 +25,7 @@ from experiments.sddmm.verify import Reference
 from sddmm import testing
 
 
-class Sddmm(Objective[Config, Case, Record]):
+class Sddmm(Objective[Config, Method, Case, Record]):
     """This package's SDDMM beside its peers."""
 
     command = "run"

@@ -58,7 +58,7 @@ METHODS: dict[str, Any] = {
 }
 
 
-class Sums(Objective[SumConfig, Tensor, SumRecord]):
+class Sums(Objective[SumConfig, Any, Tensor, SumRecord]):
     """The whole of an objective."""
 
     command = "sums"
