@@ -181,9 +181,9 @@ sys.meta_path.insert(0, Absent())
 """
 TIMED_IMPORT = """
 import torch
-begin = time.perf_counter()
+begin = time.process_time()
 import sddmm
-print(time.perf_counter() - begin)
+print(time.process_time() - begin)
 """
 
 
@@ -195,8 +195,8 @@ def python(code: str) -> str:
 
 
 def test_sddmm_imports_quickly_with_every_optional_library_absent() -> None:
-    """The best of three, as a loaded machine is not what is asked about."""
-    assert min(float(python(BARE + TIMED_IMPORT)) for _ in range(3)) < 0.3
+    """Processor time, which a loaded machine does not change much; the best of three."""
+    assert min(float(python(BARE + TIMED_IMPORT)) for _ in range(3)) < 0.25
 
 
 def test_sddmm_works_with_every_optional_library_absent() -> None:

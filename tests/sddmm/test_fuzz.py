@@ -145,6 +145,7 @@ def test_a_fault_of_the_package_is_found(fault: str, monkeypatch: pytest.MonkeyP
             return first.setdefault((values.shape, values.dtype, a.data_ptr()), values).clone()
         return values
 
+    # Every call computes its values here, and the fuzzer must see that they are wrong.
     monkeypatch.setattr(PreparedPlan, "compute", faulty)
     outcomes = [run(draw(SEED, number)) for number in range(60)]
     assert sum(outcome.kind == "wrong" for outcome in outcomes) >= (1 if "old" in fault else 10)

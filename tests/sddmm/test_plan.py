@@ -30,7 +30,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(problem)
         return prepare(self, pattern, problem, *options)
 
-    monkeypatch.setattr(CpuBackend, "prepare", counting)
+    monkeypatch.setattr(CpuBackend, "prepare", counting)  # results do not tell how often
     return calls
 
 
@@ -275,6 +275,7 @@ def test_backends_are_asked_in_order_and_the_last_always_serves(
     assert [backend.name for backend in BACKENDS] == ["cuda", "cpu", "torch_csr", "reference"]
     S = random_pattern(6, 5, 12)
     assert select_backend(problem_for(S))[0].name == "cpu"
+    # As where numba is not installed.
     monkeypatch.setattr("sddmm.backends.cpu.backend.find_spec", lambda name: None)
     assert select_backend(problem_for(S))[0].name == "cpu"  # asked once
     select_backend.cache_clear()

@@ -224,6 +224,7 @@ def test_unsorted_nonzeros_are_gathered_by_row_if_the_plan_is_used_again(reuse: 
     pattern = random_pattern(60, 70, 500, layout="coo", shuffled=True)
     problem = make_problem(pattern, k=16, dtype=torch.float16)
     plan = RowGather.plan
+    # Its values are the same in either case: only what the kernel is given shows the difference.
     with mock.patch.object(RowGather, "plan", autospec=True, side_effect=plan) as planned:
         CudaBackend().prepare(pattern, problem, reuse=reuse)
     nonzeros = planned.call_args.args[1]
