@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -18,10 +19,12 @@ from gemm_core.emulation.kernel import (
 )
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import Parameters
+from sddmm import cache
 from sddmm.backends.base import select_backend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, Macros
-from sddmm.cache import CACHE
+from sddmm.ops import sddmm as ops
+from sddmm.sparse.index_tensors import DerivedKey
 
 # The index of every emulated GPU: torch never gives it, so no cache mixes the two up.
 _INDEX = -1
@@ -42,8 +45,8 @@ def emulated_gpu(device: Device = H200) -> Iterator[list[str]]:
 
     The block gets a list of the names of the kernels launched in it, in their order.
 
-    device: the GPU that plans are made for. A SparsePattern keeps its plans, so give the block
-    patterns of its own. Only one thread at a time may be in such a block. RuntimeError without g++.
+    device: the GPU that plans are made for. Only one thread at a time may be in such a block.
+    RuntimeError without g++.
 
         with emulated_gpu() as launches:
             values = sddmm.plan(S, k=64, dtype=a.dtype, kernel="row_gather").run(a, b)
@@ -51,19 +54,21 @@ def emulated_gpu(device: Device = H200) -> Iterator[list[str]]:
     reason = missing_compiler()
     if reason is not None:
         raise RuntimeError(f"emulated_gpu: {reason}")
-    before = loader.runtime
-    _forget_plans()
-    loader.runtime = runtime = _EmulatedRuntime(replace(device, index=_INDEX))
-    try:
+    runtime = _EmulatedRuntime(replace(device, index=_INDEX))
+    with mock.patch.object(loader, "runtime", runtime), _own_plans():
         yield runtime.launches
-    finally:
-        loader.runtime = before
-        _forget_plans()
 
 
-def _forget_plans() -> None:
-    CACHE.clear()
+@contextlib.contextmanager
+def _own_plans() -> Iterator[None]:
+    """Within the block no pattern has the plans that it has outside, and outside none of these."""
+    key = DerivedKey[cache.PlanStore]("plans for an emulated GPU")
     select_backend.cache_clear()
+    try:
+        with mock.patch.object(cache, "PLANS", key), mock.patch.object(ops, "PLANS", key):
+            yield
+    finally:
+        select_backend.cache_clear()
 
 
 class _EmulatedRuntime(loader.CudaRuntime):

@@ -118,6 +118,17 @@ def test_an_emulated_gpu_plans_and_computes_patterns_of_the_cpu() -> None:
     assert sddmm.plan(S.clone(), k=24, dtype=a.dtype).backend == "cpu"
 
 
+def test_a_pattern_has_other_plans_within_an_emulated_gpu() -> None:
+    S, a, b = random_pattern(40, 30, 200), torch.randn(40, 24), torch.randn(24, 30)
+    for _ in range(2):
+        assert sddmm.plan(S, k=24, dtype=a.dtype).backend == "cpu"
+        sddmm.sddmm(S, a, b)
+        with emulated_gpu() as launches:
+            assert sddmm.plan(S, k=24, dtype=a.dtype).backend == "cuda"
+            sddmm.sddmm(S, a, b)
+        assert "row_gather" in launches
+
+
 def test_an_emulated_gpu_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RuntimeError, match=r"emulated_gpu: g\+\+, which compiles"), emulated_gpu():
