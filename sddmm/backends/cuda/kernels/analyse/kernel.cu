@@ -59,7 +59,7 @@ constexpr int DONE_BITS = 40;
 static_assert(sizeof(Results) == 8 * Config::RESULT_WORDS, "analysis.py reads these words");
 static_assert(sizeof(State) == 8 * Config::STATE_WORDS, "analysis.py allocates these words");
 
-// Divides by a constant of the launch with a multiplication (analysis.py: _reciprocal).
+// Divides by a constant of the launch with a multiplication (analysis.py: reciprocal).
 struct Divisor {
   u32 factor;
   int shift;
