@@ -7,10 +7,8 @@
 #include <ucontext.h>
 
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #define __device__
@@ -80,7 +78,9 @@ struct Fiber {
 inline std::vector<Fiber> fibers;
 inline ucontext_t scheduler;
 inline int current, running;
-inline std::function<void()> body;
+// What every fiber runs: body(kernel). No std::function, which takes long to compile.
+inline void (*body)(const void* kernel);
+inline const void* kernel_of_body;
 
 // The number of blocks of a cluster; set before `run`.
 inline int cluster_blocks = 1;
@@ -141,13 +141,15 @@ inline void with_warp(const T& value, Use use) {
 }
 
 inline void entry() {
-  body();
+  body(kernel_of_body);
   fibers[current].done = true;
   --running;
 }
 
-inline void run(int blocks, int threads, std::function<void()> kernel) {
-  body = std::move(kernel);
+template <class Kernel>
+void run(int blocks, int threads, const Kernel& kernel) {
+  body = [](const void* called) { (*static_cast<const Kernel*>(called))(); };
+  kernel_of_body = &kernel;
   gridDim = {unsigned(blocks), 0, 0};
   fibers.resize(cluster_blocks * threads);
   for (auto& fiber : fibers) fiber.stack.resize(stack_bytes);

@@ -1,4 +1,6 @@
 // Prints every position of fragment.cuh: a line of name, lane, element, row, column.
+#include <cstdio>
+
 #include "cuda_on_cpu.h"
 
 #include "gemm_core/fragment.cuh"

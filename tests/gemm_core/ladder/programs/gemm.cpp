@@ -1,4 +1,6 @@
 // Runs one GEMM kernel: numbers as arguments, a, b and c as bytes on stdin, c as bytes on stdout.
+#include <cstdio>
+
 #include "cuda_on_cpu.h"
 
 #include GEMM_SOURCE
