@@ -99,7 +99,8 @@ def test_every_container_multiplies_by_its_own_values(
 def test_values_given_replace_those_of_the_container(kind: str) -> None:
     S, dense = CONTAINERS[kind](), randn(2, N, D)
     if kind == "scipy csc":
-        rows, cols = S.tocoo().coords
+        as_coo = S.tocoo()
+        rows, cols = as_coo.row, as_coo.col
         order = torch.from_numpy(np.lexsort((cols, rows)))  # CSR's nonzeros among S's
         values = torch.empty(2, NNZ)
         values[:, order] = randn(2, NNZ, seed=4)
@@ -269,6 +270,9 @@ def test_compiled_without_a_graph_break_it_is_as_in_eager() -> None:
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 11), reason="needs torch 2.11: Dynamo 2.5 fails on sparse tensors"
+)
 def test_a_torch_matrix_breaks_the_graph_and_is_multiplied_all_the_same() -> None:
     torch._dynamo.reset()
     S, dense = torch_csr(V), randn(N, D)
