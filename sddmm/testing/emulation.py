@@ -11,6 +11,7 @@ from unittest import mock
 
 import torch
 
+import sddmm.cache as cache
 from gemm_core.emulation.kernel import (
     EmulatedKernel,
     compile_library,
@@ -19,7 +20,6 @@ from gemm_core.emulation.kernel import (
 )
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import Parameters
-from sddmm import cache
 from sddmm.backends.base import select_backend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, Macros
