@@ -44,7 +44,8 @@ def csr_product(
         return out.mul_(alpha)
     dtype = common_accumulator(values.dtype, dense.dtype)
     view = pattern.by_column if transpose else pattern.by_row
-    weights = (values if view.perm is None else values[..., view.perm]).to(dtype)
+    # cuSPARSE reads no strides of values, and torch does not ask.
+    weights = (values if view.perm is None else values[..., view.perm]).to(dtype).contiguous()
     size = padded_size((rows, columns), pattern.nnz)
     for target, head_weights, head in _heads(out, weights, dense):
         head = head.to(dtype)

@@ -88,6 +88,13 @@ FAILED_ONCE_ON_A_GPU = {
         out_dtype="float32", kind="pattern_csr", filled=0.03, max_nnz=300000, index_strides=3,
         strides_b="transposed", alpha=1e6, special="wide",
     ),
+    "spmm of every second value": Case(
+        device="cuda", m=16, n=359, k=64, filled=0.1, value_strides=2, entry="spmm",
+    ),
+    "spmm of every third value, transposed, and gradients": Case(
+        device="cuda", m=40, n=30, k=31, heads=3, dtype="float64", filled=0.1, value_strides=3,
+        entry="spmm", transpose=True, gradients="av",
+    ),
 }  # fmt: skip
 
 

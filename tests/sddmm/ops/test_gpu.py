@@ -69,3 +69,19 @@ def test_indices_out_of_range_are_named() -> None:
     rows, cols = torch.tensor([0, 6], device="cuda"), torch.tensor([0, 1], device="cuda")
     with pytest.raises(ValueError, match=r"row_indices\[1\] is 6"):
         sddmm.sddmm((rows, cols, (6, 5)), torch.randn(6, 3).cuda(), torch.randn(3, 5).cuda())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_gradient_of_one_number_for_all_values_is_read_as_such(dtype: torch.dtype) -> None:
+    """`sum` gives its backward a tensor of stride 0, whose memory holds one number."""
+    pattern = random_pattern(60, 50, 900, device="cuda")
+    a = torch.randn(60, 40, device="cuda").to(dtype).requires_grad_()
+    b = torch.randn(40, 50, device="cuda").to(dtype).requires_grad_()
+    sddmm.sddmm(pattern, a, b).sum().backward()
+    mask = torch.zeros(60, 50, dtype=torch.float64, device="cuda")
+    mask[pattern.row_ids, pattern.col_indices] = 1
+    assert a.grad is not None
+    assert b.grad is not None
+    tolerance = {"rtol": 0.0, "atol": 0.02 if dtype == torch.float16 else 1e-4}
+    torch.testing.assert_close(a.grad.double(), mask @ b.detach().double().mT, **tolerance)
+    torch.testing.assert_close(b.grad.double(), a.detach().double().mT @ mask, **tolerance)
