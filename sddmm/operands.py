@@ -41,7 +41,8 @@ def as_tensors(operands: dict[str, Any]) -> tuple[dict[str, Tensor], Callable[[T
 def _output_kind(operands: list[Any]) -> Callable[[Tensor], Any]:
     if all(isinstance(x, np.ndarray) for x in operands):
         return to_numpy
-    cupy = [is_cupy(x) for x in operands]
+    # torch.compile follows no question about the module of a Parameter's class.
+    cupy = [not isinstance(x, Tensor) and is_cupy(x) for x in operands]
     if all(cupy):
         return to_cupy
     return to_tensor if any(cupy) else identity

@@ -270,6 +270,15 @@ def test_compiled_without_a_graph_break_it_is_as_in_eager() -> None:
     torch.testing.assert_close(*results)
 
 
+def test_parameters_of_a_compiled_module_are_values_and_dense() -> None:
+    torch._dynamo.reset()
+    weights, dense = torch.nn.Parameter(V.clone()), torch.nn.Parameter(randn(N, D))
+    compiled = torch.compile(
+        lambda: sddmm.spmm(COO, dense, values=weights), fullgraph=True, backend="aot_eager"
+    )
+    assert_spmm_close(compiled().detach(), COO, dense.detach(), values=V)
+
+
 @pytest.mark.skipif(
     torch.__version__ < (2, 11), reason="needs torch 2.11: Dynamo 2.5 fails on sparse tensors"
 )
