@@ -130,6 +130,20 @@ def test_a_copied_module_has_a_pattern_over_its_own_buffers(
     assert net.graph.pattern.col_indices is net.graph.col_indices is not pattern.col_indices
 
 
+@BOTH
+def test_a_pattern_follows_buffers_that_are_replaced(pattern: SparsePattern) -> None:
+    net, reversed_cols = Net(pattern), pattern.col_indices.flip(0)
+    other = pattern.map_indices(lambda x: reversed_cols if x is pattern.col_indices else x)
+    result = torch.func.functional_call(net, {"graph.col_indices": reversed_cols}, (A, B))
+    assert_close(result.detach(), other, A, B)
+    assert_close(net(A, B).detach(), pattern, A, B)
+    # As torch.nn.parallel.replicate does for DataParallel.
+    replica = net.graph._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+    replica.col_indices = reversed_cols
+    assert replica.pattern == other
+    assert net.graph.pattern == pattern
+
+
 def test_a_module_that_does_not_save_its_pattern() -> None:
     assert not PatternModule(COO, persistent=False).state_dict()
     with pytest.raises(TypeError, match="pattern must be a SparsePattern"):
