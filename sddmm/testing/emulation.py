@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -45,18 +46,35 @@ def emulated_gpu(device: Device = H200) -> Iterator[list[str]]:
 
     The block gets a list of the names of the kernels launched in it, in their order.
 
-    device: the GPU that plans are made for. Only one thread at a time may be in such a block.
-    RuntimeError without g++.
+    device: the GPU that plans are made for; they run in blocks only. RuntimeError without g++, and
+    while another thread is in such a block.
 
         with emulated_gpu() as launches:
             values = sddmm.plan(S, k=64, dtype=a.dtype, kernel="row_gather").run(a, b)
     """
+    if not isinstance(device, Device):
+        raise TypeError(f"device must be a Device, as sddmm.testing.H200, got {device!r}")
     reason = missing_compiler()
     if reason is not None:
         raise RuntimeError(f"emulated_gpu: {reason}")
     runtime = _EmulatedRuntime(replace(device, index=_INDEX))
-    with mock.patch.object(loader, "runtime", runtime), _own_plans():
+    with _only_thread(), mock.patch.object(loader, "runtime", runtime), _own_plans():
         yield runtime.launches
+
+
+# Held by the thread that is in a block. Blocks that overlap otherwise than nested would leave one
+# thread's emulation to the whole process.
+_BLOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def _only_thread() -> Iterator[None]:
+    if not _BLOCK.acquire(blocking=False):
+        raise RuntimeError("another thread is in an emulated_gpu block: one at a time may be")
+    try:
+        yield
+    finally:
+        _BLOCK.release()
 
 
 @contextlib.contextmanager
@@ -74,10 +92,9 @@ def _own_plans() -> Iterator[None]:
 class _EmulatedRuntime(loader.CudaRuntime):
     """The operations of loader.CudaRuntime, on the CPU and at once."""
 
-    current_device = staticmethod(lambda: _INDEX)
-
     def __init__(self, device: Device) -> None:
         self.launches: list[str] = []
+        self.current_device = _current_device
         self.device: Callable[[int], Device] = lambda index: device
         self.wait: Callable[[int], None] = lambda index: None
         self.load_kernel: Callable[..., Any] = _load_kernel
@@ -91,6 +108,13 @@ class _EmulatedRuntime(loader.CudaRuntime):
 
     def can_measure(self) -> bool:
         return False
+
+
+def _current_device() -> int:
+    """The emulated GPU's index; every run of a plan for it asks."""
+    if not isinstance(loader.runtime, _EmulatedRuntime):
+        raise RuntimeError("this plan is of an emulated GPU: run it within emulated_gpu()")
+    return _INDEX
 
 
 class _Kernel(EmulatedKernel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -129,7 +131,35 @@ def test_a_pattern_has_other_plans_within_an_emulated_gpu() -> None:
         assert "row_gather" in launches
 
 
+def test_a_plan_of_an_emulated_gpu_runs_there_alone() -> None:
+    S, a, b = random_pattern(40, 30, 200), torch.randn(40, 24), torch.randn(24, 30)
+    with emulated_gpu():
+        plan = sddmm.plan(S, k=24, dtype=a.dtype)
+        plan.run(a, b)
+    for operand in (a, a.clone()):
+        with pytest.raises(RuntimeError, match=r"run it within emulated_gpu\(\)"):
+            plan.run(operand, b)
+    with emulated_gpu():
+        assert_close(plan.run(a, b), S, a, b)
+
+
+def test_one_thread_at_a_time_is_in_emulated_gpu() -> None:
+    def enter() -> bool:
+        with emulated_gpu():
+            return True
+
+    with ThreadPoolExecutor(1) as other:
+        with emulated_gpu():
+            with pytest.raises(RuntimeError, match="another thread is in an emulated_gpu block"):
+                other.submit(enter).result()
+            assert enter()  # blocks of one thread nest
+        assert other.submit(enter).result()
+    assert sddmm.plan(random_pattern(4, 3, 2), k=2, dtype=torch.float32).backend == "cpu"
+
+
 def test_an_emulated_gpu_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match=r"device must be a Device.*got 'H200'"):
+        emulated_gpu("H200").__enter__()  # type: ignore[arg-type]
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RuntimeError, match=r"emulated_gpu: g\+\+, which compiles"), emulated_gpu():
         pass
