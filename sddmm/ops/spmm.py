@@ -64,8 +64,9 @@ def spmm(
     tensors, to_output = as_tensors(given)
     dense, values = tensors["dense"], tensors.get("values")
     alpha = real_number(alpha, "alpha")
-    if out_dtype is not None and out_dtype not in DTYPES:
-        raise TypeError(f"out_dtype must be one of {dtype_names(DTYPES)}, got {out_dtype!r}")
+    if not isinstance(transpose, bool):
+        raise TypeError(f"transpose must be True or False, got {transpose!r}")
+    _check_out_dtype(out_dtype)
     if not is_plain(dense, values) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         values = _checked_values(parts.shape, parts.cols, parts.values, values, dense, transpose)
@@ -75,7 +76,7 @@ def spmm(
     pattern = sparse.pattern
     shape = product_shape(pattern.shape, sparse.transposed)
     values = _checked_values(shape, pattern.col_indices, sparse.values, values, dense, transpose)
-    transpose = bool(transpose) != sparse.transposed
+    transpose = transpose != sparse.transposed
     if not needs_grad(values, dense):
         with without_autocast():
             product = csr_product(
@@ -127,7 +128,7 @@ def _operate(
         m=matrix.shape[0],
         n=matrix.shape[1],
         compressed=matrix.compressed,
-        transpose=bool(transpose),
+        transpose=transpose,
         alpha=alpha,
         out_dtype=out_dtype,
     )
@@ -149,19 +150,7 @@ def _checked_values(
         raise ValueError(
             "S is a pattern without values; give values=, one for each nonzero: (nnz,) or (h, nnz)"
         )
-    for label, x in (("dense", dense), (name, values)):
-        if x.layout != torch.strided:
-            raise TypeError(f"{label} must be a dense tensor, got layout {x.layout}")
-        if x.dtype not in DTYPES:
-            raise TypeError(
-                f"{label} must be one of {dtype_names(DTYPES)}, got {x.dtype}; convert it, for "
-                f"example with .float()"
-            )
-        if x.device != cols.device:
-            raise ValueError(
-                f"{label} is on {x.device} and S on {cols.device}; move one: they must be on the "
-                f"same device"
-            )
+    _check_operands({"dense": dense, name: values}, cols.device)
     if autocast_dtype(values.dtype, values.device) != autocast_dtype(dense.dtype, dense.device):
         raise TypeError(
             f"{name} are {values.dtype} and dense is {dense.dtype}; convert one: their dtypes must "
@@ -169,6 +158,29 @@ def _checked_values(
         )
     check_product(shape, cols.shape[0], values, dense, transpose)
     return values
+
+
+def _check_operands(operands: dict[str, Tensor], device: torch.device) -> None:
+    for label, x in operands.items():
+        if x.layout != torch.strided:
+            raise TypeError(f"{label} must be a dense tensor, got layout {x.layout}")
+        if x.dtype not in DTYPES:
+            advice = "convert it, for example with .float()"
+            if x.dtype.is_complex:
+                advice = "complex products are not supported"
+            raise TypeError(
+                f"{label} must be one of {dtype_names(DTYPES)}, got {x.dtype}; {advice}"
+            )
+        if x.device != device:
+            raise ValueError(
+                f"{label} is on {x.device} and S on {device}; move one: they must be on the "
+                f"same device"
+            )
+
+
+def _check_out_dtype(out_dtype: torch.dtype | None) -> None:
+    if out_dtype is not None and out_dtype not in DTYPES:
+        raise TypeError(f"out_dtype must be one of {dtype_names(DTYPES)}, got {out_dtype!r}")
 
 
 def check_product(
@@ -238,6 +250,8 @@ def _compute(
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
+    _check_operands({"dense": dense, "values": values}, cols.device)
+    _check_out_dtype(out_dtype)
     check_product((m, n), cols.shape[0], values, dense, transpose)
     pattern = pattern_of(rows, cols, m, n, compressed)
     return csr_product(

@@ -346,6 +346,8 @@ X = randn(N, D)
         (COO, X.to("meta"), {"values": V}, ValueError, "dense is on meta and S on cpu"),
         (COO, X, {"values": V.to("meta")}, ValueError, "values is on meta and S on cpu"),
         (COO, X, {"values": V, "out_dtype": torch.int32}, TypeError, "out_dtype must be one of"),
+        (COO, X, {"values": V, "transpose": "no"}, TypeError, "transpose must be True or False"),
+        (COO, X.cfloat(), {"values": V}, TypeError, "complex64; complex products are not support"),
         (COO, X, {"values": V, "alpha": "2"}, TypeError, "alpha must be a real number"),
         (([0, 9], [0, 1], (M, N)), X, {"values": V[:2]}, ValueError, r"row_indices\[1\] is 9"),
         (torch.ones(M, N), X, {}, TypeError, "S must be a torch sparse COO or CSR tensor"),
@@ -357,6 +359,22 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_argument(
     with pytest.raises(error, match=message) as refused:
         sddmm.spmm(S, dense, **options)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "dense", "out_dtype", "message"),
+    [
+        (V.long(), X, None, "values must be one of .* got torch.int64"),
+        (V, X.long(), None, "dense must be one of .* got torch.int64"),
+        (V, X, torch.int32, "out_dtype must be one of .* got torch.int32"),
+    ],
+)
+def test_the_torch_operator_refuses_what_spmm_does(
+    values: torch.Tensor, dense: torch.Tensor, out_dtype: torch.dtype | None, message: str
+) -> None:
+    indices = COO.row_ids, COO.col_indices
+    with pytest.raises(TypeError, match=message):
+        torch.ops.sddmm.spmm(*indices, values, dense, m=M, n=N, out_dtype=out_dtype)
 
 
 def test_wrong_products_are_caught() -> None:
