@@ -242,6 +242,12 @@ class SparsePattern(IndexTensors):
         What was prepared for it is prepared again on the other device.
         """
 
+        if isinstance(device, (torch.dtype, Tensor)):  # Tensor.to would convert the indices
+            raise TypeError(
+                f"device must be a torch.device, its name or its index, got {device!r}; a pattern "
+                f"keeps the dtype of its indices"
+            )
+
         def move(indices: Tensor) -> Tensor:
             return indices.to(device, non_blocking=non_blocking)
 

@@ -28,6 +28,12 @@ def test_a_pattern_is_itself_where_it_is_and_a_copy_elsewhere(pattern: SparsePat
     assert moved.is_csr == pattern.is_csr
 
 
+@pytest.mark.parametrize("other", [torch.float32, torch.int32, torch.ones(1)])
+def test_a_pattern_does_not_move_to_a_dtype(other: Any) -> None:
+    with pytest.raises(TypeError, match=r"device must be a torch\.device.* keeps the dtype"):
+        COO.to(other)
+
+
 @BOTH
 def test_the_transpose_keeps_the_order_of_the_nonzeros(pattern: SparsePattern) -> None:
     transpose = pattern.T
