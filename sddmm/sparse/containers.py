@@ -62,7 +62,7 @@ def parse_sparse(S: Any, use_cache: bool = True) -> SparseInput:
 
 def _described(S: Any, package: str) -> str:
     """The end of an error message: the type of S, and how to convert S to a supported one."""
-    if hasattr(S, "format"):
+    if isinstance(getattr(S, "format", None), str):
         return f"a {package} matrix of format {S.format}; convert it with S.tocsr()"
     if isinstance(S, (tuple, list)):
         return f"a {type(S).__name__} of {len(S)}; a COO tuple has two index tensors and a shape"

@@ -57,6 +57,11 @@ def torch_indices(S: Any) -> StoredIndices:
     """Copies of the indices of a torch COO, CSR or CSC tensor, or the positions of a bool mask."""
     if not isinstance(S, Tensor):
         raise TypeError(f"S must be a torch tensor, got {type(S)}; see from_scipy, from_coo")
+    if S.is_nested or S.is_meta:
+        kind = "a nested tensor" if S.is_nested else "on meta, which holds no values"
+        raise TypeError(
+            f"S must be a sparse tensor or a 2-D mask with data, got one that is {kind}"
+        )
     if S.dim() != 2 or (S.layout != torch.strided and S.dense_dim()):
         raise ValueError(f"S must be 2-D without dense dimensions, got shape {tuple(S.shape)}")
     shape = (S.shape[0], S.shape[1])
@@ -96,14 +101,19 @@ def scipy_indices(matrix: Any) -> StoredIndices:
 def edge_indices(edge_index: Any, num_nodes: Any) -> StoredIndices:
     """The indices of a graph's adjacency matrix: row = source, column = target."""
     sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
-    if not hasattr(edge_index, "__len__") or len(edge_index) != 2:
+    scalar = getattr(edge_index, "ndim", 2) == 0
+    if scalar or not hasattr(edge_index, "__len__") or len(edge_index) != 2:
         got = f"shape {tuple(edge_index.shape)}" if hasattr(edge_index, "shape") else edge_index
         raise ValueError(f"edge_index must be (2, edges): sources, targets; got {got}")
     source, target = (
         index_tensor(x, f"edge_index[{i}], the {end}")
         for i, (x, end) in enumerate(zip(edge_index, ("sources", "targets"), strict=True))
     )
-    return StoredIndices(source, target, checked_shape(sizes), False)
+    try:
+        shape = checked_shape(sizes)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"num_nodes must be a size, or a pair of sizes: {error}") from None
+    return StoredIndices(source, target, shape, False)
 
 
 def _mask_indices(mask: Tensor, shape: tuple[int, int]) -> StoredIndices:

@@ -62,7 +62,8 @@ def mutation_tracked(tensor: Tensor) -> Tensor:
 
 
 def checked_shape(shape: Any) -> tuple[int, int]:
-    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__len__") or len(shape) != 2:
+    unordered = isinstance(shape, (str, bytes, set, frozenset, dict))
+    if unordered or not hasattr(shape, "__len__") or len(shape) != 2:
         raise ValueError(f"shape must be two sizes (m, n), got {shape!r}")
     return _checked_size(shape[0], shape), _checked_size(shape[1], shape)
 
