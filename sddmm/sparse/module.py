@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from sddmm.sparse.formats import index_tensor
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -36,8 +37,10 @@ class PatternModule(nn.Module):
         """The pattern over the buffers as they are now."""
         pattern, major, cols = self._pattern, self.major_indices, self.col_indices
         if pattern.major_indices is not major or pattern.col_indices is not cols:
-            major_name = "crow_indices" if pattern.is_csr else "row_indices"
-            pattern = SparsePattern(pattern.shape, cols, **{major_name: major})
+            # Module.type casts index tensors too, and floats hold few indices exactly.
+            name = "crow_indices" if pattern.is_csr else "row_indices"
+            major, cols = index_tensor(major, name), index_tensor(cols, "col_indices")
+            pattern = SparsePattern(pattern.shape, cols, **{name: major})
             self._pattern = pattern
         return pattern
 

@@ -150,6 +150,16 @@ def test_a_pattern_follows_buffers_that_are_replaced(pattern: SparsePattern) -> 
     assert net.graph.pattern == pattern
 
 
+def test_a_module_whose_buffers_are_no_indices_has_no_pattern() -> None:
+    module = PatternModule(COO.clone()).type(torch.float16)
+    with pytest.raises(TypeError, match=r"row_indices must be int32 or int64, got torch\.float16"):
+        _ = module.pattern
+    net = Net(COO.clone())
+    net.graph.col_indices = None  # type: ignore[assignment]
+    with pytest.raises(TypeError, match=r"col_indices must be a 1-D torch tensor .*NoneType"):
+        _ = net.graph.pattern
+
+
 def test_a_module_that_does_not_save_its_pattern() -> None:
     assert not PatternModule(COO, persistent=False).state_dict()
     with pytest.raises(TypeError, match="pattern must be a SparsePattern"):
