@@ -16,9 +16,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -156,6 +156,18 @@ def _unknown_key(key: str, valid: list[str], prefix: str = "") -> str:
     return f"unknown config key {prefix + key!r}; {hint}"
 
 
+def _absent_key(path: str, schema: Any) -> str:
+    """The error for a key, with the keys above it, that a config of this dataclass has not."""
+    prefix = ""
+    while is_dataclass(schema):
+        valid = [f.name for f in fields(schema)]
+        key, _, path = path.partition(".")
+        if key not in valid or not path:
+            return _unknown_key(key, valid, prefix)
+        schema, prefix = get_type_hints(schema)[key], f"{prefix}{key}."
+    return f"unknown config key {prefix + path!r}; --cfg job shows the keys that there are"
+
+
 def register() -> None:
     """Tell Hydra the types of all configurations; call before composing."""
     sources.register()
@@ -177,7 +189,6 @@ def _run_with_hydra(command: Command, arguments: list[str]) -> None:
         with _one_line_errors():
             command(typed(config), Job(hydra_config.launcher._target_, choices))
 
-    keys = [f.name for f in fields(command.schema)]
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions come here
     sys.argv = ["experiments", *arguments]
@@ -187,15 +198,15 @@ def _run_with_hydra(command: Command, arguments: list[str]) -> None:
     except (CompactHydraException, OmegaConfBaseException, OSError) as error:
         if full:
             raise
-        _stop(_one_line(error, keys))
+        _stop(_one_line(error, command.schema))
     except KeyboardInterrupt:
         _stop("interrupted", code=130)
 
 
-def _one_line(error: Exception, keys: Sequence[str] = ()) -> str:
+def _one_line(error: Exception, schema: type | None = None) -> str:
     """Hydra's messages run over several lines; this is their sense, and what is valid, in one.
 
-    keys: the keys of the config.
+    schema: the dataclass of the config.
     """
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
@@ -206,7 +217,7 @@ def _one_line(error: Exception, keys: Sequence[str] = ()) -> str:
         return ": ".join(str(part) for part in (error.filename, error.strerror or text) if part)
     absent = re.search(r"Could not override '([^']+)'", text)
     if absent:
-        return _unknown_key(absent.group(1), list(keys))
+        return _absent_key(absent.group(1), schema)
     if error.__cause__ is not None and text.startswith("Error merging override "):
         override = text.removeprefix("Error merging override ")
         return f"{override}: {str(error.__cause__).splitlines()[0]}"
