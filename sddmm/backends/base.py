@@ -60,7 +60,7 @@ class Backend(Protocol):
 
 
 BACKENDS: list[Backend] = []
-"""The backends in the order in which they are asked; `sddmm/__init__.py` adds them."""
+"""The backends in order: the first that does not refuse serves. `sddmm/__init__.py` adds them."""
 
 
 def refusal(backend: Backend, problem: SddmmProblem) -> str | None:
@@ -72,9 +72,9 @@ def refusal(backend: Backend, problem: SddmmProblem) -> str | None:
 def select_backend(
     problem: SddmmProblem, name: str | None = None
 ) -> tuple[Backend, Mapping[str, str]]:
-    """The backend that serves `problem`, and the refusals of those asked before it.
+    """The backend that serves `problem`, and the refusals of those that precede it.
 
-    name: ask this backend only; its refusal is a ValueError.
+    name: try this backend only; its refusal is a ValueError.
     """
     if name is not None and name not in {backend.name for backend in BACKENDS}:
         names = ", ".join(backend.name for backend in BACKENDS)

@@ -103,8 +103,8 @@ class _EmulatedRuntime(loader.CudaRuntime):
     def unavailable(self) -> str | None:
         return None
 
-    def refuses(self, place: torch.device) -> str | None:
-        return None if place.type == "cpu" else f"the emulated GPU computes no pattern on {place}"
+    def refuses(self, device: torch.device) -> str | None:
+        return None if device.type == "cpu" else f"the emulated GPU computes no pattern on {device}"
 
     def can_measure(self) -> bool:
         return False
@@ -118,7 +118,7 @@ def _current_device() -> int:
 
 
 class _Kernel(EmulatedKernel):
-    """An emulated kernel that tells the block in which it is launched."""
+    """An emulated kernel that adds its name to the launches of the block that it runs in."""
 
     def launch(self, blocks: int, arguments: Parameters) -> None:
         if isinstance(loader.runtime, _EmulatedRuntime):

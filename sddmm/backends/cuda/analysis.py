@@ -215,10 +215,11 @@ def macros_of(narrow: bool, csr: bool) -> Macros:
 
 @functools.cache
 def _kernel_and_results(
-    place: torch.device, device_index: int, narrow: bool, csr: bool
+    torch_device: torch.device, device_index: int, narrow: bool, csr: bool
 ) -> tuple[Callable[..., None], PinnedResults]:
-    """The kernel for such indices, and where it reports; one look-up for both."""
+    """The kernel for indices of this kind, and the words in which it reports. They share one cache
+    look-up, which every analysis makes."""
     kernel = loader.runtime.load_kernel(
         ANALYSE, macros_of(narrow, csr), AnalyseArguments, device_index
     )
-    return kernel, PinnedResults(place, _RESULT_WORDS, _STATE_WORDS)
+    return kernel, PinnedResults(torch_device, _RESULT_WORDS, _STATE_WORDS)

@@ -53,9 +53,9 @@ class CudaBackend:
         try:
             return self.planner.prepare(pattern, problem, device, kernel, reuse)
         except torch.OutOfMemoryError as error:
-            least = 4 * problem.nnz  # the row ids
-            what = f"preparing a plan of {problem.nnz} nonzeros"
-            raise out_of_memory(f"{what}, at least,", least, problem.device) from error
+            row_ids_bytes = 4 * problem.nnz
+            what = f"preparing a plan of {problem.nnz} nonzeros, at least,"
+            raise out_of_memory(what, row_ids_bytes, problem.device) from error
 
 
 def _device(problem: SddmmProblem) -> Device:

@@ -25,7 +25,7 @@ _BLOCKS_PER_SM = 8
 
 
 class SameIndicesArguments(ctypes.Structure):
-    """The parameters of same_indices.cu."""
+    """The parameters of same_indices/kernel.cu."""
 
     _fields_ = [
         *((name, POINTER) for name in ("cached_major", "cached_cols")),
@@ -53,7 +53,7 @@ def _same_on_gpu(cached: SparsePattern, caller: SparsePattern, device: Device) -
     contiguous = caller.major_indices.is_contiguous() and caller.col_indices.is_contiguous()
     if not contiguous or loader.runtime.unavailable() is not None:
         return _equal(cached, caller)
-    return compared(cached, caller, device)
+    return same_by_kernel(cached, caller, device)
 
 
 def _equal(cached: SparsePattern, caller: SparsePattern) -> bool:
@@ -62,7 +62,7 @@ def _equal(cached: SparsePattern, caller: SparsePattern) -> bool:
     )
 
 
-def compared(cached: SparsePattern, caller: SparsePattern, device: Device) -> bool:
+def same_by_kernel(cached: SparsePattern, caller: SparsePattern, device: Device) -> bool:
     """`same_indices` by the kernel, on the current device; all index tensors are contiguous."""
     major, cols = caller.major_indices, caller.col_indices
     kernel, results = _kernel_and_results(cols.device, device.index, cols.dtype)
@@ -79,13 +79,14 @@ def compared(cached: SparsePattern, caller: SparsePattern, device: Device) -> bo
 
 @functools.cache
 def _kernel_and_results(
-    place: torch.device, device_index: int, dtype: torch.dtype
+    torch_device: torch.device, device_index: int, dtype: torch.dtype
 ) -> tuple[Callable[..., None], PinnedResults]:
-    """The kernel for such indices, and where it reports; one look-up for both."""
+    """The kernel for indices of this dtype, and the word in which it reports. They share one cache
+    look-up, which every comparison makes."""
     kernel = loader.runtime.load_kernel(
         SAME_INDICES, macros_of(dtype), SameIndicesArguments, device_index
     )
-    return kernel, PinnedResults(place, words=1, state_words=1)
+    return kernel, PinnedResults(torch_device, words=1, state_words=1)
 
 
 def macros_of(dtype: torch.dtype) -> Macros:

@@ -17,7 +17,8 @@ LaunchFn = Callable[[int, int, float], None]
 """launch(values, out, alpha): launch on operands at known addresses; values is 0 for none."""
 
 PER_CALL = ("values", "out", "alpha")
-"""The parameters that change from call to call; all others follow from where operands lie."""
+"""The parameters that change from call to call; all others follow from the
+addresses and the strides of the operands."""
 
 Explanation = Callable[[], list[str]]
 """Formats the explanation of a kernel choice; called only by explain()."""
@@ -26,8 +27,9 @@ Explanation = Callable[[], list[str]]
 class KernelPlan(NamedTuple):
     """One launch of a kernel, prepared for a pattern.
 
-    bind(a, b_t): work out all that follows from where two operands lie. accepts(x): whether the
-    kernel can read the rows of x where they lie. to_accepted(x): a copy that it can read.
+    bind(a, b_t): returns the launch on two operands at their present addresses and strides.
+    accepts(x): whether the kernel can read x without a copy. to_accepted(x): returns a copy that it
+    can read.
     """
 
     bind: Callable[[Tensor, Tensor], LaunchFn]
@@ -38,9 +40,9 @@ class KernelPlan(NamedTuple):
 class GpuExecutor:
     """Launches the plans of a problem, one after the other, on torch's current stream.
 
-    What follows from where operands lie is kept for the next call with the same ones.
-    refusals: the reasons of the kernels that do not serve the problem. current_device: tells the
-    index of torch's current device.
+    The launches on the last operands are cached for the next call with the same ones. refusals: the
+    reasons of the kernels that do not serve the problem. current_device: returns the index of
+    torch's current device.
     """
 
     def __init__(
@@ -72,8 +74,8 @@ class GpuExecutor:
         if values is not None:
             values = _in_memory(values).contiguous()
         signature = (a.data_ptr(), b.data_ptr(), a.stride(), b.stride())
-        known_signature, launches = self._last
-        if known_signature != signature:
+        last_signature, launches = self._last
+        if last_signature != signature:
             launches, copies = self._bind(a, b.mT)
             if not copies:  # copies hold the numbers of this call alone
                 self._last = (signature, launches)
@@ -92,6 +94,10 @@ class GpuExecutor:
 
 
 def _in_memory(x: Tensor) -> Tensor:
+    """x, or what torch would read from it where x is a lazy view.
+
+    The test stands here too, so that plain tensors cost no call of another function.
+    """
     return resolve_lazy_view(x) if x.is_neg() or x._is_zerotensor() else x
 
 
@@ -122,7 +128,7 @@ def _positions(parameters: type[ctypes.Structure]) -> dict[str, int]:
 
 
 def operand_args(a: Tensor, b_t: Tensor) -> tuple[dict[str, int], int]:
-    """The arguments that say where the operands lie, by the name of the parameter; and the largest
+    """The addresses and pitches of the operands, by the name of the parameter; and the largest
     power of two, up to 16, that divides the address of every row of a and of b_t."""
     args = {
         "a": a.data_ptr(),

@@ -62,9 +62,9 @@ class CudaRuntime:
         """None, or the reason why no kernel can be compiled or launched in this environment."""
         return _unavailable()
 
-    def refuses(self, place: torch.device) -> str | None:
+    def refuses(self, device: torch.device) -> str | None:
         """None, or why kernels cannot read tensors of this torch device."""
-        return None if place.type == "cuda" else f"the pattern is on {place}"
+        return None if device.type == "cuda" else f"the pattern is on {device}"
 
     # The index of torch's current device. Every call asks, so no frame of ours is in between, nor
     # that of torch's public function, which asks first whether CUDA is initialized: a CUDA tensor

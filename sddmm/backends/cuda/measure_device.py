@@ -65,35 +65,36 @@ def _key(device: Device) -> str:
 
 
 def _measure(device: Device) -> Measurement:
-    where = torch.device("cuda", device.index)
+    torch_device = torch.device("cuda", device.index)
     return Measurement(
-        gather_bytes=2 * _K * _NNZ / _seconds(_gathering(device, where)),
-        copy_bytes=_COPIED / _seconds(_copying(where)),
-        mm_flops=2 * _PRODUCT**3 / _seconds(_multiplying(where)),
+        gather_bytes=2 * _K * _NNZ / _seconds(_gathering(device, torch_device)),
+        copy_bytes=_COPIED / _seconds(_copying(torch_device)),
+        mm_flops=2 * _PRODUCT**3 / _seconds(_multiplying(torch_device)),
     )
 
 
-def _gathering(device: Device, where: torch.device) -> Callable[[], object]:
-    rows = torch.arange(_NNZ, dtype=torch.int32, device=where) // (_NNZ // _SIZE)
-    cols = torch.randint(_SIZE, (_NNZ,), dtype=torch.int32, device=where)
-    a, b_t = (torch.ones(_SIZE, _K, dtype=torch.float16, device=where) for _ in range(2))
-    out = torch.empty(_NNZ, dtype=torch.float16, device=where)
+def _gathering(device: Device, torch_device: torch.device) -> Callable[[], object]:
+    rows = torch.arange(_NNZ, dtype=torch.int32, device=torch_device) // (_NNZ // _SIZE)
+    cols = torch.randint(_SIZE, (_NNZ,), dtype=torch.int32, device=torch_device)
+    a, b_t = (torch.ones(_SIZE, _K, dtype=torch.float16, device=torch_device) for _ in range(2))
+    out = torch.empty(_NNZ, dtype=torch.float16, device=torch_device)
     problem = SddmmProblem(
-        _SIZE, _SIZE, _K, _NNZ, torch.float16, torch.float16, "ieee", torch.int32, None, where
-    )
+        m=_SIZE, n=_SIZE, k=_K, nnz=_NNZ, dtype=torch.float16, out_dtype=torch.float16,
+        precision="ieee", index_dtype=torch.int32, heads=None, device=torch_device,
+    )  # fmt: skip
     plan = ROW_GATHER.plan(Nonzeros(rows, cols, None), problem, device)
     launch = plan.bind(a, b_t)
     # A launch holds addresses alone: the default argument keeps the tensors alive.
-    return lambda kept=(rows, cols, a, b_t): launch(0, out.data_ptr(), 1.0)  # type: ignore[misc]
+    return lambda tensors=(rows, cols, a, b_t): launch(0, out.data_ptr(), 1.0)  # type: ignore[misc]
 
 
-def _copying(where: torch.device) -> Callable[[], object]:
-    source, target = torch.zeros(2, _COPIED // 2, dtype=torch.int8, device=where)
+def _copying(torch_device: torch.device) -> Callable[[], object]:
+    source, target = torch.zeros(2, _COPIED // 2, dtype=torch.int8, device=torch_device)
     return lambda: target.copy_(source)
 
 
-def _multiplying(where: torch.device) -> Callable[[], object]:
-    a, b, c = torch.ones(3, _PRODUCT, _PRODUCT, dtype=torch.float16, device=where)
+def _multiplying(torch_device: torch.device) -> Callable[[], object]:
+    a, b, c = torch.ones(3, _PRODUCT, _PRODUCT, dtype=torch.float16, device=torch_device)
     return lambda: torch.mm(a, b, out=c)
 
 

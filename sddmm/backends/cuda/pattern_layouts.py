@@ -105,10 +105,10 @@ class PatternLayouts:
         assert block is not None
         assert stats is not None
         assert tile_nnz is not None
-        least, count = (
-            (self._request.min_tile_nnz, stats.dense) if dense_only else (1, stats.nonempty)
-        )
-        tiles = tile_list(tile_nnz, self._pattern.shape, block, least, count)
+        min_nnz, count = 1, stats.nonempty
+        if dense_only:
+            min_nnz, count = self._request.min_tile_nnz, stats.dense
+        tiles = tile_list(tile_nnz, self._pattern.shape, block, min_nnz, count)
         rows = self._sorted_rows()
         offsets = search_row_offsets(rows, tiles, self._pattern.shape[0], self._device)
         return TileWork(tiles, offsets, rows.indices, rows.perm)

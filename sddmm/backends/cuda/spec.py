@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 
 _INT32 = 2**31
-# Warps look a few chunks behind the last nonzero before they see that there is none.
+# Indices of nonzeros are 32 bits wide, and warps step a few groups past the last one.
 MAX_NNZ = _INT32 - 2**12
 # Above this, counting a pattern's nonzeros by tile takes too much memory; and the tiles of all
 # heads are numbered in 32 bits.

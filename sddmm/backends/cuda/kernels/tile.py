@@ -115,7 +115,7 @@ def _one_tile_us(rate: TileRate, tile: tuple[int, int, int], k: int, model: Devi
 
 
 def tile_args(work: TileWork) -> dict[str, int]:
-    """The arguments that say what tiles there are and where their nonzeros lie."""
+    """The arguments that list the tiles and locate the nonzeros of each of their rows."""
     offsets = work.row_offsets
     return {
         "cols": work.cols.data_ptr(),

@@ -23,7 +23,7 @@ _WORTH_TWO_LAUNCHES = 0.9
 
 
 class Hybrid:
-    """Pays where dense blocks lie among scattered nonzeros."""
+    """Pays where a pattern has dense blocks among scattered nonzeros."""
 
     def __init__(self, name: str, tile_kernels: tuple[TileKernel, ...], gather: RowGather) -> None:
         self.name = name

@@ -43,9 +43,9 @@ from sddmm.errors import out_of_memory
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
-# The part of L2 that operands may count on, the bytes of a row that a warp reads at a time, and how
-# often a row must be read for it to pay that it stays in L2.
-_L2_SHARE = 0.8
+# The fraction of L2 that operands can be expected to fill, the bytes of a row that a warp reads at
+# a time, and how often a row must be read before slices that stay in L2 pay.
+_L2_FRACTION = 0.8
 _SLICE_BYTES = 512
 _MIN_REUSE = 4
 
@@ -166,25 +166,27 @@ def _specialise(
 def _bind_slices(
     launcher: _Launcher, problem: SddmmProblem, width: int, a: Tensor, b_t: Tensor
 ) -> LaunchFn:
-    """The launch of one slice of k after the other, each of which adds to the sums before it."""
+    """The launch of one slice of k after the other, each of which adds to the sums of the last."""
     sums = problem._replace(k=width, out_dtype=DTYPES[problem.dtype].accumulator)
     last = (problem.k - 1) // width * width
-    early = [
+    slice_launches = [
         launcher.bind_part(
             a[..., at : at + width], b_t[..., at : at + width], sums, ("partial_sums", "out")
         )
         for at in range(0, last, width)
     ]
-    rest = problem._replace(k=problem.k - last)
-    final = launcher.bind_part(a[..., last:], b_t[..., last:], rest, ("partial_sums", *PER_CALL))
+    last_slice = problem._replace(k=problem.k - last)
+    last_launch = launcher.bind_part(
+        a[..., last:], b_t[..., last:], last_slice, ("partial_sums", *PER_CALL)
+    )
 
     def launch(values: int, out: int, alpha: float) -> None:
         partial = _partial_sums(problem)  # of this run alone: other threads may run the same plan
-        before = 0
-        for launch_slice in early:
-            launch_slice(before, partial.data_ptr())
-            before = partial.data_ptr()
-        final(before, values, out, alpha)
+        sums_so_far = 0  # the first slice has none to add to
+        for launch_slice in slice_launches:
+            launch_slice(sums_so_far, partial.data_ptr())
+            sums_so_far = partial.data_ptr()
+        last_launch(sums_so_far, values, out, alpha)
 
     return launch
 
@@ -194,16 +196,16 @@ def _partial_sums(problem: SddmmProblem) -> Tensor:
     try:
         return torch.empty(count, dtype=dtype, device=problem.device)
     except torch.OutOfMemoryError as error:
-        wanted = count * dtype.itemsize
-        raise out_of_memory("partial sums of slices of k", wanted, problem.device) from error
+        size = count * dtype.itemsize
+        raise out_of_memory("partial sums of slices of k", size, problem.device) from error
 
 
 def pass_bytes(row_bytes: int) -> int:
     """The bytes that one pass of a warp reads of a row: a short row whole, rounded up."""
-    taken = _SEGMENT_BYTES
-    while taken < _PASS_BYTES and taken < row_bytes:
-        taken *= 2
-    return taken
+    size = _SEGMENT_BYTES
+    while size < _PASS_BYTES and size < row_bytes:
+        size *= 2
+    return size
 
 
 def row_loads(k: int, dtype: torch.dtype, step: int) -> dict[str, int]:
@@ -230,8 +232,8 @@ def share_of_warp(problem: SddmmProblem, nnz: int, device: Device, group: int) -
     if operand_bytes > 2 * device.l2_bytes and nnz < 4 * (problem.m + problem.n):
         return max(group, _SHARE_IN_MEMORY)
     warps = device.sm_count * _WARPS_PER_SM
-    equal = ceil_div(nnz * heads, warps)
-    return max(group, min(_MAX_SHARE, ceil_div(equal, group) * group))
+    nnz_per_warp = ceil_div(nnz * heads, warps)
+    return max(group, min(_MAX_SHARE, ceil_div(nnz_per_warp, group) * group))
 
 
 def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
@@ -239,9 +241,9 @@ def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
     row_bytes = problem.k * problem.dtype.itemsize
     rows = min(problem.n, nnz) + min(problem.m, nnz)
     reused = nnz >= _MIN_REUSE * rows
-    if not reused or rows * row_bytes <= _L2_SHARE * device.l2_bytes:
+    if not reused or rows * row_bytes <= _L2_FRACTION * device.l2_bytes:
         return problem.k
-    slices = int(_L2_SHARE / 2 * device.l2_bytes) // rows // _SLICE_BYTES
+    slices = int(_L2_FRACTION / 2 * device.l2_bytes) // rows // _SLICE_BYTES
     return min(problem.k, max(1, slices) * _SLICE_BYTES // problem.dtype.itemsize)
 
 
@@ -253,7 +255,7 @@ def gather_us(problem: SddmmProblem, nnz: int, model: DeviceModel) -> float:
     rows_touched = min(problem.m, nnz)
     gathered = heads * (nnz + rows_touched) * problem.k * itemsize
     rows = min(problem.n, nnz) + rows_touched
-    in_l2 = min(1.0, _L2_SHARE * model.device.l2_bytes / max(1, rows * width * itemsize))
+    in_l2 = min(1.0, _L2_FRACTION * model.device.l2_bytes / max(1, rows * width * itemsize))
     from_memory = gathered * (1 - in_l2) + heads * rows * problem.k * itemsize * in_l2
     partial_sums = 2 * 4 * heads * nnz * (slices - 1)
     seconds = max(gathered / model.l2_bytes, from_memory / model.memory_bytes)

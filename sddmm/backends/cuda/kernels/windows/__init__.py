@@ -1,1 +1,1 @@
-"""windows: rows of B held in shared memory."""
+"""windows: keeps rows of B in shared memory."""
