@@ -1,8 +1,8 @@
 """Threads for compiled CPU kernels that release the interpreter lock: torch's own OpenMP team.
 
-Why not numba's `parallel=True`: its threading layers bring a second OpenMP runtime or abort when
+Why not numba's `parallel=True`: its threading layers load a second OpenMP runtime or abort when
 two Python threads call in at once. Two runtimes fight: after a torch operation torch's idle
-threads spin for milliseconds on the cores that the other runtime's threads want (measured: a
+threads spin for milliseconds on the cores that the other runtime's threads need (measured: a
 2.4 ms kernel takes 4.3 ms right after a torch operation, on two cores).
 """
 
@@ -57,14 +57,14 @@ def for_chunks(work: Callable[[int, int], None], total: int, chunk: int) -> None
 
 
 class _Loop:
-    """One call of for_chunks: chunks still to start, those worked, and the errors so far."""
+    """One call of for_chunks: the chunks that no thread has begun, those worked, and the errors."""
 
     def __init__(self, work: Callable[[int, int], None], total: int, chunk: int) -> None:
         self.work, self.total, self.chunk = work, total, chunk
         # A deque and lists change atomically. A lock could stay locked when a signal handler
         # raises between taking it and releasing it.
-        self.starts = deque(range(0, total, chunk))
-        self.chunks = len(self.starts)
+        self.pending = deque(range(0, total, chunk))  # where each chunk begins
+        self.chunks = len(self.pending)
         self.worked: list[int] = []
         self.errors: list[BaseException] = []
         self.returned: list[int] = []  # identifiers of the threads that left `drain` normally
@@ -74,7 +74,7 @@ class _Loop:
         try:
             while not self.errors:
                 try:
-                    begin = self.starts.popleft()
+                    begin = self.pending.popleft()
                 except IndexError:
                     break
                 self.work(begin, min(begin + self.chunk, self.total))

@@ -170,7 +170,7 @@ def test_a_call_whose_error_is_lost_raises_nevertheless(monkeypatch: pytest.Monk
 
     # No public call makes the loop itself fail, before the try that surrounds its work.
     def drain(loop: parallel._Loop, _: object = None) -> None:
-        loop.starts.popleft()
+        loop.pending.popleft()
         raise TimeoutError("before the loop's own try")
 
     monkeypatch.setattr(parallel._Loop, "drain", drain)  # as said above
