@@ -72,21 +72,21 @@ def parameter_macros(types: tuple[Any, ...] | type[ctypes.Structure]) -> dict[st
 class Parameters(threading.local):
     """The packed parameters of a launch; each thread has its own copy.
 
-    values: all of them. still_open: the indices of those that `slots` can change later.
+    values: all of them. slot_indices: the indices of those that `slots` can change later.
     """
 
     def __init__(
         self,
         types: tuple[Any, ...] | type[ctypes.Structure],
         values: Sequence[int | float | bytes] = (),
-        still_open: Sequence[int] = (),
+        slot_indices: Sequence[int] = (),
     ) -> None:
         layout = _layout(types)
         self.block = layout.block()
         self.pack = functools.partial(layout.packer.pack_into, self.block, 0)
         if values:
             self.pack(*values)
-        fields = (layout.fields[index] for index in still_open)
+        fields = (layout.fields[index] for index in slot_indices)
         self.slots = [kind.from_buffer(self.block, offset) for kind, offset in fields]
         begin = ctypes.addressof(self.block)
         addresses = [begin + offset for offset in layout.parameters]

@@ -45,14 +45,14 @@ def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
     """
     heads = x.shape[0] if x.dim() == 3 else 1
     head = x.stride(0) if x.dim() == 3 else x.stride(0) * x.shape[0]
-    return _encoded(
+    return _encode(
         x.data_ptr(), x.dtype, (x.shape[-1], x.shape[-2], heads), (x.stride(-2), head),
         (box_columns, box_rows),
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
-def _encoded(
+def _encode(
     address: int,
     dtype: torch.dtype,
     sizes: tuple[int, int, int],

@@ -32,7 +32,7 @@ def fields_of(arguments: Parameters) -> Any:
 
 def test_a_struct_holds_its_values_and_open_ones_can_be_set() -> None:
     values = (bytes(range(128)), -3, 2**63 + 5, 2**32 - 1, 0.5, 7)
-    arguments = Parameters(Mixed, values, still_open=(1, 4))
+    arguments = Parameters(Mixed, values, slot_indices=(1, 4))
     fields = fields_of(arguments)
     assert bytes(fields.map.opaque) == values[0]
     assert [getattr(fields, name) for name, *_ in Mixed._fields_[1:]] == list(values[1:])
