@@ -42,7 +42,8 @@ Signature = tuple[object, ...]
 
 
 class PatternKey(NamedTuple):
-    """Where index tensors lie and how they are read. Equal keys say only where to look."""
+    """The addresses of index tensors, and how to read them. The cache compares the rest itself:
+    other indices may be at the same addresses by now."""
 
     shape: tuple[int, int]
     is_csr: bool
@@ -69,8 +70,8 @@ class PreparedPlan(NamedTuple):
     """The part of a plan that the pattern caches. It holds no reference to the pattern, which would
     be a cycle.
 
-    backend: the name of the backend that computes it; requested_backend and kernel: the names that
-    the caller requested, or None. refusals: why the backends that were asked before do not serve.
+    backend: the name of the backend that computes it; requested_backend and kernel: the names in
+    the caller's request, or None. refusals: why the backends of higher rank do not serve.
     prepare_ms: the time that preparing took. versions: the pattern's when it was prepared.
     """
 
@@ -168,10 +169,10 @@ class _Entry:
 class Cache:
     """Patterns of index tensors that callers hold, and plans of any pattern.
 
-    An address only says where to look. A cached pattern answers for tensors that are the same
-    objects with the same count of changes; where that cannot be known, its own copy of the indices
-    is compared with theirs, which waits for the GPU. The least recently used patterns go while all
-    together hold more than `max_bytes`; the last one used always stays.
+    The addresses of indices only find an entry. A cached pattern answers for tensors that are the
+    same objects with the same count of changes; where that cannot be known, its own copy of the
+    indices is compared with theirs, which waits for the GPU. The least recently used patterns go
+    while all together hold more than `max_bytes`; the last one used always stays.
     """
 
     def __init__(self, max_patterns: int = MAX_PATTERNS, max_bytes: int = MAX_BYTES) -> None:

@@ -34,7 +34,7 @@ def _end(x: Tensor) -> int:
 def memory_blocks(*objects: Any) -> dict[int, int]:
     """The memory of all tensors and arrays that these objects reach: bytes by address.
 
-    Looks into containers, partial functions, closures, and objects of these packages. Tensors that
+    Follows containers, partial functions, closures, and objects of these packages. Tensors that
     share a storage are one block, of the storage's size.
     """
     waiting: list[Any] = list(objects)

@@ -69,7 +69,7 @@ class Plan:
         self._follow()
         current = self.prepared
         requests = current.requested_backend, current.kernel
-        return _rebuilt, (
+        return _rebuild, (
             self.pattern, current.problem, requests, self.alpha, self.values, self.transposed
         )  # fmt: skip
 
@@ -143,10 +143,10 @@ class Plan:
         S = None if self._owner is None else self._owner()
         if S is None or _version(S) == self._owner_version:
             return
-        version, now, source = _version(S), parts_of_tensor(S), self._source
+        version, parts, source = _version(S), parts_of_tensor(S), self._source
         assert source is not None
-        indices = (source.major_indices, now.rows), (source.col_indices, now.cols)
-        if any(not _same_memory(*pair) for pair in (*indices, (self.values, now.values))):
+        indices = (source.major_indices, parts.rows), (source.col_indices, parts.cols)
+        if any(not _same_memory(*pair) for pair in (*indices, (self.values, parts.values))):
             raise ValueError(
                 "S was given other indices and values since it was planned, as by copy_, add_, "
                 "zero_ or resize_; make a new plan of it"
@@ -157,7 +157,7 @@ class Plan:
         """`run` for operands that are checked and have the orientation of the pattern."""
         if not needs_grad(a, b, self.values):
             return self.prepared.compute(a, b, self.values, self.alpha)
-        CACHE.of_pattern(self.pattern)  # where the operator looks for plans
+        CACHE.of_pattern(self.pattern)  # from which the operator takes plans
         values: Tensor = torch.ops.sddmm.sddmm(
             self.pattern.major_indices,
             self.pattern.col_indices,
@@ -244,7 +244,7 @@ class Plan:
                 raise ValueError(f"out shares memory with {name}; give it memory of its own")
 
 
-def _rebuilt(
+def _rebuild(
     pattern: SparsePattern,
     problem: SddmmProblem,
     requests: tuple[str | None, str | None],
@@ -262,16 +262,16 @@ def _version(S: Tensor | None) -> int:
     return 0 if S is None or S.is_inference() else S._version
 
 
-def _same_memory(before: Tensor | None, now: Tensor | None) -> bool:
-    if before is None or now is None:
+def _same_memory(x: Tensor | None, y: Tensor | None) -> bool:
+    if x is None or y is None:
         return True
-    return before.data_ptr() == now.data_ptr() and before.shape == now.shape
+    return x.data_ptr() == y.data_ptr() and x.shape == y.shape
 
 
 def _check_size(pattern: SparsePattern, problem: SddmmProblem) -> None:
-    before = problem.nnz, problem.index_dtype, problem.device
-    now = pattern.nnz, pattern.index_dtype, pattern.device
-    if before != now:
+    """Raise ValueError unless the pattern still has the number of nonzeros that was planned."""
+    required = problem.nnz, problem.index_dtype, problem.device
+    if required != (pattern.nnz, pattern.index_dtype, pattern.device):
         raise ValueError(
             f"S had {problem.nnz} nonzeros ({dtype_name(problem.index_dtype)}, {problem.device}) "
             f"when it was planned and has {pattern.nnz} ({dtype_name(pattern.index_dtype)}, "

@@ -73,7 +73,7 @@ def sddmm(
     `clear_cache`) and used for as long as they hold the same indices. Of a tuple's tensors torch
     counts the changes; the indices of a torch sparse tensor are compared at every call, which waits
     for the GPU and cannot be captured in a CUDA graph. A `SparsePattern` or a `plan` spares both.
-    With numpy or scipy indices each call prepares anew. (SparsePattern tells which changes torch
+    With numpy or scipy indices each call prepares anew. (SparsePattern says which changes torch
     cannot count.)
 
     alpha is a real number, or a 0-dim tensor without gradient, which is read (and waits for the
@@ -129,16 +129,16 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     sparse = parse_sparse(S)
     values = traced.require_values(sparse.values)
     read_values = values if beta != 0 else None
-    wide = traced.sum_dtype(a.dtype, beta)
+    sum_dtype = traced.sum_dtype(a.dtype, beta)
     pattern = sparse.pattern
     a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
-    prepared_plan = _resolve_plan(pattern, a, b, read_values, wide, "ieee", sparse)
+    prepared_plan = _resolve_plan(pattern, a, b, read_values, sum_dtype, "ieee", sparse)
     result = _run_plan(pattern, prepared_plan, a, b, None, alpha)
     return _to_container(sparse, traced.add_scaled(result, beta, values).to(a.dtype), to_output)
 
 
 # torch.compile takes no sparse tensor into a graph and runs such calls between two graphs. It must
-# not look into them: its tracer fails on views of sparse tensors.
+# not trace them: its tracer fails on views of sparse tensors.
 _untraced_sddmm = _disable_dynamo(sddmm)
 _untraced_sampled_addmm = _disable_dynamo(sampled_addmm)
 
@@ -167,7 +167,7 @@ def plan(
     kernel: demand one GPU kernel by its name, or "hybrid"; by default the one that a cost model
         takes for the quickest. `explain()` lists them all.
 
-    `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` tells what
+    `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` says what
     was chosen and why.
     """
     alpha = real_number(alpha, "alpha")
@@ -306,23 +306,23 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """
     rows, cols, a, b, values = ctx.saved_tensors
     options = ctx.options
-    place = {"m": a.shape[-2], "n": b.shape[-1], "compressed": options["compressed"]}
-    wide = common_accumulator(a.dtype, grad.dtype)
+    matrix = {"m": a.shape[-2], "n": b.shape[-1], "compressed": options["compressed"]}
+    accumulator = common_accumulator(a.dtype, grad.dtype)
     grad_a = grad_b = grad_values = None
     if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
         weights = grad
         # A half type may not hold the scaled gradient, though it holds the product's.
         if options["alpha"] != 1 or values is not None:
-            weights = grad.to(wide) * options["alpha"]
+            weights = grad.to(accumulator) * options["alpha"]
         if values is not None:
             weights = weights * values
         if ctx.needs_input_grad[2]:
-            grad_a = torch.ops.sddmm.spmm(rows, cols, weights, b.mT, **place)
+            grad_a = torch.ops.sddmm.spmm(rows, cols, weights, b.mT, **matrix)
         if ctx.needs_input_grad[3]:
-            grad_b = torch.ops.sddmm.spmm(rows, cols, weights, a, transpose=True, **place).mT
+            grad_b = torch.ops.sddmm.spmm(rows, cols, weights, a, transpose=True, **matrix).mT
     if ctx.needs_input_grad[4]:
-        again = {**options, "out_dtype": wide, "kernel_name": None}
-        products = torch.ops.sddmm.sddmm(rows, cols, a, b, None, **again) * grad
+        unscaled = {**options, "out_dtype": accumulator, "kernel_name": None}
+        products = torch.ops.sddmm.sddmm(rows, cols, a, b, None, **unscaled) * grad
         grad_values = (products.sum(0) if a.dim() == 3 else products).to(values.dtype)
     return None, None, grad_a, grad_b, grad_values
 

@@ -60,8 +60,8 @@ def spmm(
         return _untraced_spmm(
             S, dense, values=values, transpose=transpose, alpha=alpha, out_dtype=out_dtype
         )
-    given = {"dense": dense} if values is None else {"dense": dense, "values": values}
-    tensors, to_output = as_tensors(given)
+    operands = {"dense": dense} if values is None else {"dense": dense, "values": values}
+    tensors, to_output = as_tensors(operands)
     dense, values = tensors["dense"], tensors.get("values")
     alpha = real_number(alpha, "alpha")
     if not isinstance(transpose, bool):
@@ -91,7 +91,7 @@ def spmm(
         values = values if values.requires_grad else values.clone()
         if sparse.is_cupyx:
             make_cupy_wait(pattern.device)
-    CACHE.of_pattern(pattern)  # where the operator looks for views
+    CACHE.of_pattern(pattern)  # from which the operator takes compressed views
     return to_output(_operate(Matrix.of(pattern), values, dense, transpose, alpha, out_dtype))
 
 
@@ -280,16 +280,19 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     options = ctx.options
     grad_values = grad_dense = None
     if ctx.needs_input_grad[2]:
-        same = torch.promote_types(grad.dtype, dense.dtype)
-        a, b = grad.to(same), dense.to(same)
+        dtype = torch.promote_types(grad.dtype, dense.dtype)
+        a, b = grad.to(dtype), dense.to(dtype)
         if options["transpose"]:
             a, b = b, a
-        summed = values.dim() == 1 and dense.dim() == 3  # over the heads that share the values
+        heads_share_values = values.dim() == 1 and dense.dim() == 3  # so their gradients add up
+        out_dtype = values.dtype
+        if heads_share_values:  # half types are rounded after the sum over heads
+            out_dtype = torch.promote_types(values.dtype, torch.float32)
         products = torch.ops.sddmm.sddmm(
             rows, cols, a, b.mT, None, compressed=options["compressed"], alpha=options["alpha"],
-            out_dtype=torch.promote_types(values.dtype, torch.float32) if summed else values.dtype,
+            out_dtype=out_dtype,
         )  # fmt: skip
-        grad_values = products.sum(0).to(values.dtype) if summed else products
+        grad_values = products.sum(0).to(values.dtype) if heads_share_values else products
     if ctx.needs_input_grad[3]:
         other = {"transpose": not options["transpose"], "out_dtype": dense.dtype}
         grad_dense = torch.ops.sddmm.spmm(rows, cols, values, grad, **{**options, **other})

@@ -133,8 +133,8 @@ def add_scaled(result: Tensor, beta: float, values: Tensor) -> Tensor:
         return result + beta * values.to(result.dtype)
     if not needs_grad(values):
         return result
-    nothing = torch.ones(values.shape, dtype=torch.bool, device=values.device)
-    return result + values.masked_fill(nothing, 0.0)
+    everywhere = torch.ones(values.shape, dtype=torch.bool, device=values.device)
+    return result + values.masked_fill(everywhere, 0.0)
 
 
 def without_base(values: Tensor) -> Tensor:
@@ -142,11 +142,13 @@ def without_base(values: Tensor) -> Tensor:
     take as input of a graph."""
     if values._base is None or values._base.layout == torch.strided:
         return values
-    same: Tensor = _Same.apply(values)  # type: ignore[no-untyped-call]
-    return same
+    base: Tensor = _WithoutBase.apply(values)  # type: ignore[no-untyped-call]
+    return base
 
 
-class _Same(torch.autograd.Function):
+class _WithoutBase(torch.autograd.Function):
+    """Returns its argument as a tensor that is no view, and passes the gradient through."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
         return values.detach()

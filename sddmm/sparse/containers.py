@@ -22,7 +22,7 @@ class SparseInput(NamedTuple):
     `is_scipy`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
     memory, which the pattern is over, may change unseen.
     `is_cupyx`: that memory is CuPy's, whose stream waits for what reads it (`cupy_arrays.py`).
-    `source`: the pattern over a sparse tensor's own indices, whose counted changes tell when to
+    `source`: the pattern over a sparse tensor's own indices, whose counted changes say when to
     compare them again; None where the changes of `pattern` itself are counted.
     """
 
@@ -83,10 +83,10 @@ def _described(S: Any, package: str) -> str:
 def _from_torch(S: Tensor) -> SparseInput:
     parts = parts_of_tensor(S)
     pattern = _pattern_over(parts)
-    kept = CACHE.of_sparse(pattern, S)
+    cached = CACHE.of_sparse(pattern, S)
     if S.grad_fn is not None:
-        check_gradient_order(S, kept)
-    return SparseInput(kept, parts.values, parts.wrap, source=pattern)
+        check_gradient_order(S, cached)
+    return SparseInput(cached, parts.values, parts.wrap, source=pattern)
 
 
 def _pattern_over(parts: Parts) -> SparsePattern:
@@ -101,11 +101,10 @@ def _pattern_over(parts: Parts) -> SparsePattern:
 
 
 def _from_scipy_like(S: Any) -> SparseInput:
-    """S as scipy.sparse and cupyx.scipy.sparse have it, by the same names; its memory is shared."""
+    """The input of a scipy.sparse or cupyx matrix, which name their parts alike; shares memory."""
     if len(S.shape) != 2:
         raise ValueError(f"S must be a 2-D sparse matrix or array, got shape {S.shape}")
     on_gpu = type(S).__module__.startswith("cupyx")
-
     tensor = from_cupy if on_gpu else from_numpy
 
     def wrap(values: Tensor) -> Any:

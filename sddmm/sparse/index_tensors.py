@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Whether every use of a pattern looks for changes of its indices that torch does not count.
+# Whether every use of a pattern checks for changes of its indices that torch does not count.
 _CHECK_INDICES = os.environ.get("SDDMM_CHECK_INDICES", "") not in ("", "0")
 
 
@@ -179,14 +179,17 @@ class IndexTensors:
             )
 
     def _check_lengths(self) -> None:
-        """Index tensors may be resized or given other memory after the pattern was made."""
-        name, wanted = ("crow", self.shape[0] + 1) if self.is_csr else ("row", self.nnz)
-        if belong_together(self.major_indices, self.col_indices, wanted):
+        """Raise unless the index tensors still fit each other.
+
+        Callers may have resized them, or given them other memory, since the pattern was made.
+        """
+        name, length = ("crow", self.shape[0] + 1) if self.is_csr else ("row", self.nnz)
+        if belong_together(self.major_indices, self.col_indices, length):
             return
         require_alike(self.major_indices, f"{name}_indices", self.col_indices)
-        if self.major_indices.numel() != wanted:
+        if self.major_indices.numel() != length:
             raise ValueError(
-                f"{name}_indices must have {wanted} entries beside {self.nnz} col_indices, "
+                f"{name}_indices must have {length} entries beside {self.nnz} col_indices, "
                 f"got {self.major_indices.numel()}: it was resized after the pattern was made"
             )
 

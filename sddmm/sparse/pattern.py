@@ -168,7 +168,7 @@ class SparsePattern(IndexTensors):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are of the indices; what was derived belongs to this memory alone."""
-        return _rebuilt, (self.shape, self.col_indices, self.crow_indices, self.row_indices)
+        return _rebuild, (self.shape, self.col_indices, self.crow_indices, self.row_indices)
 
     def __repr__(self) -> str:
         layout = "csr" if self.is_csr else "coo"
@@ -322,7 +322,7 @@ class SparsePattern(IndexTensors):
         return row_lengths(self.by_row)
 
 
-def _rebuilt(
+def _rebuild(
     shape: tuple[int, int], cols: Tensor, crow: Tensor | None, rows: Tensor | None
 ) -> SparsePattern:
     if crow is not None:

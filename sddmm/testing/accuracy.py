@@ -164,10 +164,10 @@ def assert_spmm_close(
 def _spmm_operands(
     S: Any, dense: Any, values: Any, transpose: bool
 ) -> tuple[SparsePattern, Tensor, Tensor, bool]:
-    """The pattern, S's values or those given, the dense operand, and whether to transpose."""
+    """The pattern, the values (S's own if None), the dense operand, and whether to transpose."""
     sparse = parse_sparse(S)
-    given = {"dense": dense} if values is None else {"dense": dense, "values": values}
-    tensors, _ = as_tensors(given)
+    operands = {"dense": dense} if values is None else {"dense": dense, "values": values}
+    tensors, _ = as_tensors(operands)
     weights = tensors.get("values", sparse.values)
     if weights is None:
         raise ValueError("S is a pattern without values; give values=")
