@@ -42,8 +42,8 @@ PARTS = (
         Step("sddmm/problem.py", "Collects all that the choice of a kernel may depend on."),
         Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),
         Step(f"{_CUDA}/planner.py", "Ranks the kernels, once per problem; prepares the best."),
-        Step(f"{_CUDA}/pattern_layouts.py", "Hands the kernel the arrays that it reads."),
-        Step(f"{_CUDA}/analysis.py", "Launches one pass over the indices; polls what it found."),
+        Step(f"{_CUDA}/pattern_layouts.py", "Makes the arrays that the kernel reads."),
+        Step(f"{_CUDA}/analysis.py", "Launches one pass over the indices; polls its results."),
         Step(f"{_CUDA}/kernels/row_gather/host.py", "The chosen kernel: macros, parameters."),
     )),
     Part("Launch it", (

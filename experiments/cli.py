@@ -33,7 +33,7 @@ from experiments.bench.commands import Command, Job
 from experiments.bench.config import refuse_absurd
 from experiments.bench.errors import ExperimentError
 
-# The objectives: folders beside this file, each with its commands.
+# What can be measured: folders beside this file, each with its commands.
 OBJECTIVES = ("sddmm", "gemm", "host_overhead")
 
 _TOOLS_HELP = (
@@ -50,16 +50,16 @@ def commands() -> dict[str, Command]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command; exits with 0, 1 (what was asked failed) or 2 (an unknown command)."""
+    """Run a command; exits with 0, 1 (the command failed) or 2 (an unknown command)."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_help())
         return
     word, *arguments = argv
     tools = {"docs": _docs, "fragments": _fragments}
-    of_objectives = commands()
-    if word not in (*of_objectives, *tools):
-        valid = ", ".join((*of_objectives, *tools))
+    hydra_commands = commands()
+    if word not in (*hydra_commands, *tools):
+        valid = ", ".join((*hydra_commands, *tools))
         _stop(f"unknown command {word!r}; choose from: {valid}", code=2)
     # torch warns once per process that its CSR tensors are in beta; every run would show it.
     warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
     if word in tools:
         tools[word](arguments)
     else:
-        _run_with_hydra(of_objectives[word], arguments)
+        _run_with_hydra(hydra_commands[word], arguments)
 
 
 def _help() -> str:
@@ -169,7 +169,7 @@ def _absent_key(path: str, schema: Any) -> str:
 
 
 def register() -> None:
-    """Tell Hydra the types of all configurations; call before composing."""
+    """Register the types of all configurations with Hydra; call before composing."""
     sources.register()
     for command in commands().values():
         command.register()

@@ -31,7 +31,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Panel:
-    """One kernel: its unit of work (rows x columns of S), and where that unit's operands lie."""
+    """One kernel: its unit of work (rows x columns of S), and where its operands are kept."""
 
     title: str
     unit: str
@@ -118,15 +118,15 @@ def _panel(picture: Picture, panel: Panel, x: float, y: float) -> None:
             left + columns.first * _CELL, top + rows.first * _CELL,
             (columns.last - columns.first) * _CELL, (rows.last - rows.first) * _CELL, _WORK, BLUE,
         )  # fmt: skip
-    for held in panel.rows:
+    for span in panel.rows:
         picture.rect(
-            left - _A_WIDTH - 4, top + held.first * _CELL,
-            _A_WIDTH, (held.last - held.first) * _CELL, held.color, GREY,
+            left - _A_WIDTH - 4, top + span.first * _CELL,
+            _A_WIDTH, (span.last - span.first) * _CELL, span.color, GREY,
         )  # fmt: skip
-    for held in panel.columns:
+    for span in panel.columns:
         picture.rect(
-            left + held.first * _CELL, top - _B_HEIGHT - 4,
-            (held.last - held.first) * _CELL, _B_HEIGHT, held.color, GREY,
+            left + span.first * _CELL, top - _B_HEIGHT - 4,
+            (span.last - span.first) * _CELL, _B_HEIGHT, span.color, GREY,
         )  # fmt: skip
     _nonzeros(picture, panel, left, top)
     for index, line in enumerate(panel.lines):

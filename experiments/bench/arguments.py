@@ -1,7 +1,7 @@
 """Command-line arguments in Hydra's grammar.
 
 A person writes file names and sizes as they are. Hydra gives `= $ { ( ,` and letters beyond ASCII a
-meaning of their own, and wants every matrix to be an option of a group.
+meaning of their own, and takes a matrix only as an option of a group.
 """
 
 from __future__ import annotations

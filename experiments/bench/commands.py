@@ -19,7 +19,7 @@ from experiments.bench.errors import ExperimentError
 
 @dataclass(frozen=True)
 class Job:
-    """What Hydra chose for one job: its launcher, and the option of each group."""
+    """One job of Hydra: the launcher that runs it, and the option that it has of each group."""
 
     launcher: str
     choices: Mapping[str, str]
@@ -42,7 +42,7 @@ class Command(ABC):
     lists: tuple[str, ...] = ()
 
     def register(self) -> None:
-        """Tell Hydra the type of the configuration; call before composing."""
+        """Register the type of the configuration with Hydra; call before composing."""
         ConfigStore.instance().store(name=f"{self.config}_schema", node=self.schema)
 
     def load(self) -> Any:
@@ -51,7 +51,7 @@ class Command(ABC):
 
     @abstractmethod
     def __call__(self, settings: Any, job: Job) -> None:
-        """Do it."""
+        """Run the command with its configuration."""
 
 
 class Measure(Command):

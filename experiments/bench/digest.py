@@ -37,8 +37,7 @@ _FOLDERS = {
         path
         for package in PACKAGES
         for path in (ROOT / package).rglob(name)
-        if "emulation"
-        not in path.relative_to(ROOT).parts  # no measurement runs on the CPU emulation
+        if "emulation" not in path.relative_to(ROOT).parts  # which no measurement runs
     )
     for name in ("include", "kernels")
 }
@@ -61,7 +60,7 @@ class Code:
 
     def files(self) -> frozenset[Path]:
         """The sources and all that they depend on, without the bench and what measures."""
-        return _reached(self)
+        return _dependencies(self)
 
     def digest(self) -> str:
         return _digest_of(self)
@@ -80,15 +79,15 @@ class Code:
 
 
 @functools.cache
-def _reached(code: Code) -> frozenset[Path]:
-    aside = {*code.measuring, *code.unmeasured}
+def _dependencies(code: Code) -> frozenset[Path]:
+    excluded = {*code.measuring, *code.unmeasured}
     files: set[Path] = set()
     waiting = list(code.sources)
     while waiting:
         path = waiting.pop()
-        if path not in files and path not in aside and BENCH not in path.parents:
+        if path not in files and path not in excluded and BENCH not in path.parents:
             files.add(path)
-            waiting += _next(path)
+            waiting += _named_files(path)
     return frozenset(files)
 
 
@@ -101,7 +100,7 @@ def _digest_of(code: Code) -> str:
 
 
 @functools.cache
-def _next(path: Path) -> tuple[Path, ...]:
+def _named_files(path: Path) -> tuple[Path, ...]:
     """The files of this repository that one file names."""
     if path.suffix in _CUDA:
         folders = (path.parent, *_FOLDERS["include"])

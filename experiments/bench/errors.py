@@ -4,7 +4,7 @@ from hydra.errors import CompactHydraException
 
 
 class ExperimentError(CompactHydraException):
-    """Something asked for is wrong or impossible; the message says what, and what is valid."""
+    """A request is wrong or cannot be served; the message says what, and what is valid."""
 
 
 class RowsFailed(ExperimentError):

@@ -86,7 +86,8 @@ class Session:
         return record
 
     def _verified(self, method: Method, record: Record, reference: Any) -> tuple[Run, float] | None:
-        """What to time and what its verified call took in ms, or None; the record then says why."""
+        """The run to time and the ms of its verified call; None where the method does not serve the
+        case or is wrong, which the record then says."""
         reason = method.refuses(self.case)
         if reason is not None:
             record.status, record.reason = "skipped", reason

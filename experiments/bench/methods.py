@@ -17,10 +17,10 @@ class Method(Protocol):
     """One way to compute a case; a module with these two functions is one."""
 
     def refuses(self, case: Any) -> str | None:
-        """Why the method does not serve the case, in words."""
+        """None, or the reason why the method does not serve the case."""
 
     def prepare(self, case: Any) -> Run:
-        """What the method does once per case, timed apart from its runs."""
+        """Do the work that is done once per case, and is timed apart from the runs."""
 
 
 class MethodFolder:

@@ -16,7 +16,7 @@ from experiments.bench.verify import Trial
 
 
 class RunConfig(Protocol):
-    """What the bench reads of the configuration of a run; an objective's own keys stand beside."""
+    """The part of a run's configuration that the bench reads; an objective adds keys of its own."""
 
     timing: Timing
     records: str
@@ -71,14 +71,14 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
 
     @abstractmethod
     def label(self, config: ConfigT, choices: Mapping[str, str]) -> str:
-        """What a person calls the case. choices: the options that Hydra took, by group."""
+        """The name that a person has for the case. choices: Hydra's option of each group."""
 
     @abstractmethod
     def identity(self, config: ConfigT) -> dict[str, Any]:
-        """What makes the case what it is, for the keys of its records."""
+        """The properties that distinguish the case from all others, for the keys of its records."""
 
     def method_identity(self, method: MethodT) -> dict[str, Any]:
-        """What makes a method what it is, besides its code."""
+        """The properties that distinguish a method from all others, besides its code."""
         return {}
 
     def sources(self, method: MethodT) -> list[Path]:
@@ -107,7 +107,7 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
         """Write properties of a prepared method into its record, such as its registers."""
 
     def reference(self, case: CaseT) -> Any:
-        """What results are checked against; computed once per session."""
+        """The data that results are checked against; computed once per session."""
         return None
 
     def compile(self, methods: Mapping[str, MethodT], case: CaseT) -> None:
@@ -133,7 +133,7 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
 
     @abstractmethod
     def labels(self, records: Sequence[RecordT]) -> dict[tuple[object, ...], dict[str, str]]:
-        """The cells that tell each case from the others, by case."""
+        """The cells that distinguish each case from the others, by case."""
 
     def figures(self, record: RecordT) -> dict[str, str]:
         """Cells that follow from the times, such as GFLOP/s."""
@@ -148,7 +148,7 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
         return {}
 
     def order(self, record: RecordT) -> tuple[Any, ...]:
-        """Where a record stands in a report; by default in the order of the files."""
+        """The sort key of a record in a report; by default reports keep the order of the files."""
         return ()
 
     def rows(self, records: Sequence[RecordT], cached: Sequence[str] = ()) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,7 @@ def _speedup_figure(
     panels = list(dict.fromkeys((r.place, panel_of(r)) for r in timed))
     places = {place for place, _ in panels}
     columns = min(3, max(1, len(panels)))
-    rows = -(-max(1, len(panels)) // columns)
+    rows = math.ceil(max(1, len(panels)) / columns)
     figure, grid = plt.subplots(
         rows, columns, figsize=(4.6 * columns, 3.4 * rows), squeeze=False, layout="constrained"
     )

@@ -44,7 +44,7 @@ class Record:
 
     @property
     def case(self) -> tuple[object, ...]:
-        """What rows must have in common to be compared; begins with the place."""
+        """The fields that rows must have in common to be compared; the place comes first."""
         raise NotImplementedError
 
     @property

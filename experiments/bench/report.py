@@ -73,7 +73,7 @@ def as_markdown(objective: AnyObjective, records: Sequence[Record]) -> str:
     for place in dict.fromkeys(r.place for r in records):
         own = [r for r in records if r.place == place]
         lines = [f"## {_place(own[0], records)}", "", *provenance(own), ""]
-        lines += _introduced(objective, own, table.as_text(objective.rows(own)))
+        lines += _with_introduction(objective, own, table.as_text(objective.rows(own)))
         notes = objective.notes(own)
         if notes:
             lines += ["", *(f"* {note}" for note in notes)]
@@ -106,10 +106,10 @@ def as_summary(objective: AnyObjective, records: Sequence[Record]) -> str:
         row[f"first call, best other / {ours}"] = _lead(first_us, ours)
         rows.append(row)
     note = f"\n\n{table.NOT_INTERLEAVED}." if run else ""
-    return "\n".join(_introduced(objective, records, table.as_text(rows))) + note + "\n"
+    return "\n".join(_with_introduction(objective, records, table.as_text(rows))) + note + "\n"
 
 
-def _introduced(objective: AnyObjective, records: Sequence[Record], text: str) -> list[str]:
+def _with_introduction(objective: AnyObjective, records: Sequence[Record], text: str) -> list[str]:
     """A table's lines under the sentence that says whose methods it shows."""
     sentence = introduction((r.name for r in records), objective.reimplemented)
     return [sentence, "", text] if sentence else [text]

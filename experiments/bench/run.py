@@ -30,7 +30,7 @@ def run(objective: AnyObjective, label: str, config: RunConfig) -> list[Any]:
     store: Store[Any] = Store(config.records, objective.record_type)
     identity = objective.identity(config)
     keys = _keys(objective, identity, config, methods, device)
-    cached = [] if config.force else held(store.records(), keys, objective.companions)
+    cached = [] if config.force else matching(store.records(), keys, objective.companions)
     present = {record.name for record in cached}
     missing = {name: m for name, m in methods.items() if name not in present}
     keep = Keeper(store)
@@ -51,7 +51,7 @@ def run(objective: AnyObjective, label: str, config: RunConfig) -> list[Any]:
     return records
 
 
-def held(
+def matching(
     records: Sequence[Record], keys: Mapping[str, str], companions: frozenset[str]
 ) -> list[Record]:
     """The newest record of each of these keys, and the companions' of the same sessions."""
@@ -63,7 +63,7 @@ def held(
 
 
 def _session(objective: AnyObjective, record: Record) -> tuple[str, ...]:
-    """What orders rows before their method does: a session keeps its companions beside it."""
+    """The sort key of a row's session: rows that were measured with companions stay beside them."""
     return (record.date, record.session) if objective.companions else ()
 
 

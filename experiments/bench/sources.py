@@ -19,7 +19,7 @@ from experiments.bench.config import require
 
 
 class Size(NamedTuple):
-    """rows, cols and nonzeros of a matrix; nnz None where only loading can tell."""
+    """rows, cols and nonzeros of a matrix; nnz is None where only loading shows it."""
 
     rows: int
     cols: int
@@ -192,7 +192,7 @@ SOURCES: dict[str, type[Source]] = {
 
 
 def register() -> None:
-    """Tell Hydra the types of the sources; call before composing."""
+    """Register the types of the sources with Hydra; call before composing."""
     for name, source in SOURCES.items():
         ConfigStore.instance().store(group="source", name=name, node=source)
 

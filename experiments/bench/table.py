@@ -109,7 +109,7 @@ def as_text(table: Sequence[dict[str, str]]) -> str:
 
 
 def notes(records: Iterable[Record]) -> list[str]:
-    """Why rows have no time, a line for each method and reason, and which were not interleaved."""
+    """The reasons of rows without a time, a line each; then which rows were not interleaved."""
     records = list(records)
     reasons = dict.fromkeys(f"{r.name}: {r.status}: {r.reason}" for r in records if r.reason)
     return [*reasons, *([NOT_INTERLEAVED] if runs(records) else [])]

@@ -22,21 +22,21 @@ _SAMPLES_PER_ROUND = 5
 WARM_UP_MS = 60.0
 
 # An idle GPU keeps a higher clock for up to a tenth of a second, and then follows power and heat.
-# Uncounted calls there take at least GPU_WARM_UP_MS and at most _MOST_WARM_UP_MS; in between they
+# Uncounted calls there take at least GPU_WARM_UP_MS and at most _MAX_WARM_UP_MS; in between they
 # end when two consecutive spans of _SPAN_MS differ by no more than the fraction _STEADY.
-GPU_WARM_UP_MS, _MOST_WARM_UP_MS = 150.0, 500.0
+GPU_WARM_UP_MS, _MAX_WARM_UP_MS = 150.0, 500.0
 _SPAN_MS, _STEADY = 30.0, 0.005
 
 # On a GPU a sample is the mean of back-to-back calls that take about this long together.
 _BATCH_MS = 1.0
-_MOST_CALLS = 50
+_MAX_CALLS = 50
 
 
 class _Quota(NamedTuple):
-    """A method is timed until it has `most` counted samples, or they took `enough_ms` together."""
+    """A method is timed until it has `max_samples`, or until they took `max_ms` together."""
 
-    most: int
-    enough_ms: float
+    max_samples: int
+    max_ms: float
 
 
 _PREPARATIONS = _Quota(20, 100.0)
@@ -117,7 +117,7 @@ def _round_robin_ms(
     """Wall times of what each setup returns, in ms, a few of every method in each round.
 
     The first call of a round is not counted, as other methods' code fills the caches, unless it
-    takes quota.enough_ms by itself and is enough. Freeing a result is not counted either. A method
+    takes quota.max_ms by itself and is enough. Freeing a result is not counted either. A method
     that fails, or takes longer than timeout_s, is not run again.
     """
     samples: dict[str, list[float]] = {name: [] for name in setups}
@@ -132,13 +132,13 @@ def _round_robin_ms(
 
     def round_ms(name: str) -> list[float]:
         times: list[float] = []
-        while len(times) <= _SAMPLES_PER_ROUND and sum(times) < quota.enough_ms:
+        while len(times) <= _SAMPLES_PER_ROUND and sum(times) < quota.max_ms:
             times.append(one_ms(name))
         return times[1:] or times
 
     def is_unfinished(name: str) -> bool:
         own = samples[name]
-        return name not in errors and len(own) < quota.most and sum(own) < quota.enough_ms
+        return name not in errors and len(own) < quota.max_samples and sum(own) < quota.max_ms
 
     while unfinished := [name for name in setups if is_unfinished(name)]:
         for name in unfinished:
@@ -163,7 +163,7 @@ class Sampler:
         self.calls = 1
         if device.startswith("cuda"):
             call_ms = min(elapsed_ms(run, device) for _ in range(3))
-            self.calls = max(1, min(_MOST_CALLS, round(_BATCH_MS / max(call_ms, 1e-3))))
+            self.calls = max(1, min(_MAX_CALLS, round(_BATCH_MS / max(call_ms, 1e-3))))
             self.work = _graph(self._all_calls) or self._all_calls
 
     def _all_calls(self) -> None:
@@ -175,15 +175,15 @@ class Sampler:
         if self.first_ms > 20 * WARM_UP_MS:
             return
         on_gpu = self.device.startswith("cuda")
-        least, most = (GPU_WARM_UP_MS, _MOST_WARM_UP_MS) if on_gpu else (WARM_UP_MS, WARM_UP_MS)
-        spent, pace, steady = 0.0, math.inf, False
-        while spent < least or (not steady and spent < most):
-            before, pace = pace, self._pace_ms()
-            spent += max(pace, _SPAN_MS)
-            steady = abs(pace - before) <= _STEADY * pace
+        min_ms, max_ms = (GPU_WARM_UP_MS, _MAX_WARM_UP_MS) if on_gpu else (WARM_UP_MS, WARM_UP_MS)
+        total_ms, sample_ms, steady = 0.0, math.inf, False
+        while total_ms < min_ms or (not steady and total_ms < max_ms):
+            last_ms, sample_ms = sample_ms, self._mean_sample_ms()
+            total_ms += max(sample_ms, _SPAN_MS)
+            steady = abs(sample_ms - last_ms) <= _STEADY * sample_ms
 
-    def _pace_ms(self) -> float:
-        """Time of all calls of one sample together: the mean over samples that take _SPAN_MS."""
+    def _mean_sample_ms(self) -> float:
+        """The time of all calls of a sample together: the mean over samples that take _SPAN_MS."""
         samples: list[float] = []
         while sum(samples) < _SPAN_MS:
             samples.append(self.sample_ms() * self.calls)
@@ -201,7 +201,7 @@ class Sampler:
 
 
 def _graph(work: Callable[[], object]) -> Callable[[], object] | None:
-    """What replays the device's work of work(), or None if it cannot be captured."""
+    """The replay of the device's part of work() as a CUDA graph; None if it cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):

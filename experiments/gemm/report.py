@@ -88,7 +88,7 @@ def _summary(records: Sequence[GemmRecord]) -> str:
 
 
 def as_markdown(records: Sequence[GemmRecord]) -> str:
-    """Where it was measured, a table per shape, and the published figures."""
+    """The report as Markdown: the environments, a table per shape, and the published figures."""
     lines = ["# The GEMM ladder", "", *provenance(list(records))]
     for section in sections(records):
         for shape in dict.fromkeys(r.shape for r in section):

@@ -1,1 +1,1 @@
-"""Host overhead as an objective: how long a call takes to return to Python."""
+"""Host overhead: how long a call takes to return to Python."""

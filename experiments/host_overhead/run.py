@@ -48,7 +48,7 @@ def run(config: LaunchConfig) -> None:
 
 
 def _sampled(a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """Calls of this package's operator: with a plan, and with one that it looks up by itself.
+    """Calls of this package's operator: with a plan, and with a look-up of one.
 
     torch counts the changes of the tensors in a tuple; the indices inside a sparse tensor have no
     such count, so that every call compares them with those of the plan.

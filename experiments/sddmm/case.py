@@ -122,10 +122,10 @@ def refuse_too_large(name: str, source: Source, config: Config) -> None:
         )
 
 
-def make_case(name: str, config: Config, identified: Mapping[str, Any] | None = None) -> Case:
+def make_case(name: str, config: Config, identity: Mapping[str, Any] | None = None) -> Case:
     """Load or generate the matrix and draw the operands.
 
-    identified: the definition of the matrix, or all of it but a path, if it is computed already.
+    identity: the definition of the matrix, or all of it but a path, if it is computed already.
     """
     source = source_of(config)
     device = device_of(config)
@@ -149,8 +149,8 @@ def make_case(name: str, config: Config, identified: Mapping[str, Any] | None = 
     return Case(
         matrix=name,
         definition=definition(source)
-        if identified is None
-        else {"source": type(source).__name__, **asdict(source), **identified},
+        if identity is None
+        else {"source": type(source).__name__, **asdict(source), **identity},
         pattern=pattern,
         a=a,
         b=b_t.mT,

@@ -8,7 +8,7 @@ from experiments.sddmm.record import Record
 
 
 def shown_names(records: Iterable[Record]) -> dict[tuple[object, ...], str]:
-    """The name of each case's matrix; where rows would look alike, with what distinguishes them."""
+    """The name of each case's matrix; where rows would be alike, with what distinguishes them."""
     records = list(records)
     alike: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for r in records:
@@ -30,7 +30,7 @@ def _appearance(r: Record) -> tuple[object, ...]:
 
 
 def _details(r: Record) -> dict[str, object]:
-    """What makes a case and has no column; a path says nothing of a file's content."""
+    """The properties of a case that have no column. A path is none: a file may move."""
     details = {f"matrix.{name}": value for name, value in r.definition.items() if name != "path"}
     return {**details, "seed": r.seed}
 

@@ -89,7 +89,7 @@ class Sddmm(Objective[Config, Method, Case, Record]):
         return lambda: method.prepare(unseen)()
 
     def renamed(self, record: Record, label: str) -> Record:
-        """The same matrix may have been measured under another name."""
+        """The record under the name `label`: its matrix may have been measured under another."""
         return replace(record, matrix=label)
 
     def heading(self, config: Config) -> str:

@@ -49,7 +49,7 @@ class Reference:
         return Verdict(values.numel(), wrong, worst)
 
     def _bound(self, dtype: torch.dtype) -> Tensor:
-        """How far values of this dtype may be off; a method need not give the case's."""
+        """The error bound of values of this dtype, which a method chooses for itself."""
         if dtype not in self._bounds:
             self._bounds[dtype] = testing.error_bound(
                 self._pattern, self._case.a, self._case.b, self._values, out_dtype=dtype

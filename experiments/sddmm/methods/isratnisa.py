@@ -23,7 +23,7 @@ from torch import Tensor
 from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.gpu_kernel import as_float32, gpu_kernel
-from gemm_core.runtime.launch import INT, POINTER
+from gemm_core.runtime.launch import INT, POINTER, ceil_div
 
 COLUMN_TILE = 50_000
 PANEL_HEIGHT = 192
@@ -168,7 +168,7 @@ def build_panels(
     height: int = PANEL_HEIGHT,
 ) -> Panels:
     """The published preparation, on one thread. rows, cols: COO sorted by (row, column)."""
-    tiles = max(1, -(-n // tile))
+    tiles = max(1, ceil_div(n, tile))
     return Panels(*_kernels()["panels"](rows, cols, m, tiles, tile, height))
 
 

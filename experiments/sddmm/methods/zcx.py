@@ -21,7 +21,7 @@ from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.gpu_kernel import gpu_kernel
 from gemm_core.ladder.wmma_layout import check_wmma_layout
-from gemm_core.runtime.launch import INT, POINTER
+from gemm_core.runtime.launch import INT, POINTER, ceil_div
 
 _TILE, _THREADS = 16, 512
 
@@ -56,7 +56,7 @@ def prepare(case: Case) -> Run:
     def run() -> Tensor:
         out = torch.empty(case.nnz, device=case.device)
         kernel(
-            -(-count * 32 // _THREADS), a.data_ptr(), b.data_ptr(), out.data_ptr(),
+            ceil_div(count * 32, _THREADS), a.data_ptr(), b.data_ptr(), out.data_ptr(),
             tiles.data_ptr(), index.data_ptr(), tile_offset.data_ptr(), position.data_ptr(), count,
             a.shape[1],
         )  # fmt: skip
@@ -72,13 +72,13 @@ def tile_index(rows: np.ndarray, cols: np.ndarray, m: int, n: int) -> tuple[np.n
     (t + 1,), and for the nonzeros tile by tile their offset in the 16 x 16 tile and their position
     in the pattern.
     """
-    across = -(-n // _TILE)
-    index: tuple[np.ndarray, ...] = _kernels()["group"](rows, cols, -(-m // _TILE), across)
+    across = ceil_div(n, _TILE)
+    index: tuple[np.ndarray, ...] = _kernels()["group"](rows, cols, ceil_div(m, _TILE), across)
     return index
 
 
 def _padded(x: Tensor) -> Tensor:
-    rows, k = (-(-size // _TILE) * _TILE for size in x.shape)
+    rows, k = (ceil_div(size, _TILE) * _TILE for size in x.shape)
     return torch.nn.functional.pad(x, (0, k - x.shape[1], 0, rows - x.shape[0])).contiguous()
 
 
