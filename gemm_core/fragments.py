@@ -206,7 +206,7 @@ def ldmatrix_address(lane: ArrayLike, operand: str = "a") -> tuple[Indices, Indi
 
 
 def swizzle_128b(byte: ArrayLike) -> Indices:
-    """Where the 128-byte swizzle stores `byte` of a tile of 128-byte rows (its own inverse).
+    """The position of `byte` of a tile of 128-byte rows under the 128-byte swizzle (self-inverse).
 
     Within each atom of 1024 bytes the 16-byte column is XORed with the row; the tile's base must
     be 1024-byte aligned. CUTLASS calls it Swizzle<3, 4, 3>, TMA CU_TENSOR_MAP_SWIZZLE_128B.

@@ -55,7 +55,7 @@ class PatternKey(NamedTuple):
 
 
 class PlanKey(NamedTuple):
-    """What a prepared plan of a pattern depends on: the problem and the caller's requests.
+    """The key of a prepared plan of a pattern: the problem and the caller's requests.
 
     reuse: whether more than one run is to be expected of it.
     """
@@ -123,7 +123,7 @@ PLANS = DerivedKey[PlanStore]("plans")
 
 
 class CacheInfo(NamedTuple):
-    """What the cache holds: patterns, bytes with all that was prepared for them, and the bound."""
+    """The contents of the cache: patterns, bytes with all that was prepared, and the bound."""
 
     patterns: int
     bytes: int
@@ -150,7 +150,7 @@ class _Entry:
         self.max_bytes = 0
 
     def watch(self, pattern: SparsePattern, is_counted: bool) -> None:
-        """From now on the entry vouches for these tensors, if torch counts their changes."""
+        """Let the entry vouch for these tensors from now on, if torch counts their changes."""
         self.versions = None  # while the two do not belong together
         self.counters = tuple(map(weakref.ref, _counters(pattern))) if is_counted else ()
         self.versions = pattern.versions if is_counted else None

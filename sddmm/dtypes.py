@@ -9,7 +9,7 @@ import torch
 
 
 class Dtype(NamedTuple):
-    """What the package must know of one dtype of operands and values.
+    """The facts of one dtype of operands and values.
 
     cpp_name: its name in the kernels. accumulator: the dtype in which sums of its products are
     kept. unit_roundoff: the relative error of rounding to it. is_half: whether it takes 16 bits.

@@ -1,4 +1,4 @@
-"""How far apart the rows of an operand may start for the kernels' 32-bit offsets."""
+"""The limit on the row pitch of an operand that the kernels' 32-bit offsets set."""
 
 from __future__ import annotations
 

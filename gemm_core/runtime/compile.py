@@ -37,7 +37,7 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports: registers per thread, bytes spilled, bytes of static shared memory."""
+    """The report of ptxas: registers per thread, bytes spilled, bytes of static shared memory."""
 
     registers: int
     spill_bytes: int

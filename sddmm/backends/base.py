@@ -1,4 +1,4 @@
-"""What a backend is, and which one serves a problem: the first that does not refuse it."""
+"""The protocol of backends, and the choice of one: the first that does not refuse a problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Executor(Protocol):
-    """What a backend prepared: it computes out = alpha * (a @ b) at the pattern, times values."""
+    """A prepared computation of out = alpha * (a @ b) at the pattern, times values."""
 
     @property
     def notes(self) -> Sequence[str]:

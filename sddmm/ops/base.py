@@ -1,4 +1,4 @@
-"""What an operator is, and how torch learns of it.
+"""The definition of an operator, and its registration with torch.
 
 One module of this folder defines one operator: the function that callers use, the checks of its
 arguments, its gradient, and an `Operator` that is registered here. Autograd, autocast, fake tensors

@@ -138,8 +138,8 @@ def add_scaled(result: Tensor, beta: float, values: Tensor) -> Tensor:
 
 
 def without_base(values: Tensor) -> Tensor:
-    """The same memory and gradient, but not as a view of a sparse tensor, which Dynamo cannot
-    take as input of a graph."""
+    """The values with the same memory and gradient, but not as a view of a sparse tensor, which
+    Dynamo cannot take as input of a graph."""
     if values._base is None or values._base.layout == torch.strided:
         return values
     base: Tensor = _WithoutBase.apply(values)  # type: ignore[no-untyped-call]

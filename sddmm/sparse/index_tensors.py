@@ -144,7 +144,7 @@ class IndexTensors:
         return self.map_indices(Tensor.clone)
 
     def alias(self) -> Self:
-        """The same pattern by tensors of its own over this memory, which count the same changes."""
+        """The same pattern over the same memory, by new tensors that count the same changes."""
         return self.map_indices(Tensor.detach)
 
     def map_indices(self, change: Callable[[Tensor], Tensor]) -> Self:

@@ -176,7 +176,10 @@ def _spmm_operands(
 
 
 def mismatches(values: Tensor, truth: Tensor, bound: Tensor) -> Tensor:
-    """Where `values` is neither within `bound` of `truth` nor `truth` rounded, NaN included."""
+    """A mask of the values that are neither within `bound` of `truth` nor equal to it rounded.
+
+    NaN equals NaN.
+    """
     rounded = truth.to(values.dtype)
     same = (values == rounded) | (values.isnan() & rounded.isnan())
     close = truth.isfinite() & ((values.double() - truth).abs() <= bound)

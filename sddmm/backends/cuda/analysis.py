@@ -92,7 +92,7 @@ ANALYSE = KernelSpec("analyse", "analyse", (), threads=256, shared_bytes=12 * 10
 
 @dataclass(slots=True, eq=False)
 class Analysis:
-    """What one pass over a pattern collects.
+    """The results of one pass over a pattern.
 
     row_ids, cols: (nnz,) int32, in the pattern's order; row_ids are None where tile row offsets
     were requested. tile_nnz: nonzeros by tile, which `stats` summarise. offsets: the row offsets of

@@ -1,4 +1,4 @@
-"""The quantities of the cost model: what a device reaches, what a pattern's tiles hold, a cost.
+"""The quantities of the cost model: the rates of a device, counts of tiles, the cost of a kernel.
 
 Gathering costs the bytes of a row of B per nonzero, out of L2 or memory; a dense tile costs its
 arithmetic and a fixed time, however few of its entries are sampled. A tile is dense, worth
@@ -28,8 +28,8 @@ LIST_TILES_LAUNCHES = 20
 
 @dataclass(frozen=True, eq=False)
 class TileRate:
-    """What a tile kernel reaches on an H200: flops per second of whole tiles, and the fixed time
-    of a tile, which all tiles that run at the same time share."""
+    """The speed of a tile kernel on an H200: flops per second of whole tiles, and the fixed time of
+    a tile, which all tiles that run at the same time share."""
 
     flops: float
     fixed_us: float
@@ -37,7 +37,7 @@ class TileRate:
 
 @dataclass(frozen=True, eq=False)
 class DeviceModel:
-    """What a device reaches. Compared by identity, as `device_model` returns one per device.
+    """The rates of a device. Compared by identity, as `device_model` returns one per device.
 
     l2_bytes, memory_bytes, shared_bytes: bytes per second gathered from L2 and from memory, and
     read from shared memory through registers. launch_us: the time of a launch. tensor_cores: the

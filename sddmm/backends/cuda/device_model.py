@@ -1,4 +1,4 @@
-"""What a device reaches, for the cost model: an H200's figures, scaled by what is measured."""
+"""The rates of a device for the cost model: an H200's, scaled by measurements on the device."""
 
 from __future__ import annotations
 

@@ -39,11 +39,11 @@ class TileList(NamedTuple):
 
 
 class TileOffsets(NamedTuple):
-    """Where the nonzeros of each row of each tile begin; the next entry is where they end.
+    """The positions at which the nonzeros of each row of each tile begin, and where they end.
 
     offsets: int32. The first row of the t-th tile of a list, at tile row y and tile column x, has
     entry t * tile_stride + y * tile_row_stride + x * tile_column_stride; each further row is
-    row_stride entries on.
+    row_stride entries on. The nonzeros of a row end where the entry after that of the row says.
     """
 
     offsets: Tensor

@@ -1,4 +1,4 @@
-"""What a GPU kernel is to the planner: its static facts, what it needs, what it costs, its plan."""
+"""The protocol of GPU kernels, as the planner sees them, and the static facts of a kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_TILES = 2**28
 
 
 class AnalysisRequest(NamedTuple):
-    """What one pass over a pattern collects beside the order of its nonzeros.
+    """A request for what one pass over a pattern collects beside the order of its nonzeros.
 
     block: rows and columns of a tile; the whole matrix if None. min_tile_nnz: if not 0, the
     nonzeros of each tile are counted, and a tile with at least so many counts as dense.
@@ -72,7 +72,7 @@ class Layouts(Protocol):
 
 
 class GpuKernel(Protocol):
-    """What the planner asks of a kernel. It knows no kernel by its name."""
+    """A kernel as the planner sees it; the planner knows no kernel by its name."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class GpuKernel(Protocol):
         """None if this kernel computes `problem` on `device`, else the reason why not."""
 
     def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
-        """What must be known of a pattern before this kernel is chosen and prepared."""
+        """What the analysis must collect before this kernel is chosen and prepared."""
 
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         """What this kernel needs to be prepared while the analysis still runs; None if it cannot.
@@ -98,7 +98,7 @@ class GpuKernel(Protocol):
     def cost_us(
         self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel
     ) -> Cost | None:
-        """What this kernel should take, in microseconds.
+        """The predicted microseconds of preparing this kernel and of running it.
 
         None without `stats` if it depends on them, and for a kernel that is never worth it.
         """

@@ -1,4 +1,4 @@
-"""What all tile kernels share: they compute dense tiles, and store the sampled entries."""
+"""The base of all tile kernels, which compute dense tiles and store the sampled entries."""
 
 from __future__ import annotations
 

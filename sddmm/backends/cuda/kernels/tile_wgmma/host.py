@@ -46,7 +46,7 @@ class Arguments(ctypes.Structure):
 
 
 def prefetch_depth(nnz: int, rows: int) -> int:
-    """How often to prefetch, so that it is enough for most of so many rows of tiles."""
+    """The nonzeros of a row that each lane prefetches, so that most of the rows need no more."""
     mean = nnz / max(1, rows)
     return min(_MAX_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES_PER_ROW) or 1)
 
