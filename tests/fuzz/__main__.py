@@ -32,7 +32,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after that long")
     parser.add_argument("--out", type=Path, help="write each failure as a line of JSON")
     parser.add_argument("--replay", type=Path, help="run the cases of such a file")
-    parser.add_argument("--shrink", action="store_true", help="with --case: look for a smaller one")
+    parser.add_argument("--shrink", action="store_true", help="with --case: find a smaller one")
     return parser.parse_args(arguments)
 
 
