@@ -15,7 +15,7 @@
 namespace gemm_core {
 
 // BM x BN tiles of A B by clusters of two blocks. Both operands are rows of k, each a tensor map of
-// boxes of 64 elements under the 128-byte swizzle. The two tiles of a cluster usually lie in the
+// boxes of 64 elements under the 128-byte swizzle. The two tiles of a cluster usually are in the
 // same columns, or in the same rows if BM > BN: then each block loads half of the operand tile that
 // they share and multicasts it to both, because L2 bandwidth limits the loop. The boxes of the
 // shared operand have half a tile's rows, those of the other operand all.
@@ -113,7 +113,7 @@ struct MainloopWgmma {
       }
     } else {
       ptx::registers_claim<240>();
-      // A shuffle tells the compiler that the warpgroup is uniform; otherwise each wgmma waits for
+      // A shuffle shows the compiler that the warpgroup is uniform; otherwise each wgmma waits for
       // its own descriptor.
       const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0) - 1;
       for (; scheduler.has_tile(); scheduler.advance()) {
@@ -147,7 +147,7 @@ struct MainloopWgmma {
   }
 
  private:
-  // Tells the producers of both blocks, which write to the stage, that this warpgroup has read it.
+  // Signals the producers of both blocks, which write to the stage: this warpgroup has read it.
   static __device__ __forceinline__ void release(u32 empty_barrier) {
     if (threadIdx.x % 128 < CLUSTER) ptx::mbarrier_arrive_cluster(empty_barrier, threadIdx.x % 128);
   }

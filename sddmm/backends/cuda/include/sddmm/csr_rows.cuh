@@ -31,7 +31,7 @@ __device__ __forceinline__ int find_row(const IndexType* crow, int low, int high
   return low;
 }
 
-// The place of entry i in a padded array in shared memory: a warp whose threads read ITEMS
+// The index of entry i in a padded array in shared memory: a warp whose threads read ITEMS
 // consecutive entries each has no bank conflicts.
 template <int ITEMS>
 __device__ __forceinline__ int padded(int i) {
