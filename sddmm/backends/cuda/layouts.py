@@ -121,11 +121,11 @@ def _in_bands(tiles: Tensor, across: int, block: tuple[int, int]) -> Tensor:
     return int32(torch.stack([row[order], column[order]], dim=1))
 
 
-def outside(nonzeros: Nonzeros, ids: Tensor, tile_nnz: Tensor, min_nnz: int) -> Nonzeros:
-    """The nonzeros of tiles with fewer than `min_nnz`."""
-    left = (tile_nnz[ids] < min_nnz).nonzero().squeeze(1)
-    perm = left if nonzeros.perm is None else nonzeros.perm[left]
-    return Nonzeros(nonzeros.rows[left], nonzeros.cols[left], int32(perm))
+def nonzeros_outside(nonzeros: Nonzeros, ids: Tensor, tile_nnz: Tensor, min_nnz: int) -> Nonzeros:
+    """The nonzeros outside the tiles of at least `min_nnz`; ids: the tile of each nonzero."""
+    remaining = (tile_nnz[ids] < min_nnz).nonzero().squeeze(1)
+    perm = remaining if nonzeros.perm is None else nonzeros.perm[remaining]
+    return Nonzeros(nonzeros.rows[remaining], nonzeros.cols[remaining], int32(perm))
 
 
 def window_list(nonzeros: Nonzeros, n: int, width: int) -> WindowList:

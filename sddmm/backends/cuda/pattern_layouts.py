@@ -14,7 +14,7 @@ from sddmm.backends.cuda.layouts import (
     by_row_and_column,
     every_tile,
     int32,
-    outside,
+    nonzeros_outside,
     tile_ids,
     tile_list,
 )
@@ -92,16 +92,17 @@ class PatternLayouts:
         return AheadLayouts(self._pattern, self._device, request).wait()
 
     def by_row(self) -> Nonzeros:
-        order = self.analysis(ROW_IDS)
-        assert order.row_ids is not None
-        stored = Nonzeros(order.row_ids, order.cols, None)
-        if order.rows_ascend:
+        row_analysis = self.analysis(ROW_IDS)
+        assert row_analysis.row_ids is not None
+        stored = Nonzeros(row_analysis.row_ids, row_analysis.cols, None)
+        if row_analysis.rows_ascend:
             return stored
         return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored, self._pattern.shape))
 
     def tiles(self, dense_only: bool = False) -> TileWork:
-        counted = self.analysis(self._request)
-        block, stats, tile_nnz = self._request.block, counted.stats, counted.tile_nnz
+        tile_analysis = self.analysis(self._request)
+        block, stats = self._request.block, tile_analysis.stats
+        tile_nnz = tile_analysis.tile_nnz
         assert block is not None
         assert stats is not None
         assert tile_nnz is not None
@@ -114,17 +115,17 @@ class PatternLayouts:
         return TileWork(tiles, offsets, rows.indices, rows.perm)
 
     def outside_dense_tiles(self) -> Nonzeros:
-        counted = self.analysis(self._request)
+        tile_analysis = self.analysis(self._request)
         assert self._request.block is not None
-        assert counted.tile_nnz is not None
+        assert tile_analysis.tile_nnz is not None
         nonzeros = self.by_row()
         ids = tile_ids(nonzeros, self._pattern.shape[1], self._request.block)
-        return outside(nonzeros, ids, counted.tile_nnz, self._request.min_tile_nnz)
+        return nonzeros_outside(nonzeros, ids, tile_analysis.tile_nnz, self._request.min_tile_nnz)
 
     def _sorted_rows(self) -> CompressedView:
         """The nonzeros by row, and by column within a row."""
-        order, nonzeros = self.analysis(ROW_IDS), self.by_row()
-        if not order.ascends and nonzeros.perm is None:
+        row_analysis, nonzeros = self.analysis(ROW_IDS), self.by_row()
+        if not row_analysis.ascends and nonzeros.perm is None:
             stored = nonzeros
             nonzeros = self._pattern.derive(
                 _SORTED, lambda: by_row_and_column(stored, self._pattern.shape)

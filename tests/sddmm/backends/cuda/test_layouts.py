@@ -7,7 +7,7 @@ import torch
 from sddmm.backends.cuda.layouts import (
     Nonzeros,
     by_row_and_column,
-    outside,
+    nonzeros_outside,
     tile_ids,
     tile_list,
     window_list,
@@ -41,7 +41,7 @@ def test_tiles_and_the_nonzeros_outside_them_cover_the_pattern() -> None:
     tiles = tile_list(counts, shape, block, 20, chosen)
     assert tiles.length == chosen
     inside = {(int(row), int(column)) for row, column in tiles.coords}
-    rest = outside(given, ids, counts, 20)
+    rest = nonzeros_outside(given, ids, counts, 20)
     left = {(int(row) // 16, int(col) // 32) for row, col in zip(*rest[:2], strict=True)}
     assert not inside & left
     held = sum(int(counts[row * 3 + column]) for row, column in inside)
