@@ -66,7 +66,7 @@ class Plan:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._follow()
+        self._refresh()
         current = self.prepared
         requests = current.requested_backend, current.kernel
         return _rebuild, (
@@ -105,7 +105,7 @@ class Plan:
         a, b, to_output = as_operands(a, b)
         if not is_plain(a, b) and needs_operator(self, to_output):
             return to_output(traced.run(self, a, b, out))
-        self._follow()
+        self._refresh()
         a, b = transpose_if_csc(a, b, self.pattern, self.transposed)
         self._check_fit(a, b)
         if out is None:
@@ -122,7 +122,7 @@ class Plan:
             make_cupy_wait(out.device)
         return out
 
-    def _follow(self) -> None:
+    def _refresh(self) -> None:
         """Prepare again if the indices have changed since the plan was prepared."""
         if self._owner is not None:
             self.check_owner()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-# Torch counts sizes in 64 bits.
-_MOST_ROWS = 2**63
+# Torch counts sizes in signed 64 bits.
+_SIZE_LIMIT = 2**63
 
 
 def compress(sorted_ids: Tensor, groups: int) -> Tensor:
@@ -75,8 +75,8 @@ def _checked_size(size: Any, shape: Any) -> int:
         raise TypeError(f"shape must be two integers (m, n), got {shape!r}") from None
     if exact < 0:
         raise ValueError(f"shape must be two sizes >= 0, got {shape!r}")
-    if exact >= _MOST_ROWS:
-        raise ValueError(f"shape must be two sizes below {_MOST_ROWS}, got {shape!r}")
+    if exact >= _SIZE_LIMIT:
+        raise ValueError(f"shape must be two sizes below {_SIZE_LIMIT}, got {shape!r}")
     return exact
 
 
