@@ -23,7 +23,7 @@ from sddmm.testing import emulated_gpu, random_pattern
 _ROOT = Path(__file__).parent.parent
 _PACKAGES = ("sddmm/", "gemm_core/")
 # On a GPU no function of this repository is entered instead of these ...
-_HELPERS = ("sddmm/testing/",)
+_TESTING = ("sddmm/testing/",)
 # ... but this file instead of those.
 _LAUNCHES, _LAUNCH = "gemm_core/emulation/", "gemm_core/runtime/launch.py"
 
@@ -70,7 +70,7 @@ def _file_of(frame: FrameType) -> str | None:
     name = path.relative_to(_ROOT).as_posix()
     if name.startswith(_LAUNCHES):
         return _LAUNCH
-    return name if name.startswith(_PACKAGES) and not name.startswith(_HELPERS) else None
+    return name if name.startswith(_PACKAGES) and not name.startswith(_TESTING) else None
 
 
 def first_and_second(kind: str) -> tuple[Walk, Walk]:

@@ -19,8 +19,8 @@ CONF = Path(__file__).parents[2] / "conf"
 GROUPS = ("matrix", "study", "shapes")
 
 _SIZE = re.compile(r"\b[1-9]\d*x[1-9]\d*\b")
-# No size or number of more digits means anything here, and Python converts none of thousands.
-_MOST_DIGITS = 300
+# A number of so many digits is a mistake, and Python refuses to convert one of thousands.
+_DIGIT_LIMIT = 300
 _FILE_OPTION = re.compile(r"file_[0-9a-f]{16}")
 
 
@@ -120,10 +120,10 @@ def _refuse_strange(argument: str) -> None:
         argument.encode()
     except UnicodeEncodeError:
         raise ExperimentError(f"{argument!a} is not valid UTF-8") from None
-    if digits := re.search(rf"\d{{{_MOST_DIGITS},}}", argument):
+    if digits := re.search(rf"\d{{{_DIGIT_LIMIT},}}", argument):
         raise ExperimentError(
             f"{argument[:20]}... holds a number of {len(digits.group())} digits; "
-            f"at most {_MOST_DIGITS - 1} can be"
+            f"at most {_DIGIT_LIMIT - 1} can be"
         )
 
 
