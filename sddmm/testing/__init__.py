@@ -1,4 +1,4 @@
-"""Public helpers for tests and benchmarks of sparse operators.
+"""Public tools for tests and benchmarks of sparse operators.
 
 `assert_close` and `assert_spmm_close` hold a result to its error bound, `random_pattern` makes
 patterns, `poisoned_outputs` shows values that nobody wrote, and `emulated_gpu` runs GPU kernels on
