@@ -142,8 +142,8 @@ def without_base(values: Tensor) -> Tensor:
     Dynamo cannot take as input of a graph."""
     if values._base is None or values._base.layout == torch.strided:
         return values
-    base: Tensor = _WithoutBase.apply(values)  # type: ignore[no-untyped-call]
-    return base
+    result: Tensor = _WithoutBase.apply(values)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _WithoutBase(torch.autograd.Function):
