@@ -16,8 +16,15 @@ from sddmm.cache import CACHE, PreparedPlan
 from sddmm.cupy_arrays import make_cupy_wait, to_cupy, to_tensor
 from sddmm.dtypes import dtype_name
 from sddmm.errors import overlap
-from sddmm.operands import as_operands, needs_grad, problem_of, transpose_if_csc
-from sddmm.ops import traced
+from sddmm.operands import (
+    as_operands,
+    check_fit,
+    check_operands,
+    needs_grad,
+    problem_of,
+    transpose_if_csc,
+)
+from sddmm.ops.autocast import autocast_dtype
 from sddmm.ops.routing import is_plain, needs_operator
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
@@ -104,7 +111,7 @@ class Plan:
         """
         a, b, to_output = as_operands(a, b)
         if not is_plain(a, b) and needs_operator(self, to_output):
-            return to_output(traced.run(self, a, b, out))
+            return to_output(self._run_operator(a, b, out))
         self._refresh()
         a, b = transpose_if_csc(a, b, self.pattern, self.transposed)
         self._check_fit(a, b)
@@ -112,7 +119,7 @@ class Plan:
             return to_output(self.sample(a, b))
         if needs_grad(a, b, self.values):
             raise ValueError("out= cannot be differentiated; call run without out")
-        self.check_out(out)
+        self._check_out(out)
         self._check_apart(out, a, b)
         if out.numel():
             self.execute(a, b, self.values, self.alpha, out)
@@ -122,10 +129,41 @@ class Plan:
             make_cupy_wait(out.device)
         return out
 
+    def _run_operator(self, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+        """`run` by the torch operator, which torch observes. Reads only metadata of tensors."""
+        problem = self.problem
+        pattern = self.pattern if self._source is None else self._source
+        a, b = transpose_if_csc(a, b, pattern, self.transposed)
+        check_operands(a, b, alike=False)
+        self._check_fit_after_autocast(a, b)
+        if out is not None:
+            self._check_out(out)
+        if not is_dynamo_compiling():  # which takes no sparse tensor
+            self._check_owner()
+        values: Tensor = torch.ops.sddmm.sddmm(
+            pattern.major_indices,
+            pattern.col_indices,
+            a,
+            b,
+            self.values,
+            compressed=pattern.is_csr,
+            alpha=self.alpha,
+            # Half operands, under autocast, have half results as in `sddmm`.
+            out_dtype=None if problem.out_dtype == problem.dtype else problem.out_dtype,
+            precision=problem.precision,
+            backend=self.prepared.requested_backend,
+            kernel_name=self.prepared.kernel,
+        )
+        if out is None:
+            return values
+        if needs_grad(a, b, self.values):
+            raise ValueError("out= cannot be differentiated; call run without out")
+        return out.copy_(values)
+
     def _refresh(self) -> None:
         """Prepare again if the indices have changed since the plan was prepared."""
         if self._owner is not None:
-            self.check_owner()
+            self._check_owner()
         source, pattern, current = self._source, self.pattern, self.prepared
         if source is not None and source.versions != self._source_versions:
             versions = source.versions
@@ -138,7 +176,7 @@ class Plan:
             renewed = CACHE.get_or_prepare(pattern, current.problem, *requests)
             self.__dict__.update(prepared=renewed)
 
-    def check_owner(self) -> None:
+    def _check_owner(self) -> None:
         """Raise ValueError if S, a torch sparse tensor, has other memory than what was planned."""
         S = None if self._owner is None else self._owner()
         if S is None or _version(S) == self._owner_version:
@@ -205,7 +243,21 @@ class Plan:
                     f"the plan was made for {name}={ours}, a and b have {name}={theirs}"
                 )
 
-    def check_out(self, out: Any) -> None:
+    def _check_fit_after_autocast(self, a: Tensor, b: Tensor) -> None:
+        problem = self.problem
+        check_fit(a, b, self.pattern.shape, self.pattern.device)
+        planned = autocast_dtype(problem.dtype, problem.device)
+        dtype = autocast_dtype(a.dtype, problem.device)
+        if dtype != planned:
+            raise ValueError(f"the plan was made for dtype={planned}, a and b have dtype={dtype}")
+        heads = a.shape[0] if a.dim() == 3 else None
+        if a.shape[-1] != problem.k or heads != problem.heads:
+            raise ValueError(
+                f"the plan was made for k={problem.k}, heads={problem.heads}; "
+                f"a and b have k={a.shape[-1]}, heads={heads}"
+            )
+
+    def _check_out(self, out: Any) -> None:
         """Raise TypeError or ValueError if `out` cannot hold the result."""
         if not isinstance(out, Tensor) or out.layout != torch.strided:
             got = f"layout {out.layout}" if isinstance(out, Tensor) else repr(type(out))

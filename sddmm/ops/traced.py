@@ -6,22 +6,18 @@ is read, so that tracers can follow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 
 from sddmm.dtypes import HALF_DTYPES
-from sddmm.operands import check_fit, check_operands, identity, needs_grad, transpose_if_csc
+from sddmm.operands import check_fit, check_operands, identity, needs_grad
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.sparse.formats import index_tensor
 from sddmm.sparse.indices import require_alike
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import Parts, check_gradient_order, parts_of_tensor
-
-if TYPE_CHECKING:
-    from sddmm.plan import Plan
 
 
 def parts_of(S: Any) -> Parts:
@@ -82,38 +78,6 @@ def sampled_addmm(parts: Parts, a: Tensor, b: Tensor, beta: float, alpha: float)
     return add_scaled(result, beta, values.to(dtype)).to(dtype)
 
 
-def run(plan: Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-    """The values that `Plan.run` returns."""
-    problem, prepared_plan = plan.problem, plan.prepared
-    pattern = plan.pattern if plan._source is None else plan._source
-    a, b = transpose_if_csc(a, b, pattern, plan.transposed)
-    check_operands(a, b, alike=False)
-    _check_planned(plan, a, b)
-    if out is not None:
-        plan.check_out(out)
-    if not is_dynamo_compiling():  # which takes no sparse tensor
-        plan.check_owner()
-    values: Tensor = torch.ops.sddmm.sddmm(
-        pattern.major_indices,
-        pattern.col_indices,
-        a,
-        b,
-        plan.values,
-        compressed=pattern.is_csr,
-        alpha=plan.alpha,
-        # Half operands, under autocast, have half results as in `sddmm`.
-        out_dtype=None if problem.out_dtype == problem.dtype else problem.out_dtype,
-        precision=problem.precision,
-        backend=prepared_plan.requested_backend,
-        kernel_name=prepared_plan.kernel,
-    )
-    if out is None:
-        return values
-    if needs_grad(a, b, plan.values):
-        raise ValueError("out= cannot be differentiated; call run without out")
-    return out.copy_(values)
-
-
 def require_values(values: Tensor | None) -> Tensor:
     if values is None:
         raise ValueError(
@@ -168,20 +132,4 @@ def _check_indices(rows: Any, cols: Any) -> None:
         raise ValueError(
             f"row_indices and col_indices must have one entry per nonzero each, "
             f"got {rows.shape[0]} and {cols.shape[0]}"
-        )
-
-
-def _check_planned(plan: Plan, a: Tensor, b: Tensor) -> None:
-    """The operands must be those that the plan was made for, once autocast has cast them."""
-    problem = plan.problem
-    check_fit(a, b, plan.pattern.shape, plan.pattern.device)
-    planned = autocast_dtype(problem.dtype, problem.device)
-    dtype = autocast_dtype(a.dtype, problem.device)
-    if dtype != planned:
-        raise ValueError(f"the plan was made for dtype={planned}, a and b have dtype={dtype}")
-    heads = a.shape[0] if a.dim() == 3 else None
-    if a.shape[-1] != problem.k or heads != problem.heads:
-        raise ValueError(
-            f"the plan was made for k={problem.k}, heads={problem.heads}; "
-            f"a and b have k={a.shape[-1]}, heads={heads}"
         )
