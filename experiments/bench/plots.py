@@ -123,7 +123,8 @@ def draw_bars(panels: Sequence[Bars], output: Path, name: str) -> list[Path]:
     )  # fmt: skip
     for ax, panel in zip(grid.flat, panels, strict=True):
         names, values, colors = zip(*panel.bars, strict=True)
-        drawn = ax.barh(range(len(names)), values, color=colors)
+        # A tuple of two would be one color and its alpha.
+        drawn = ax.barh(range(len(names)), values, color=list(colors))
         ax.bar_label(drawn, [f"{value:.1f}" for value in values], fontsize=6, padding=2)
         ax.set_yticks(range(len(names)), names, fontsize=6)
         ax.invert_yaxis()

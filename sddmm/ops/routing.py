@@ -32,7 +32,7 @@ from sddmm.sparse.pattern import SparsePattern
 
 # Returns the callback by which torch.compile compiles each Python frame; None or False where it
 # compiles none.
-dynamo_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
+dynamo_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", type(None))
 
 # What S may be in a graph of torch.compile, which takes no sparse tensors.
 TRACEABLE = (SparsePattern, tuple)
