@@ -8,6 +8,7 @@ must see `torch.ops.sddmm.sddmm`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,7 +33,9 @@ from sddmm.sparse.pattern import SparsePattern
 
 # Returns the callback by which torch.compile compiles each Python frame; None or False where it
 # compiles none.
-dynamo_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", type(None))
+dynamo_callback: Callable[[], Any] = getattr(
+    torch._C._dynamo.eval_frame, "get_eval_frame_callback", type(None)
+)
 
 # What S may be in a graph of torch.compile, which takes no sparse tensors.
 TRACEABLE = (SparsePattern, tuple)
