@@ -212,8 +212,8 @@ class SparsePattern(IndexTensors):
     def to_torch(self, values: Tensor) -> Tensor:
         """The torch sparse COO or CSR tensor of this pattern with these values, (nnz,), in order.
 
-        Differentiable in the values. A CSR tensor shares the pattern's indices, a COO tensor copies
-        them.
+        Differentiable in the values. A CSR tensor shares the memory of indices and values that are
+        contiguous, a COO tensor copies the indices.
         """
         if not isinstance(values, Tensor) or tuple(values.shape) != (self.nnz,):
             got = tuple(values.shape) if isinstance(values, Tensor) else type(values)
@@ -222,7 +222,9 @@ class SparsePattern(IndexTensors):
             raise ValueError(f"values are on {values.device} and the pattern on {self.device}")
         self.check()
         if self.crow_indices is not None:
-            return csr_tensor(values, self.crow_indices, self.col_indices, self.shape)
+            # cuSPARSE reads no strides, and torch hands it addresses alone.
+            crow, cols = self.crow_indices.contiguous(), self.col_indices.contiguous()
+            return csr_tensor(values.contiguous(), crow, cols, self.shape)
         return torch.sparse_coo_tensor(
             torch.stack([self.major_indices, self.col_indices]), values, self.shape,
             device=self.device, is_coalesced=self._is_coalesced(), check_invariants=False,

@@ -106,6 +106,17 @@ def test_a_pattern_with_values_is_a_torch_matrix(pattern: SparsePattern) -> None
     assert_close(result.values() if pattern.is_csr else result._values(), S, a, b)
 
 
+def test_a_csr_tensor_has_no_strides_that_cusparse_would_not_read() -> None:
+    spread = SparsePattern.from_csr(
+        CSR.major_indices.repeat_interleave(2)[::2],
+        CSR.col_indices.repeat_interleave(3)[::3],
+        CSR.shape,
+    )
+    S = spread.to_torch(VALUES.repeat_interleave(2)[::2])
+    assert all(x.is_contiguous() for x in (S.crow_indices(), S.col_indices(), S.values()))
+    torch.testing.assert_close(S.to_dense(), CSR.to_torch(VALUES).to_dense())
+
+
 def test_a_sorted_pattern_gives_a_coalesced_matrix_and_an_unsorted_one_does_not() -> None:
     assert CSR.to_coo().to_torch(VALUES).is_coalesced()
     assert not COO.to_torch(VALUES).is_coalesced()
