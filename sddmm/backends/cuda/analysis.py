@@ -24,12 +24,12 @@ from sddmm.dtypes import INDEX_DTYPES
 if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
-PENDING = -1  # the first word of pinned results until a kernel has written them all
+PENDING = -1  # the first words of pinned results until a kernel has written them all
 MAX_POLLS = 2000  # of pinned results before the host waits for the driver; some 0.1 ms
 
-# The 64-bit words of the kernel's results (row segments, three tile statistics, three flags) and of
-# the state that its blocks accumulate.
-_RESULT_WORDS, _STATE_WORDS = 7, 4
+# The 64-bit words of the kernel's results (row segments, runs, three tile statistics, four flags)
+# and of the state that its blocks accumulate. It writes the counts of segments and of runs last.
+_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 9, 5, 2
 _ITEMS_PER_BLOCK = 2048  # nonzeros, or entries of crow_indices, that a block of the kernel reads
 
 
@@ -39,17 +39,19 @@ class PinnedResults(threading.local):
     A copy from the device would cost more than the analysis of a small pattern, and so would the
     driver's wait. Each thread has its own words, as it waits for one report before it asks for
     another. `state` is memory of the device, zero at first, that the blocks of one launch share,
-    and `next_state` that of the next.
+    and `next_state` that of the next. polled: the number of words, at most two, the first, that a
+    kernel writes last.
     """
 
-    def __init__(self, device: torch.device, words: int, state_words: int) -> None:
+    def __init__(self, device: torch.device, words: int, state_words: int, polled: int = 1) -> None:
         self._states = torch.zeros(2, state_words, dtype=torch.int64, device=device)
         pinned = device.type == "cuda"
         self._results = torch.zeros(words, dtype=torch.int64, device="cpu", pin_memory=pinned)
         self.address = self._results.data_ptr()
         array_type = ctypes.c_int64 * words
         self.words = memoryview(array_type.from_address(self.address)).cast("B").cast("q")
-        self._initial = array("q", [PENDING, *[0] * (words - 1)])
+        self._initial = array("q", [PENDING] * polled + [0] * (words - polled))
+        self._last_polled = polled - 1
         self.state, self.next_state = (state.data_ptr() for state in self._states)
 
     def reset(self) -> None:
@@ -62,9 +64,9 @@ class PinnedResults(threading.local):
 
     def wait(self, device_index: int) -> list[int]:
         """The words that the last launch reported."""
-        words = self.words
+        words, last = self.words, self._last_polled
         for _ in range(MAX_POLLS):
-            if words[0] != PENDING:
+            if words[0] != PENDING and words[last] != PENDING:
                 return words.tolist()
         loader.runtime.wait(device_index)  # a long launch; or one that failed, which this raises
         return words.tolist()
@@ -97,7 +99,9 @@ class Analysis:
     row_ids, cols: (nnz,) int32, in the pattern's order; row_ids are None where tile row offsets
     were requested. tile_nnz: nonzeros by tile, which `stats` summarise. offsets: the row offsets of
     every tile, valid if the pattern `ascends`: rows never fall, nor columns within a row.
-    row_segments: the non-empty parts of rows as wide as a tile, if it ascends.
+    distinct: it ascends and no position is there twice, so that columns strictly ascend.
+    row_segments: the non-empty parts of rows as wide as a tile, if it ascends. runs: the maximal
+    sequences of nonzeros of a row, in the pattern's order, in consecutive columns.
 
     Until `wait` has returned the GPU may still write: tensors exist, but hold no values yet, and
     all other fields have none.
@@ -112,7 +116,9 @@ class Analysis:
     _read_results: Callable[[], list[int]]
     rows_ascend: bool = False
     ascends: bool = False
+    distinct: bool = False
     row_segments: int = 0
+    runs: int = 0
     stats: TileStats | None = None
 
     @property
@@ -124,15 +130,17 @@ class Analysis:
         pattern = self._pattern
         if pattern is None:
             return self
-        self.row_segments, *stats, invalid, rows_fall, columns_fall = self._read_results()
+        self.row_segments, self.runs, *stats = self._read_results()
+        invalid, rows_fall, columns_fall, columns_repeat = stats[len(TileStats._fields) :]
         self._pattern = None  # a pattern may keep this analysis, which would be a cycle
         if invalid:
             pattern.check()
             raise ValueError(f"{pattern!r} has indices outside its shape")
         self.rows_ascend = not rows_fall
         self.ascends = not (rows_fall or columns_fall)
+        self.distinct = self.ascends and not columns_repeat
         if self.tile_nnz is not None:
-            self.stats = TileStats(*stats)
+            self.stats = TileStats(*stats[: len(TileStats._fields)])
         return self
 
 
@@ -222,4 +230,4 @@ def _kernel_and_results(
     kernel = loader.runtime.load_kernel(
         ANALYSE, macros_of(narrow, csr), AnalyseArguments, device_index
     )
-    return kernel, PinnedResults(torch_device, _RESULT_WORDS, _STATE_WORDS)
+    return kernel, PinnedResults(torch_device, _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS)

@@ -53,6 +53,40 @@ def test_orders_that_fall_are_seen() -> None:
     assert analyse(SparsePattern.from_csr(crow, cols, (3, 6))).ascends
 
 
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_columns_that_strictly_ascend_are_distinct(layout: str, index_dtype: torch.dtype) -> None:
+    for cols, ascends, distinct in (
+        ([5, 1, 2, 3], True, True),
+        ([1, 1, 2, 3], True, True),  # equal columns of two rows
+        ([5, 1, 3, 3], True, False),
+        ([5, 1, 3, 2], False, False),
+        ([5, 0, 0, 2], True, False),
+    ):
+        pattern = SparsePattern.from_coo(
+            torch.tensor([0, 2, 2, 2], dtype=index_dtype),
+            torch.tensor(cols, dtype=index_dtype),
+            (3, 6),
+        )
+        found = analyse(pattern.to_csr() if layout == "csr" else pattern)
+        assert (found.ascends, found.distinct) == (ascends, distinct)
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_runs_of_consecutive_columns_are_counted(layout: str, index_dtype: torch.dtype) -> None:
+    """A run ends with its row; one that goes on in the next block of 2048 nonzeros is one run."""
+    rows = torch.tensor([0, 0, 0, 2, 2, 3, 4, 4], dtype=index_dtype)
+    cols = torch.tensor([1, 2, 4, 5, 6, 7, 2, 2], dtype=index_dtype)  # 1 2, 4, 5 6, 7, 2, 2
+    long = torch.arange(5000, dtype=index_dtype)
+    rows = torch.cat([rows, torch.full_like(long, 7), torch.full_like(long, 8)])
+    cols = torch.cat([cols, long, 2 * long])
+    pattern = SparsePattern.from_coo(rows, cols, (9, 10_000))
+    found = analyse(pattern.to_csr() if layout == "csr" else pattern)
+    assert found.runs == 6 + 1 + 5000
+    assert not found.distinct
+
+
 def test_all_nonzeros_in_one_tile_are_counted() -> None:
     """Lanes of a warp add up before they add to memory."""
     pattern = SparsePattern.from_coo(torch.full((999,), 7), torch.full((999,), 8), (20, 20))

@@ -1,4 +1,4 @@
-// One pass over the indices of a pattern: checks them and their order, counts row segments; on
+// One pass over a pattern's indices: checks them and their order, counts row segments and runs; on
 // request stores row ids, nonzeros per tile, and where each row of each tile begins. Limit: the
 // instructions of the pass; for a small pattern, the memory operations that depend on each other.
 #include "gemm_core/numeric.cuh"
@@ -38,22 +38,26 @@ static_assert(ITEMS_PER_BLOCK % THREADS == 0, "every thread has the same number 
 constexpr int LOCAL_TILES = 512;
 
 // Flags of a pattern, in the order of Results::flags.
-constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4;
-constexpr int FLAGS = 3;
+constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4, COLUMNS_REPEAT = 8;
+constexpr int FLAGS = 4;
 
 // The number of tile statistics: nonempty tiles, dense tiles (those of at least min_tile_nnz
 // nonzeros), and the nonzeros in dense tiles.
 constexpr int TILE_STATS = 3;
 
-// The results for the whole pattern. A row segment is the part of a row within a tile's columns;
-// `segments` counts those that are not empty, where the nonzeros come in order.
+// What every analysis counts. A row segment is the part of a row within a tile's columns; those
+// that are not empty are counted, where the nonzeros come in order. A run is a maximal sequence of
+// nonzeros of a row, in the order of the pattern, each in the column after its predecessor's.
+enum Count { SEGMENTS, RUNS, COUNTS };
+
+// The results for the whole pattern.
 struct Results {
-  u64 segments, tile_stats[TILE_STATS], flags[FLAGS];
+  u64 counts[COUNTS], tile_stats[TILE_STATS], flags[FLAGS];
 };
-// What the blocks accumulate. `done` holds two sums, so that one atomic adds to both: the finished
-// blocks from bit DONE_BITS on, and their segments below.
+// What the blocks accumulate. An entry of `done` holds two sums, so that one atomic adds to both:
+// the finished blocks from bit DONE_BITS on, and a count of theirs below.
 struct State {
-  u64 done, tile_stats[TILE_STATS];
+  u64 done[COUNTS], tile_stats[TILE_STATS];
 };
 constexpr int DONE_BITS = 40;
 static_assert(sizeof(Results) == 8 * Config::RESULT_WORDS, "analysis.py reads these words");
@@ -82,8 +86,8 @@ struct Arguments {
   int* tile_row_offsets;
   // Zero before the launch; the launch sets next_state to zero for its successor.
   State *state, *next_state;
-  // Pinned host memory. Every word starts at 0 except `segments`, which starts at -1 and is written
-  // last; the host polls it.
+  // Pinned host memory. Every word starts at 0 except the counts, which start at -1 and are written
+  // last; the host polls them.
   Results* results;
   i64 nnz;
   // min_tile_nnz: from how many nonzeros on a tile is dense; 0 if tiles are not counted.
@@ -95,7 +99,7 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 
 // The statistics of a warp's nonzeros.
 struct WarpStats {
-  u32 flags, segments;
+  u32 flags, counts[COUNTS];
   u64 tile_stats[TILE_STATS];
 };
 
@@ -177,16 +181,21 @@ struct ThreadRowPointers {
   }
 };
 
-// The statistics of a thread's nonzeros.
+// Two counts of a block in one word, so that one register holds and one reduction adds both: the
+// second is counted from SECOND on.
+constexpr u32 SECOND = 1 << 16;
+static_assert(ITEMS_PER_BLOCK + LOCAL_TILES < SECOND, "the counts of a block stay apart");
+
+// The statistics of a thread's nonzeros: segments and runs, nonempty tiles and dense tiles.
 struct ThreadStats {
-  u32 flags = 0, segments = 0, nonempty_tiles = 0, dense_tiles = 0;
+  u32 flags = 0, segments_and_runs = 0, tiles = 0;
   u64 nnz_in_dense = 0;
 
   // Counts `added` nonzeros of a tile that held `held` already. Whatever the order in which blocks
   // add to a tile, exactly one addition makes it nonempty, and at most one makes it dense.
   __device__ __forceinline__ void count_tile(int held, int added, int min_tile_nnz) {
-    nonempty_tiles += held == 0;
-    dense_tiles += held < min_tile_nnz && held + added >= min_tile_nnz;
+    if (held == 0) tiles += 1;
+    if (held < min_tile_nnz && held + added >= min_tile_nnz) tiles += SECOND;
     if (held + added >= min_tile_nnz) nnz_in_dense += held < min_tile_nnz ? held + added : added;
   }
 };
@@ -285,9 +294,12 @@ __device__ __forceinline__ void process_items(const Arguments& p, i64 begin,
     const int previous_offset = has_previous ? offset_index(p, previous_row, previous_col) : -1;
     if (exists) {
       if (!valid) stats.flags |= INVALID;
+      const bool same_row = has_previous && previous_row == row;
       if (has_previous && previous_row > row) stats.flags |= ROWS_FALL;
-      if (has_previous && previous_row == row && previous_col > col) stats.flags |= COLUMNS_FALL;
-      stats.segments += offset != previous_offset;
+      if (same_row && previous_col >= col)
+        stats.flags |= previous_col > col ? COLUMNS_FALL : COLUMNS_REPEAT;
+      stats.segments_and_runs += offset != previous_offset;
+      if (!(same_row && previous_col + 1 == col)) stats.segments_and_runs += SECOND;
       if (p.row_ids != nullptr) p.row_ids[begin + i] = static_cast<int>(row);
       if (p.cols_int32 != nullptr) p.cols_int32[begin + i] = static_cast<int>(col);
     }
@@ -310,25 +322,28 @@ __device__ __forceinline__ void reduce_by_warp(const Arguments& p, const ThreadS
   u32 flags = stats.flags;
   for (int distance = 16; distance > 0; distance /= 2)
     flags |= __shfl_xor_sync(FULL_MASK, flags, distance);
-  WarpStats sums{flags, warp_sum(stats.segments), {}};
+  const u32 counts = warp_sum(stats.segments_and_runs);
+  WarpStats sums{flags, {counts % SECOND, counts / SECOND}, {}};
   if (p.min_tile_nnz > 0) {
-    sums.tile_stats[0] = warp_sum(stats.nonempty_tiles);
-    sums.tile_stats[1] = warp_sum(stats.dense_tiles);
+    const u32 tiles = warp_sum(stats.tiles);
+    sums.tile_stats[0] = tiles % SECOND;
+    sums.tile_stats[1] = tiles / SECOND;
     sums.tile_stats[2] = warp_sum(stats.nnz_in_dense);
   }
   if (threadIdx.x % 32 == 0) shared.stats[threadIdx.x / 32] = sums;
   __syncthreads();
 }
 
-// Adds the block's statistics to the state; the last block to finish writes the results. One thread
-// does it, with as few dependent memory operations as possible: they are most of the time for a
-// small pattern.
+// Adds the block's statistics to the state; the last block to finish a count writes it, and with
+// the first count all other results. One thread does it, with as few dependent memory operations as
+// possible: they are most of the time for a small pattern.
 __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&stats)[WARPS]) {
   u32 flags = 0;
-  u64 done = u64{1} << DONE_BITS, tile_stats[TILE_STATS] = {};
+  u64 done[COUNTS], tile_stats[TILE_STATS] = {};
+  for (u64& sum : done) sum = u64{1} << DONE_BITS;
   for (const WarpStats& warp : stats) {
     flags |= warp.flags;
-    done += warp.segments;
+    for (int i = 0; i < COUNTS; ++i) done[i] += warp.counts[i];
     for (int i = 0; i < TILE_STATS; ++i) tile_stats[i] += warp.tile_stats[i];
   }
   for (int flag = 0; flag < FLAGS; ++flag)
@@ -340,15 +355,16 @@ __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&st
   // block.
   if (flags != 0) __threadfence_system();
   if (p.min_tile_nnz > 0 || blockIdx.x == 0) __threadfence();
-  done += atomicAdd(&p.state->done, done);
-  if (done >> DONE_BITS < gridDim.x) return;
-  if (p.min_tile_nnz > 0) {
+  for (int i = 0; i < COUNTS; ++i) done[i] += atomicAdd(p.state->done + i, done[i]);
+  if (p.min_tile_nnz > 0 && done[0] >> DONE_BITS == gridDim.x) {
     __threadfence();
     for (int i = 0; i < TILE_STATS; ++i)
       p.results->tile_stats[i] = atomicAdd(p.state->tile_stats + i, u64{0});
     __threadfence_system();
   }
-  p.results->segments = done & ((u64{1} << DONE_BITS) - 1);
+  for (int i = 0; i < COUNTS; ++i)
+    if (done[i] >> DONE_BITS == gridDim.x)
+      p.results->counts[i] = done[i] & ((u64{1} << DONE_BITS) - 1);
 }
 
 // Each block loads ITEMS_PER_BLOCK nonzeros and checks as many entries of crow, finds the nonzeros'
