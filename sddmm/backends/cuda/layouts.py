@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -53,13 +54,22 @@ class TileOffsets(NamedTuple):
     row_stride: int
 
 
-class TileWork(NamedTuple):
-    """Tiles to compute; cols and perm are (nnz,) int32 of their nonzeros, as in Nonzeros."""
+@dataclass(slots=True, eq=False)
+class TileWork:
+    """Tiles to compute; cols and perm are (nnz,) int32 of their nonzeros, as in Nonzeros.
+
+    distinct: columns are known to strictly ascend within every row. runs: the maximal sequences of
+    nonzeros of a row in consecutive columns; 0 if they were not counted. Where tiles are prepared
+    while the analysis still runs, both are set when it is done: a kernel that reads them when it
+    binds operands reads the truth.
+    """
 
     tiles: TileList
     row_offsets: TileOffsets
     cols: Tensor
     perm: Tensor | None
+    distinct: bool = False
+    runs: int = 0
 
 
 class WindowList(NamedTuple):

@@ -43,6 +43,7 @@ class AheadLayouts:
 
     def __init__(self, pattern: SparsePattern, device: Device, request: AnalysisRequest) -> None:
         self._shape = pattern.shape
+        self._tiles: TileWork | None = None
         self._analyses: list[Analysis] = pattern.derive(ANALYSES, list)
         for cached in self._analyses:
             if cached.request == request or (request == ROW_IDS and cached.row_ids is not None):
@@ -56,6 +57,8 @@ class AheadLayouts:
         if done not in self._analyses:
             self._analyses.append(done)
             del self._analyses[:-_ANALYSES_PER_PATTERN]
+        if self._tiles is not None:
+            self._tiles.distinct, self._tiles.runs = done.distinct, done.runs
         return done
 
     def by_row(self) -> Nonzeros:
@@ -70,7 +73,9 @@ class AheadLayouts:
         assert not dense_only, "which tiles are dense is known after the analysis"
         assert request.block is not None
         assert offsets is not None, "the kernel did not request tile row offsets"
-        return TileWork(every_tile(self._shape, request.block, cols.device), offsets, cols, None)
+        tiles = every_tile(self._shape, request.block, cols.device)
+        self._tiles = TileWork(tiles, offsets, cols, None)
+        return self._tiles
 
     def outside_dense_tiles(self) -> Nonzeros:
         raise AssertionError("which tiles are dense is known after the analysis")
@@ -112,7 +117,11 @@ class PatternLayouts:
         tiles = tile_list(tile_nnz, self._pattern.shape, block, min_nnz, count)
         rows = self._sorted_rows()
         offsets = search_row_offsets(rows, tiles, self._pattern.shape[0], self._device)
-        return TileWork(tiles, offsets, rows.indices, rows.perm)
+        row_analysis = self.analysis(ROW_IDS)
+        if rows.perm is not None:  # sorted, but of the order then nothing more is known
+            return TileWork(tiles, offsets, rows.indices, rows.perm)
+        facts = row_analysis.distinct, row_analysis.runs
+        return TileWork(tiles, offsets, rows.indices, None, *facts)
 
     def outside_dense_tiles(self) -> Nonzeros:
         tile_analysis = self.analysis(self._request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sddmm.backends.cuda.layouts import (
@@ -12,6 +13,10 @@ from sddmm.backends.cuda.layouts import (
     tile_list,
     window_list,
 )
+from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
+from sddmm.backends.cuda.spec import AnalysisRequest
+from sddmm.sparse.pattern import SparsePattern
+from tests.conftest import H200
 
 
 def scattered(m: int, n: int, count: int) -> Nonzeros:
@@ -77,3 +82,32 @@ def test_windows_hold_their_columns_by_row() -> None:
     assert torch.equal(given.rows[back], found.rows)
     assert torch.equal(given.cols[back].long(), found.slots + 12 * window)
     assert bool((found.rows.diff()[window.diff() == 0] >= 0).all())
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize(
+    ("cols", "distinct", "runs"),
+    [([0, 1, 2, 5, 3, 4], True, 3), ([0, 1, 1, 5, 3, 4], False, 4), ([2, 1, 0, 5, 3, 4], False, 0)],
+)
+def test_tiles_tell_whether_columns_strictly_ascend(
+    cols: list[int], distinct: bool, runs: int
+) -> None:
+    """Nonzeros that had to be sorted are no segments of the output, whatever their columns."""
+    pattern = SparsePattern.from_csr(torch.tensor([0, 4, 6]), torch.tensor(cols), (2, 6))
+    work = PatternLayouts(pattern, H200, AnalysisRequest((2, 4), 1)).tiles()
+    assert (work.distinct, work.runs) == (distinct, runs)
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_tiles_prepared_ahead_tell_it_when_the_analysis_is_done() -> None:
+    cols = torch.tensor([0, 1, 2, 5, 3, 4])
+    pattern = SparsePattern.from_csr(torch.tensor([0, 4, 6]), cols, (2, 6))
+    layouts = AheadLayouts(pattern, H200, AnalysisRequest((2, 4), tile_row_offsets=True))
+    work = layouts.tiles()
+    assert (work.distinct, work.runs) == (False, 0)
+    layouts.wait()
+    assert (work.distinct, work.runs) == (True, 3)
+    again = AheadLayouts(pattern, H200, layouts.wait().request)
+    work = again.tiles()
+    again.wait()
+    assert (work.distinct, work.runs) == (True, 3)
