@@ -341,6 +341,7 @@ __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&st
   u32 flags = 0;
   u64 done[COUNTS], tile_stats[TILE_STATS] = {};
   for (u64& sum : done) sum = u64{1} << DONE_BITS;
+#pragma unroll 4  // all warps at once would need more registers than there are
   for (const WarpStats& warp : stats) {
     flags |= warp.flags;
     for (int i = 0; i < COUNTS; ++i) done[i] += warp.counts[i];
