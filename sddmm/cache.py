@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import Executor, select_backend
+from sddmm.backends.base import MANY_CALLS, Executor, select_backend
 from sddmm.backends.cuda.comparison import same_indices
 from sddmm.errors import memory_blocks, out_of_memory, total_bytes
 from sddmm.problem import SddmmProblem
@@ -57,13 +57,13 @@ class PatternKey(NamedTuple):
 class PlanKey(NamedTuple):
     """The key of a prepared plan of a pattern: the problem and the caller's requests.
 
-    reuse: whether more than one run is to be expected of it.
+    calls: the number of runs to expect of it.
     """
 
     problem: SddmmProblem
     backend: str | None
     kernel: str | None
-    reuse: bool
+    calls: int
 
 
 class PreparedPlan(NamedTuple):
@@ -190,13 +190,13 @@ class Cache:
         problem: SddmmProblem,
         backend: str | None = None,
         kernel: str | None = None,
-        reuse: bool = True,
+        calls: int = MANY_CALLS,
     ) -> PreparedPlan:
         """The plan of a pattern for a problem, prepared at the first request. Thread-safe.
 
         backend, kernel: the names that the caller requests; a refusal is then a ValueError.
         """
-        key = PlanKey(problem, backend, kernel, reuse)
+        key = PlanKey(problem, backend, kernel, calls)
         store = pattern.derive(PLANS, PlanStore)
         with self._lock:
             plan = store.by_key.get(key)
@@ -341,12 +341,12 @@ class Cache:
 def _prepare(pattern: SparsePattern, key: PlanKey) -> PreparedPlan:
     versions = pattern.versions
     begin = time.perf_counter()
-    problem, name, kernel, reuse = key
+    problem, name, kernel, calls = key
     backend, refusals = select_backend(problem, name)
     if kernel is not None and not backend.kernels:
         cuda = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
         raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{cuda}")
-    execute = backend.prepare(pattern, problem, kernel, reuse)
+    execute = backend.prepare(pattern, problem, kernel, calls)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     return PreparedPlan(
         problem, problem.values_shape(), backend.name, name, kernel, refusals, prepare_ms, execute,

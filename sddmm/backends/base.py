@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
 
+MANY_CALLS = 1000
+"""The number of runs to expect of a plan that a caller makes, or of a pattern that comes back."""
+
+
 class Executor(Protocol):
     """A prepared computation of out = alpha * (a @ b) at the pattern, times values."""
 
@@ -51,11 +55,12 @@ class Backend(Protocol):
         pattern: SparsePattern,
         problem: SddmmProblem,
         kernel: str | None = None,
-        reuse: bool = True,
+        calls: int = MANY_CALLS,
     ) -> Executor:
         """Do all work that depends on the pattern alone, its check (ValueError) included.
 
-        kernel: request one of `kernels`. reuse: whether more than one run is to be expected.
+        kernel: request one of `kernels`. calls: the number of runs to expect; what is prepared
+        must pay within them. 1: the cheapest single run, preparation and binding included.
         """
 
 

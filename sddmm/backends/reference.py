@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import by_head
+from sddmm.backends.base import MANY_CALLS, by_head
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -34,7 +34,7 @@ class ReferenceBackend:
         pattern: SparsePattern,
         problem: SddmmProblem,
         kernel: str | None = None,
-        reuse: bool = True,
+        calls: int = MANY_CALLS,
     ) -> ReferenceExecutor:
         pattern.check()
         return ReferenceExecutor(pattern, problem)

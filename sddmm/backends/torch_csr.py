@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import by_head
+from sddmm.backends.base import MANY_CALLS, by_head
 from sddmm.sparse.indices import compress
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class TorchCsrBackend:
         pattern: SparsePattern,
         problem: SddmmProblem,
         kernel: str | None = None,
-        reuse: bool = True,
+        calls: int = MANY_CALLS,
     ) -> TorchCsrExecutor:
         pattern.check()
         return TorchCsrExecutor(pattern, problem)

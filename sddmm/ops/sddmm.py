@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
+from sddmm.backends.base import MANY_CALLS
 from sddmm.cache import CACHE, PLANS, PlanStore, PreparedPlan
 from sddmm.cupy_arrays import make_cupy_wait, to_cupy
 from sddmm.dtypes import DTYPES, common_accumulator
@@ -216,8 +217,8 @@ def _resolve_plan(
         problem = problem_of(pattern, a, b, out_dtype, precision)
         # The cached pattern of the very tensors of a caller's pattern may have the plan already.
         owner = CACHE.of_pattern(pattern) if sparse is None else pattern
-        reuse = sparse is None or not sparse.is_scipy
-        prepared_plan = CACHE.get_or_prepare(owner, problem, reuse=reuse)
+        calls = 1 if sparse is not None and sparse.is_scipy else MANY_CALLS
+        prepared_plan = CACHE.get_or_prepare(owner, problem, calls=calls)
         plans.add_signature(signature, prepared_plan)
     if values is not None:
         check_values(values, prepared_plan.problem)

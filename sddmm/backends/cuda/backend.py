@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemm_core.runtime.device import Device
+from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.kernels.registry import KERNELS
@@ -44,14 +45,14 @@ class CudaBackend:
         pattern: SparsePattern,
         problem: SddmmProblem,
         kernel: str | None = None,
-        reuse: bool = True,
+        calls: int = MANY_CALLS,
     ) -> GpuExecutor:
         device = _device(problem)
         if device.index != loader.runtime.current_device():
             with torch.cuda.device(device.index):
-                return self.prepare(pattern, problem, kernel, reuse)
+                return self.prepare(pattern, problem, kernel, calls)
         try:
-            return self.planner.prepare(pattern, problem, device, kernel, reuse)
+            return self.planner.prepare(pattern, problem, device, kernel, calls)
         except torch.OutOfMemoryError as error:
             row_ids_bytes = 4 * problem.nnz
             what = f"preparing a plan of {problem.nnz} nonzeros, at least,"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.runtime.device import Device
+from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.cost_model import (
@@ -83,17 +84,17 @@ class Planner:
         problem: SddmmProblem,
         device: Device,
         kernel: str | None = None,
-        reuse: bool = True,
+        calls: int = MANY_CALLS,
     ) -> GpuExecutor:
         """The launches for a problem on a device.
 
-        kernel: request one by name. reuse: whether what is prepared may pay in later runs; else
-        the kernel serves that prepares least.
+        kernel: request one by name. calls: the number of runs to expect; of a single one the
+        kernel serves that prepares least.
         """
         preparation = _Preparation(self.context(problem, device), pattern)
         if kernel is not None:
             return preparation.requested(kernel)
-        if not reuse or problem.nnz == 0:
+        if calls <= 1 or problem.nnz == 0:
             return preparation.cheapest()
         return preparation.fastest()
 

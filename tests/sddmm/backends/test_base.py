@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 
-from sddmm.backends.base import BACKENDS, Backend, by_head, refusal, select_backend
+from sddmm.backends.base import BACKENDS, MANY_CALLS, Backend, by_head, refusal, select_backend
 from sddmm.problem import make_problem
 from sddmm.testing import random_pattern
 
@@ -19,7 +19,7 @@ def test_every_backend_prepares_with_the_same_arguments(backend: Backend) -> Non
     protocol = inspect.signature(Backend.prepare).parameters
     arguments = inspect.signature(backend.prepare).parameters
     assert list(arguments) == list(protocol)[1:]  # without self
-    assert [arguments[name].default for name in ("kernel", "reuse")] == [None, True]
+    assert [arguments[name].default for name in ("kernel", "calls")] == [None, MANY_CALLS]
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
