@@ -47,6 +47,7 @@ class PatternKey(NamedTuple):
 
     shape: tuple[int, int]
     is_csr: bool
+    blocksize: tuple[int, int] | None
     dtype: torch.dtype
     device: torch.device
     nnz: int
@@ -291,7 +292,7 @@ class Cache:
             self._add_weak(cached)  # operators receive its own tensors
         key = _key(pattern)
         entry = _Entry(lambda: cached, is_copy)
-        indices = cached.major_indices.nbytes + cached.col_indices.nbytes
+        indices = cached.major_indices.nbytes + cached.nnz * cached.col_indices.itemsize
         entry.max_bytes = _MAX_GROWTH * (indices + 8 * sum(cached.shape))
         entry.watch(pattern, is_counted)
         entry.owners = tuple(
@@ -367,7 +368,7 @@ def _counters(pattern: SparsePattern) -> tuple[Tensor, ...]:
 def _key(pattern: SparsePattern) -> PatternKey:
     major, cols = pattern.major_indices, pattern.col_indices
     return PatternKey(
-        pattern.shape, pattern.is_csr, cols.dtype, cols.device, cols.numel(),
+        pattern.shape, pattern.is_csr, pattern.blocksize, cols.dtype, cols.device, cols.numel(),
         (major.data_ptr(), cols.data_ptr()), (major.stride(), cols.stride()),
     )  # fmt: skip
 

@@ -67,7 +67,7 @@ def total_bytes(blocks: dict[int, int]) -> int:
 
 
 def _dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    if tensor.layout == torch.sparse_csr:
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         return tensor.crow_indices(), tensor.col_indices(), tensor.values()
     return (tensor,)
 

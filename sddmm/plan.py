@@ -147,6 +147,7 @@ class Plan:
             b,
             self.values,
             compressed=pattern.is_csr,
+            blocksize=pattern.blocksize,
             alpha=self.alpha,
             # Half operands, under autocast, have half results as in `sddmm`.
             out_dtype=None if problem.out_dtype == problem.dtype else problem.out_dtype,
@@ -203,6 +204,7 @@ class Plan:
             b,
             self.values,
             compressed=self.pattern.is_csr,
+            blocksize=self.pattern.blocksize,
             alpha=self.alpha,
             out_dtype=self.problem.out_dtype,
             precision=self.problem.precision,
@@ -217,7 +219,7 @@ class Plan:
         heads = "" if p.heads is None else f"{p.heads} heads of "
         lines = [
             f"SDDMM of {heads}({p.m}x{p.k}) @ ({p.k}x{p.n}) at {p.nnz} nonzeros "
-            f"({'CSR' if self.pattern.is_csr else 'COO'}, {dtype_name(p.index_dtype)} indices)",
+            f"({self.pattern.form.upper()}, {dtype_name(p.index_dtype)} indices)",
             f"  operands {dtype_name(p.dtype)}, values {dtype_name(p.out_dtype)}, "
             f"precision {p.precision}, on {p.device}",
             f"  backend  {self.backend}: {p.flops / 1e9:.3g} useful GFLOP a run, "

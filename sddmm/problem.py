@@ -18,7 +18,8 @@ class SddmmProblem(NamedTuple):
 
     An m x n pattern of nnz nonzeros, an inner dimension k, operands of `dtype`, values of
     `out_dtype`; `heads` is None for 2-D operands. `precision` is the least exact arithmetic that
-    the caller accepts for float32; half types accumulate in float32.
+    the caller accepts for float32; half types accumulate in float32. `blocksize`: that of a BSR
+    pattern, whose order of nonzeros is its; None for the other forms.
     """
 
     m: int
@@ -31,6 +32,7 @@ class SddmmProblem(NamedTuple):
     index_dtype: torch.dtype
     heads: int | None
     device: torch.device
+    blocksize: tuple[int, int] | None = None
 
     def values_shape(self) -> tuple[int, ...]:
         return (self.nnz,) if self.heads is None else (self.heads, self.nnz)
@@ -68,7 +70,7 @@ def make_problem(
     heads = None if heads is None else _size(heads, "heads")
     return SddmmProblem(  # by position, as names cost a third of a microsecond at every plan
         *pattern.shape, _size(k, "k"), pattern.nnz, dtype, out_dtype, precision,
-        pattern.index_dtype, heads, pattern.device,
+        pattern.index_dtype, heads, pattern.device, pattern.blocksize,
     )  # fmt: skip
 
 

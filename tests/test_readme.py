@@ -46,6 +46,7 @@ heads, m, n, d, device = 2, 30, 20, 64, "cpu"
 mask = torch.rand(m, n) < 0.3
 S = mask.float().to_sparse_csr()
 crow_indices, col_indices = S.crow_indices(), S.col_indices()
+bm, bn, block_crow, block_col = 15, 10, torch.tensor([0, 1, 3]), torch.tensor([1, 0, 1])
 a, b = torch.randn(m, d), torch.randn(d, n)
 q, k, v = (torch.randn(heads, rows, d) for rows in (m, n, n))
 matrix, edge_index, num_nodes = scipy.sparse.random(m, n), torch.randint(m, (2, 50)), m

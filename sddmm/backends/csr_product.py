@@ -67,7 +67,7 @@ def reference_product(
     """The product accumulated in float64 from the definition, nonzero by nonzero; float64."""
     pattern.check()
     rows, _ = product_shape(pattern.shape, transpose)
-    targets, sources = pattern.row_ids, pattern.col_indices
+    targets, sources = pattern.row_ids, pattern.col_ids
     if transpose:
         targets, sources = sources, targets
     shape = (*dense.shape[:-2], rows, dense.shape[-1])

@@ -46,7 +46,7 @@ class ReferenceExecutor:
     notes = ()
 
     def __init__(self, pattern: SparsePattern, problem: SddmmProblem) -> None:
-        self._rows, self._cols = pattern.row_ids, pattern.col_indices
+        self._rows, self._cols = pattern.row_ids, pattern.col_ids
         self._chunk = max(1, _CHUNK_ELEMENTS // max(1, problem.k))
 
     def __call__(

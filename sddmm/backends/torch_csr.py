@@ -57,7 +57,7 @@ class TorchCsrExecutor:
 
     def __init__(self, pattern: SparsePattern, problem: SddmmProblem) -> None:
         n = problem.n
-        flat = pattern.row_ids.to(torch.int64) * n + pattern.col_indices
+        flat = pattern.row_ids.to(torch.int64) * n + pattern.col_ids
         distinct, position = torch.unique(flat, return_inverse=True)
         self._sampled = torch.sparse_csr_tensor(
             compress(distinct // n, problem.m), distinct % n,

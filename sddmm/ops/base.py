@@ -8,12 +8,14 @@ The torch operators take index tensors instead of sparse tensors, so that autogr
 tensors and torch.compile see plain operators. Arguments that all of them share:
 
 rows: crow_indices (m + 1,) if `compressed`, else row_indices (nnz,). cols: (nnz,).
+blocksize: with `compressed`, the size of the blocks whose indices rows and cols are; else None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,8 +73,20 @@ def register(operator: Operator) -> Operator:
     return operator
 
 
-def pattern_of(rows: Tensor, cols: Tensor, m: int, n: int, compressed: bool) -> SparsePattern:
+def pattern_of(
+    rows: Tensor,
+    cols: Tensor,
+    m: int,
+    n: int,
+    compressed: bool,
+    blocksize: Sequence[int] | None = None,
+) -> SparsePattern:
     """The cached pattern with the index tensors that a torch operator received."""
+    if blocksize is not None:
+        if not compressed:
+            raise ValueError("blocksize is of compressed rows and cols; got compressed=False")
+        size: Any = tuple(blocksize)  # from_bsr checks it
+        return CACHE.of_operator(SparsePattern.from_bsr(rows, cols, size, (m, n), copy=False))
     make = SparsePattern.from_csr if compressed else SparsePattern.from_coo
     return CACHE.of_operator(make(rows, cols, (m, n), copy=False))
 
@@ -106,7 +120,7 @@ def magnitude(pattern: SparsePattern, a: Tensor, b: Tensor) -> Tensor:
     a, b = _without_subnormal_halves(a), _without_subnormal_halves(b)
     row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
     column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)
-    product: Tensor = row_norms[..., pattern.row_ids] * column_norms[..., pattern.col_indices]
+    product: Tensor = row_norms[..., pattern.row_ids] * column_norms[..., pattern.col_ids]
     return product
 
 

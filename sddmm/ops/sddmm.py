@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -53,9 +54,9 @@ def sddmm(
 ) -> Any:
     """Sampled dense-dense matrix product: alpha * (a @ b) at S's nonzeros, times S's values.
 
-    S: an m x n torch sparse COO or CSR tensor; a scipy.sparse (or cupyx) coo, csr or csc matrix or
-        array; a `SparsePattern`; or the COO tuple (row_indices, col_indices, shape). Indices int32
-        or int64, in any order; duplicates are sampled each.
+    S: an m x n torch sparse COO, CSR or BSR tensor; a scipy.sparse (or cupyx) coo, csr or csc
+        matrix or array; a `SparsePattern`; or the COO tuple (row_indices, col_indices, shape).
+        Indices int32 or int64, in any order; duplicates are sampled each.
     a: (m, k), b: (k, n); or (h, m, k) and (h, k, n) for h heads over one pattern. Any strides.
         float16, bfloat16, float32 or float64, the same for both and for S's values; torch tensors
         on S's device, or numpy or CuPy arrays. b is read as (n, k) rows: the transpose `bt.mT` of a
@@ -66,7 +67,8 @@ def sddmm(
 
     Returns S's kind with S's pattern, order and duplicates; the values, (nnz,), for a pattern or
     a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
-    a and b are, and CuPy if both are CuPy, else a tensor. Differentiable in a, b and S's values;
+    a and b are, and CuPy if both are CuPy, else a tensor. Those of a BSR pattern are ordered block
+    by block: `values.view(-1, bm, bn)` has the blocks. Differentiable in a, b and S's values;
     once only through a torch sparse result, whose second derivatives torch loses. The same call
     gives the same bits; its gradients on a GPU do not: torch's CSR product adds with atomics.
 
@@ -272,6 +274,7 @@ def _compute(
     values: Tensor | None,
     *,
     compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
     precision: str = "ieee",
@@ -279,7 +282,7 @@ def _compute(
     kernel_name: str | None = None,
 ) -> Tensor:
     check_operands(a, b)
-    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed)
+    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
     problem = problem_of(pattern, a, b, out_dtype, precision)
     if values is not None:
         check_values(values, problem)
@@ -293,11 +296,13 @@ def _fake(
     b: Tensor,
     values: Tensor | None,
     *,
+    blocksize: Sequence[int] | None = None,
     out_dtype: torch.dtype | None = None,
     **_: Any,
 ) -> Tensor:
     check_operands(a, b)
-    return a.new_empty((*a.shape[:-2], cols.shape[0]), dtype=out_dtype or a.dtype)
+    nnz = cols.shape[0] * math.prod(blocksize or ())
+    return a.new_empty((*a.shape[:-2], nnz), dtype=out_dtype or a.dtype)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -307,7 +312,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """
     rows, cols, a, b, values = ctx.saved_tensors
     options = ctx.options
-    matrix = {"m": a.shape[-2], "n": b.shape[-1], "compressed": options["compressed"]}
+    matrix = {"m": a.shape[-2], "n": b.shape[-1]}
+    matrix |= {name: options[name] for name in ("compressed", "blocksize")}
     accumulator = common_accumulator(a.dtype, grad.dtype)
     grad_a = grad_b = grad_values = None
     if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
@@ -336,12 +342,14 @@ def _reference(
     values: Tensor | None,
     *,
     compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
     alpha: float = 1.0,
     **_: Any,
 ) -> Tensor:
     return _compute(
         rows, cols, a, b, values,
-        compressed=compressed, alpha=alpha, out_dtype=torch.float64, backend="reference",
+        compressed=compressed, blocksize=blocksize, alpha=alpha, out_dtype=torch.float64,
+        backend="reference",
     )  # fmt: skip
 
 
@@ -354,12 +362,13 @@ def _error_bound(
     values: Tensor | None,
     *,
     compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
     precision: str = "ieee",
     **_: Any,
 ) -> Tensor:
-    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed)
+    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
     size = magnitude(pattern, a, b) * abs(alpha)
     if values is not None:
         size = size * values.double().abs()
@@ -372,8 +381,9 @@ SDDMM = register(
         # kernel_name is the kernel of `plan`: torch's own compiler has an argument called kernel.
         schema=(
             "sddmm(Tensor rows, Tensor cols, Tensor a, Tensor b, Tensor? values, *, "
-            "bool compressed=False, float alpha=1.0, ScalarType? out_dtype=None, "
-            'str precision="ieee", str? backend=None, str? kernel_name=None) -> Tensor'
+            "bool compressed=False, int[]? blocksize=None, float alpha=1.0, "
+            'ScalarType? out_dtype=None, str precision="ieee", str? backend=None, '
+            "str? kernel_name=None) -> Tensor"
         ),
         compute=_compute,
         fake=_fake,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
 from sddmm.sparse.containers import parse_sparse
+from sddmm.sparse.indices import BlockSize, stored_nnz
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -69,13 +71,13 @@ def spmm(
     _check_out_dtype(out_dtype)
     if not is_plain(dense, values) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
-        values = _checked_values(parts.shape, parts.cols, parts.values, values, dense, transpose)
-        matrix = Matrix(parts.rows, parts.cols, parts.compressed, parts.shape)
+        matrix = Matrix(parts.rows, parts.cols, parts.compressed, parts.shape, parts.blocksize)
+        values = _checked_values(matrix, parts.shape, parts.values, values, dense, transpose)
         return to_output(_operate(matrix, values, dense, transpose, alpha, out_dtype))
     sparse = parse_sparse(S)
     pattern = sparse.pattern
     shape = product_shape(pattern.shape, sparse.transposed)
-    values = _checked_values(shape, pattern.col_indices, sparse.values, values, dense, transpose)
+    values = _checked_values(Matrix.of(pattern), shape, sparse.values, values, dense, transpose)
     transpose = transpose != sparse.transposed
     if not needs_grad(values, dense):
         with without_autocast():
@@ -106,10 +108,18 @@ class Matrix(NamedTuple):
     cols: Tensor
     compressed: bool
     shape: tuple[int, int]
+    blocksize: BlockSize | None = None
 
     @classmethod
     def of(cls, pattern: SparsePattern) -> Matrix:
-        return cls(pattern.major_indices, pattern.col_indices, pattern.is_csr, pattern.shape)
+        return cls(
+            pattern.major_indices, pattern.col_indices, pattern.is_csr, pattern.shape,
+            pattern.blocksize,
+        )  # fmt: skip
+
+    @property
+    def nnz(self) -> int:
+        return stored_nnz(self.cols, self.blocksize)
 
 
 def _operate(
@@ -128,6 +138,7 @@ def _operate(
         m=matrix.shape[0],
         n=matrix.shape[1],
         compressed=matrix.compressed,
+        blocksize=matrix.blocksize,
         transpose=transpose,
         alpha=alpha,
         out_dtype=out_dtype,
@@ -136,27 +147,27 @@ def _operate(
 
 
 def _checked_values(
+    matrix: Matrix,
     shape: tuple[int, int],
-    cols: Tensor,
     own: Tensor | None,
     values: Tensor | None,
     dense: Tensor,
     transpose: bool,
 ) -> Tensor:
-    """`values`, or S's own if None; all that must fit is checked."""
+    """`values`, or S's own if None; all that must fit is checked. shape: that of S."""
     name = "S's values" if values is None else "values"
     values = own if values is None else values
     if values is None:
         raise ValueError(
             "S is a pattern without values; give values=, one for each nonzero: (nnz,) or (h, nnz)"
         )
-    _check_operands({"dense": dense, name: values}, cols.device)
+    _check_operands({"dense": dense, name: values}, matrix.cols.device)
     if autocast_dtype(values.dtype, values.device) != autocast_dtype(dense.dtype, dense.device):
         raise TypeError(
             f"{name} are {values.dtype} and dense is {dense.dtype}; convert one: their dtypes must "
             f"agree"
         )
-    check_product(shape, cols.shape[0], values, dense, transpose)
+    check_product(shape, matrix.nnz, values, dense, transpose)
     return values
 
 
@@ -246,14 +257,15 @@ def _compute(
     m: int,
     n: int,
     compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
     transpose: bool = False,
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     _check_operands({"dense": dense, "values": values}, cols.device)
     _check_out_dtype(out_dtype)
-    check_product((m, n), cols.shape[0], values, dense, transpose)
-    pattern = pattern_of(rows, cols, m, n, compressed)
+    pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
+    check_product((m, n), pattern.nnz, values, dense, transpose)
     return csr_product(
         pattern, values, dense, transpose=transpose, alpha=alpha, out_dtype=out_dtype
     )
@@ -289,8 +301,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if heads_share_values:  # half types are rounded after the sum over heads
             out_dtype = torch.promote_types(values.dtype, torch.float32)
         products = torch.ops.sddmm.sddmm(
-            rows, cols, a, b.mT, None, compressed=options["compressed"], alpha=options["alpha"],
-            out_dtype=out_dtype,
+            rows, cols, a, b.mT, None, compressed=options["compressed"],
+            blocksize=options["blocksize"], alpha=options["alpha"], out_dtype=out_dtype,
         )  # fmt: skip
         grad_values = products.sum(0).to(values.dtype) if heads_share_values else products
     if ctx.needs_input_grad[3]:
@@ -308,11 +320,12 @@ def _reference(
     m: int,
     n: int,
     compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
     transpose: bool = False,
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    pattern = pattern_of(rows, cols, m, n, compressed)
+    pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
     return reference_product(pattern, values, dense, transpose=transpose, alpha=alpha)
 
 
@@ -326,9 +339,10 @@ def _error_bound(
     m: int,
     n: int,
     compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
     **options: Any,
 ) -> Tensor:
-    pattern = pattern_of(rows, cols, m, n, compressed)
+    pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
     return product_error_bound(pattern, values, dense, truth, **options)
 
 
@@ -336,8 +350,8 @@ SPMM = register(
     Operator(
         schema=(
             "spmm(Tensor rows, Tensor cols, Tensor values, Tensor dense, *, SymInt m, SymInt n, "
-            "bool compressed=False, bool transpose=False, float alpha=1.0, "
-            "ScalarType? out_dtype=None) -> Tensor"
+            "bool compressed=False, int[]? blocksize=None, bool transpose=False, "
+            "float alpha=1.0, ScalarType? out_dtype=None) -> Tensor"
         ),
         compute=_compute,
         fake=_fake,

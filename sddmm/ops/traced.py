@@ -17,13 +17,20 @@ from sddmm.ops.autocast import autocast_dtype
 from sddmm.sparse.formats import index_tensor
 from sddmm.sparse.indices import require_alike
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.sparse.torch_tensors import Parts, check_gradient_order, parts_of_tensor
+from sddmm.sparse.torch_tensors import (
+    Parts,
+    check_gradient_order,
+    parts_of_tensor,
+    pattern_over,
+)
 
 
 def parts_of(S: Any) -> Parts:
-    """The parts of a torch CSR or COO tensor, a SparsePattern or a tuple of COO indices."""
+    """The parts of a torch sparse tensor, a SparsePattern or a tuple of COO indices."""
     if isinstance(S, SparsePattern):
-        return Parts(S.major_indices, S.col_indices, S.is_csr, S.shape, None, identity)
+        return Parts(
+            S.major_indices, S.col_indices, S.is_csr, S.shape, None, identity, S.blocksize
+        )  # fmt: skip
     if isinstance(S, tuple) and len(S) == 3:
         rows, cols, shape = S
         _check_indices(rows, cols)
@@ -32,12 +39,11 @@ def parts_of(S: Any) -> Parts:
     if isinstance(S, Tensor):
         parts = parts_of_tensor(S)
         if S.grad_fn is not None and parts.compressed:
-            pattern = SparsePattern.from_csr(parts.rows, parts.cols, parts.shape, copy=False)
-            check_gradient_order(S, pattern)
+            check_gradient_order(S, pattern_over(parts))
         return parts
     raise TypeError(
         f"where torch compiles, traces, transforms or observes operators, S must be a torch sparse "
-        f"COO or CSR tensor, a SparsePattern, or the tuple (row_indices, col_indices, shape); "
+        f"COO, CSR or BSR tensor, a SparsePattern, or the tuple (row_indices, col_indices, shape); "
         f"got {type(S)}"
     )
 
@@ -61,6 +67,7 @@ def sample(
         b,
         parts.values if scale else None,
         compressed=parts.compressed,
+        blocksize=parts.blocksize,
         alpha=alpha,
         out_dtype=out_dtype,
         precision=precision,

@@ -10,9 +10,8 @@ from torch import Tensor
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import from_cupy, to_cupy
 from sddmm.operands import from_numpy, identity, to_numpy
-from sddmm.sparse.index_tensors import belong_together
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.sparse.torch_tensors import KINDS, Parts, check_gradient_order, parts_of_tensor
+from sddmm.sparse.torch_tensors import KINDS, check_gradient_order, parts_of_tensor, pattern_over
 
 
 class SparseInput(NamedTuple):
@@ -82,22 +81,11 @@ def _described(S: Any, package: str) -> str:
 
 def _from_torch(S: Tensor) -> SparseInput:
     parts = parts_of_tensor(S)
-    pattern = _pattern_over(parts)
+    pattern = pattern_over(parts)
     cached = CACHE.of_sparse(pattern, S)
     if S.grad_fn is not None:
         check_gradient_order(S, cached)
     return SparseInput(cached, parts.values, parts.wrap, source=pattern)
-
-
-def _pattern_over(parts: Parts) -> SparsePattern:
-    """The pattern over a torch sparse tensor's own indices, whose kinds torch has checked."""
-    rows, cols, shape = parts.rows, parts.cols, parts.shape
-    if not belong_together(rows, cols, shape[0] + 1 if parts.compressed else cols.numel()):
-        make = SparsePattern.from_csr if parts.compressed else SparsePattern.from_coo
-        return make(rows, cols, shape, copy=False)  # which raises the error
-    if parts.compressed:
-        return SparsePattern(shape, cols, crow_indices=rows)
-    return SparsePattern(shape, cols, row_indices=rows)
 
 
 def _from_scipy_like(S: Any) -> SparseInput:

@@ -10,16 +10,20 @@ from torch import Tensor
 
 from sddmm.cupy_arrays import from_cupy, is_cupy, make_cupy_wait
 from sddmm.dtypes import INDEX_DTYPES
-from sddmm.sparse.indices import checked_shape, compress, expand
+from sddmm.sparse.indices import BlockSize, checked_shape, compress, expand
 
 
 class StoredIndices(NamedTuple):
-    """The index tensors of one matrix: crow_indices if `is_csr`, else row_indices, as `major`."""
+    """The index tensors of one matrix: crow_indices if `is_csr`, else row_indices, as `major`.
+
+    blocksize: the size of BSR's blocks, whose indices they are; None for the other forms.
+    """
 
     major: Tensor
     cols: Tensor
     shape: tuple[int, int]
     is_csr: bool
+    blocksize: BlockSize | None = None
 
 
 def index_tensor(indices: Any, name: str) -> Tensor:
@@ -54,7 +58,7 @@ def _as_tensor(indices: Any, name: str) -> Tensor:
 
 
 def torch_indices(S: Any) -> StoredIndices:
-    """Copies of the indices of a torch COO, CSR or CSC tensor, or the positions of a bool mask."""
+    """Copies of the indices of a torch sparse tensor, or the positions of a bool mask."""
     if not isinstance(S, Tensor):
         raise TypeError(f"S must be a torch tensor, got {type(S)}; see from_scipy, from_coo")
     if S.is_nested or S.is_meta:
@@ -75,7 +79,18 @@ def torch_indices(S: Any) -> StoredIndices:
     if S.layout == torch.sparse_csc:
         rows = S.row_indices().clone()
         return StoredIndices(rows, expand(S.ccol_indices(), rows.numel()), shape, False)
-    raise TypeError(f"S has layout {S.layout}, whose values are blocks; give S.to_sparse_csr()")
+    if S.layout == torch.sparse_bsr:
+        crow, cols = S.crow_indices().clone(), S.col_indices().clone()
+        return StoredIndices(crow, cols, shape, True, blocksize_of(S))
+    raise TypeError(
+        f"S has layout {S.layout}, blocks by column; give S.to_sparse_bsr({blocksize_of(S)})"
+    )
+
+
+def blocksize_of(S: Tensor) -> BlockSize:
+    """The size of the blocks of a torch BSR or BSC tensor."""
+    bm, bn = S.values().shape[-2:]
+    return bm, bn
 
 
 def scipy_indices(matrix: Any) -> StoredIndices:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sddmm.sparse.indices import as_array, require_alike
+from sddmm.sparse.indices import BlockSize, as_array, crow_length, require_alike, stored_nnz
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -71,6 +71,7 @@ class IndexTensors:
     row_indices: Tensor | None
     major_indices: Tensor
     is_csr: bool
+    blocksize: BlockSize | None
     index_dtype: torch.dtype
     device: torch.device
     _derived: Derived
@@ -81,6 +82,7 @@ class IndexTensors:
         col_indices: Tensor,
         crow_indices: Tensor | None = None,
         row_indices: Tensor | None = None,
+        blocksize: BlockSize | None = None,
     ) -> None:
         major = row_indices if crow_indices is None else crow_indices
         if major is None or (crow_indices is not None and row_indices is not None):
@@ -93,6 +95,7 @@ class IndexTensors:
             row_indices=row_indices,
             major_indices=major,
             is_csr=crow_indices is not None,
+            blocksize=blocksize,
             index_dtype=col_indices.dtype,
             device=col_indices.device,
             _derived=NOTHING_DERIVED,
@@ -100,7 +103,14 @@ class IndexTensors:
 
     @property
     def nnz(self) -> int:
-        return self.col_indices.numel()
+        return stored_nnz(self.col_indices, self.blocksize)
+
+    @property
+    def form(self) -> str:
+        """How the indices are stored: "coo", "csr" or, with the size of blocks, "bsr 16x16"."""
+        if self.blocksize is not None:
+            return f"bsr {self.blocksize[0]}x{self.blocksize[1]}"
+        return "csr" if self.is_csr else "coo"
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -147,13 +157,44 @@ class IndexTensors:
         """The same pattern over the same memory, by new tensors that count the same changes."""
         return self.map_indices(Tensor.detach)
 
+    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Self:
+        """The pattern on this device: itself if it is there already, else a copy.
+
+        What was prepared for it is prepared again on the other device.
+        """
+
+        if isinstance(device, (torch.dtype, Tensor)):  # Tensor.to would convert the indices
+            raise TypeError(
+                f"device must be a torch.device, its name or its index, got {device!r}; a pattern "
+                f"keeps the dtype of its indices"
+            )
+
+        def move(indices: Tensor) -> Tensor:
+            return indices.to(device, non_blocking=non_blocking)
+
+        return self.map_indices(move)
+
+    def cuda(
+        self, device: torch.device | str | int | None = None, non_blocking: bool = False
+    ) -> Self:
+        """The pattern on a GPU, the current one if None; see `to`."""
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
+
+    def cpu(self) -> Self:
+        """The pattern in the host's memory; see `to`."""
+        return self.to("cpu")
+
     def map_indices(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The pattern of changed index tensors; this one if no tensor is another."""
         major, cols = change(self.major_indices), change(self.col_indices)
         if major is self.major_indices and cols is self.col_indices:
             return self
+        return self.with_indices(major, cols)
+
+    def with_indices(self, major: Tensor, cols: Tensor) -> Self:
+        """A pattern of this shape and form over other index tensors."""
         if self.is_csr:
-            return type(self)(self.shape, cols, crow_indices=major)
+            return type(self)(self.shape, cols, crow_indices=major, blocksize=self.blocksize)
         return type(self)(self.shape, cols, row_indices=major)
 
     def _current(self) -> Derived:
@@ -183,20 +224,24 @@ class IndexTensors:
 
         Callers may have resized them, or given them other memory, since the pattern was made.
         """
-        name, length = ("crow", self.shape[0] + 1) if self.is_csr else ("row", self.nnz)
+        entries = self.col_indices.numel()
+        name, length = "row", entries
+        if self.is_csr:
+            name, length = "crow", crow_length(self.shape, self.blocksize)
         if belong_together(self.major_indices, self.col_indices, length):
             return
         require_alike(self.major_indices, f"{name}_indices", self.col_indices)
         if self.major_indices.numel() != length:
             raise ValueError(
-                f"{name}_indices must have {length} entries beside {self.nnz} col_indices, "
+                f"{name}_indices must have {length} entries beside {entries} col_indices, "
                 f"got {self.major_indices.numel()}: it was resized after the pattern was made"
             )
 
     def compute_fingerprint(self) -> str:
         """A digest of shape, form and indices."""
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(f"{self.shape} {self.is_csr} {self.index_dtype}".encode())
+        form = self.is_csr if self.blocksize is None else self.blocksize
+        digest.update(f"{self.shape} {form} {self.index_dtype}".encode())
         for indices in (self.major_indices, self.col_indices):
             digest.update(as_array(indices.cpu().contiguous()).data)
         return digest.hexdigest()

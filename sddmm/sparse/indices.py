@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+BlockSize = tuple[int, int]
+"""The rows and the columns of every block of a block pattern."""
+
 # Torch counts sizes in signed 64 bits.
 _SIZE_LIMIT = 2**63
 
@@ -33,6 +36,31 @@ def row_major(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> Tensor:
         return torch.argsort(major.to(torch.int64) * shape[1] + minor, stable=True)
     order = torch.argsort(minor, stable=True)
     return order[torch.argsort(major[order], stable=True)]
+
+
+def crow_length(shape: tuple[int, int], blocksize: BlockSize | None = None) -> int:
+    """The entries of crow_indices: one for each row, or row of blocks, and one more."""
+    return shape[0] // (1 if blocksize is None else blocksize[0]) + 1
+
+
+def stored_nnz(cols: Tensor, blocksize: BlockSize | None = None) -> int:
+    """The nonzeros of a pattern with these col_indices: one each, or a block each."""
+    return cols.numel() if blocksize is None else cols.numel() * blocksize[0] * blocksize[1]
+
+
+def expand_blocks(crow: Tensor, cols: Tensor, blocksize: BlockSize) -> tuple[Tensor, Tensor]:
+    """The row and the column of every nonzero of a block pattern, both (nnz,).
+
+    Block by block, row by row within a block.
+    """
+    bm, bn = blocksize
+    rows = expand(crow, cols.numel())
+    down = torch.arange(bm, dtype=cols.dtype, device=cols.device)
+    across = torch.arange(bn, dtype=cols.dtype, device=cols.device)
+    size = (cols.numel(), bm, bn)
+    row_ids = (rows[:, None] * bm + down)[:, :, None].expand(size)
+    col_ids = (cols[:, None] * bn + across)[:, None, :].expand(size)
+    return row_ids.reshape(-1), col_ids.reshape(-1)
 
 
 def counts_changes(tensor: Tensor) -> bool:
@@ -80,6 +108,28 @@ def _checked_size(size: Any, shape: Any) -> int:
     return exact
 
 
+def checked_blocksize(blocksize: Any, shape: tuple[int, int]) -> BlockSize:
+    """The rows and columns of a block, which must divide the shape."""
+    unordered = isinstance(blocksize, (str, bytes, set, frozenset, dict))
+    if unordered or not hasattr(blocksize, "__len__") or len(blocksize) != 2:
+        raise ValueError(f"blocksize must be two sizes (bm, bn), got {blocksize!r}")
+    sizes = []
+    for size in blocksize:
+        try:
+            sizes.append(operator.index(size))
+        except TypeError:
+            raise TypeError(f"blocksize must be two integers (bm, bn), got {blocksize!r}") from None
+        if isinstance(size, bool) or sizes[-1] < 1:
+            raise ValueError(f"blocksize must be two sizes >= 1, got {blocksize!r}")
+    bm, bn = sizes
+    if shape[0] % bm or shape[1] % bn:
+        raise ValueError(
+            f"blocksize {bm}x{bn} does not divide the shape {shape[0]}x{shape[1]}; pad the matrix, "
+            f"or give smaller blocks"
+        )
+    return bm, bn
+
+
 def require_alike(major: Tensor, name: str, cols: Tensor) -> None:
     if major.device != cols.device:
         raise ValueError(
@@ -96,7 +146,13 @@ def require_alike(major: Tensor, name: str, cols: Tensor) -> None:
         )
 
 
-def check_range(indices: Tensor, name: str, bound: int, shape: tuple[int, int]) -> None:
+def check_range(
+    indices: Tensor,
+    name: str,
+    bound: int,
+    shape: tuple[int, int],
+    blocksize: BlockSize | None = None,
+) -> None:
     if indices.numel() == 0:
         return
     smallest, largest = (int(x) for x in indices.aminmax())
@@ -104,12 +160,14 @@ def check_range(indices: Tensor, name: str, bound: int, shape: tuple[int, int]) 
         return
     at = int(((indices < 0) | (indices >= bound)).to(torch.int8).argmax())
     valid = f"valid are 0..{bound - 1}" if bound else "none is valid"
+    blocks = "" if blocksize is None else f" in blocks of {blocksize[0]}x{blocksize[1]}"
     raise ValueError(
-        f"{name}[{at}] is {int(indices[at])}; {valid}, as S has shape {shape[0]}x{shape[1]}"
+        f"{name}[{at}] is {int(indices[at])}; {valid}, as S has shape {shape[0]}x{shape[1]}{blocks}"
     )
 
 
-def check_crow(crow: Tensor, nnz: int) -> None:
+def check_crow(crow: Tensor, entries: int, entries_name: str = "nnz") -> None:
+    """entries: the number of col_indices, which errors call `entries_name`."""
     if int(crow[0]) != 0:
         raise ValueError(f"crow_indices must start with 0, got {int(crow[0])}")
     falls = crow[1:] < crow[:-1]
@@ -119,5 +177,7 @@ def check_crow(crow: Tensor, nnz: int) -> None:
             f"crow_indices must never fall, got {int(crow[at])} then {int(crow[at + 1])} "
             f"at positions {at} and {at + 1}"
         )
-    if int(crow[-1]) != nnz:
-        raise ValueError(f"crow_indices must end with nnz = {nnz}, got {int(crow[-1])}")
+    if int(crow[-1]) != entries:
+        raise ValueError(
+            f"crow_indices must end with {entries_name} = {entries}, got {int(crow[-1])}"
+        )

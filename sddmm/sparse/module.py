@@ -40,7 +40,7 @@ class PatternModule(nn.Module):
             # Module.type casts index tensors too, and floats hold few indices exactly.
             name = "crow_indices" if pattern.is_csr else "row_indices"
             major, cols = index_tensor(major, name), index_tensor(cols, "col_indices")
-            pattern = SparsePattern(pattern.shape, cols, **{name: major})
+            pattern = pattern.with_indices(major, cols)
             self._pattern = pattern
         return pattern
 

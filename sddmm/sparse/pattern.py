@@ -9,14 +9,19 @@ import torch
 from torch import Tensor
 
 from sddmm.sparse import formats
+from sddmm.sparse.bsr_values import bsr_tensor
 from sddmm.sparse.csr_values import csr_tensor
 from sddmm.sparse.index_tensors import Derived, DerivedKey, IndexTensors
 from sddmm.sparse.indices import (
+    BlockSize,
     check_crow,
     check_range,
+    checked_blocksize,
     checked_shape,
     compress,
+    crow_length,
     expand,
+    expand_blocks,
     mutation_tracked,
     require_alike,
 )
@@ -30,16 +35,19 @@ _TRANSPOSE = DerivedKey["SparsePattern"]("transpose")
 _IS_CANONICAL = DerivedKey[bool]("is_canonical")
 _ROW_LENGTHS = DerivedKey[RowLengths]("row_lengths")
 _FINGERPRINT = DerivedKey[str]("fingerprint")
+_BLOCKS = DerivedKey["SparsePattern"]("blocks")
+_EXPANDED = DerivedKey["SparsePattern"]("expanded")
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class SparsePattern(IndexTensors):
-    """Positions of the nonzeros of an m x n sparse matrix, in COO or CSR form.
+    """Positions of the nonzeros of an m x n sparse matrix, in COO, CSR or BSR form.
 
-    Make one with `from_coo` or `from_csr`. The order of the nonzeros is kept as given; COO may be
-    unsorted and hold duplicates, each of which is a nonzero of its own. Index values are checked
-    once, when a plan is first made (see `check`). `major_indices` are the crow_indices of CSR, the
-    row_indices of COO.
+    Make one with `from_coo`, `from_csr` or `from_bsr`. The order of the nonzeros is kept as given;
+    COO may be unsorted and hold duplicates, each of which is a nonzero of its own. Index values are
+    checked once, when a plan is first made (see `check`). `major_indices` are the crow_indices of
+    CSR and BSR (`is_csr`), the row_indices of COO. `blocksize`: of BSR, whose indices are those of
+    the blocks; None for the other forms.
 
     Torch tensors whose changes torch counts are referenced: a pattern notices when they are changed
     in place and derives everything anew. All other memory is copied, and later changes of it are
@@ -65,6 +73,7 @@ class SparsePattern(IndexTensors):
     row_indices: Tensor | None
     major_indices: Tensor
     is_csr: bool
+    blocksize: BlockSize | None
     index_dtype: torch.dtype
     device: torch.device
     _derived: Derived
@@ -115,11 +124,47 @@ class SparsePattern(IndexTensors):
         return cls(shape, cols, crow_indices=crow)
 
     @classmethod
+    def from_bsr(
+        cls,
+        crow_indices: Any,
+        col_indices: Any,
+        blocksize: tuple[int, int],
+        shape: tuple[int, int],
+        *,
+        copy: bool = True,
+    ) -> SparsePattern:
+        """Pattern of full bm x bn blocks: row i of blocks holds the blocks in columns of blocks
+        col_indices[crow_indices[i]:crow_indices[i + 1]].
+
+        crow_indices: (m / bm + 1,), col_indices: (blocks,), 1-D int32 or int64 of equal dtype and
+        device. blocksize: (bm, bn), each >= 1, which divide the shape (m, n). Blocks need not be
+        sorted within a row. The nonzeros are ordered block by block and row by row within a block,
+        as the values of torch's BSR tensors: `values.view(-1, bm, bn)` are the blocks. GPU kernels
+        compute whole blocks; all else reads `row_ids` and `col_ids`, made when first read. copy: as
+        in `from_coo`.
+        """
+        shape = checked_shape(shape)
+        blocksize = checked_blocksize(blocksize, shape)
+        crow = formats.index_tensor(crow_indices, "crow_indices")
+        cols = formats.index_tensor(col_indices, "col_indices")
+        require_alike(crow, "crow_indices", cols)
+        length = crow_length(shape, blocksize)
+        if crow.numel() != length:
+            raise ValueError(
+                f"crow_indices must have m / bm + 1 = {length} entries for shape {shape} in blocks "
+                f"of {blocksize}, got {crow.numel()}"
+            )
+        if copy:
+            crow, cols = mutation_tracked(crow), mutation_tracked(cols)
+        return cls(shape, cols, crow_indices=crow, blocksize=blocksize)
+
+    @classmethod
     def from_torch(cls, S: Tensor) -> SparsePattern:
-        """Pattern of a torch sparse COO, CSR or CSC tensor, or of a 2-D bool mask's true entries.
+        """Pattern of a torch sparse COO, CSR, CSC or BSR tensor, or of a 2-D bool mask's true
+        entries.
 
         The nonzeros keep the order of S's values; those of a CSC tensor become COO. The indices are
-        copied, as torch does not count all changes of a sparse tensor's. Refuses block formats.
+        copied, as torch does not count all changes of a sparse tensor's. Refuses BSC tensors.
         """
         return cls._from_stored(formats.torch_indices(S))
 
@@ -147,6 +192,8 @@ class SparsePattern(IndexTensors):
 
     @classmethod
     def _from_stored(cls, stored: formats.StoredIndices) -> SparsePattern:
+        if stored.blocksize is not None:
+            return cls.from_bsr(stored.major, stored.cols, stored.blocksize, stored.shape)
         make = cls.from_csr if stored.is_csr else cls.from_coo
         return make(stored.major, stored.cols, stored.shape)
 
@@ -155,7 +202,7 @@ class SparsePattern(IndexTensors):
             return NotImplemented
         if self is other:
             return True
-        kinds = ((x.shape, x.is_csr, x.index_dtype, x.nnz) for x in (self, other))
+        kinds = ((x.shape, x.is_csr, x.blocksize, x.index_dtype, x.nnz) for x in (self, other))
         if len(set(kinds)) > 1:
             return False
         other = other.to(self.device)
@@ -164,17 +211,19 @@ class SparsePattern(IndexTensors):
         )
 
     def __hash__(self) -> int:
-        return hash((self.shape, self.is_csr, self.index_dtype))
+        return hash((self.shape, self.is_csr, self.blocksize, self.index_dtype))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are of the indices; what was derived belongs to this memory alone."""
-        return _rebuild, (self.shape, self.col_indices, self.crow_indices, self.row_indices)
+        return _rebuild, (
+            self.shape, self.col_indices, self.crow_indices, self.row_indices, self.blocksize
+        )  # fmt: skip
 
     def __repr__(self) -> str:
-        layout = "csr" if self.is_csr else "coo"
         m, n = self.shape
         return (
-            f"SparsePattern({m}x{n}, nnz={self.nnz}, {layout}, {self.index_dtype}, {self.device})"
+            f"SparsePattern({m}x{n}, nnz={self.nnz}, {self.form}, {self.index_dtype}, "
+            f"{self.device})"
         )
 
     def check(self) -> None:
@@ -186,7 +235,26 @@ class SparsePattern(IndexTensors):
         """The row of every nonzero, (nnz,), in the pattern's order."""
         if self.row_indices is not None:
             return self.row_indices
+        if self.blocksize is not None:
+            return self.expanded.major_indices
         return self.derive(_ROW_IDS, self._row_ids)
+
+    @property
+    def col_ids(self) -> Tensor:
+        """The column of every nonzero, (nnz,), in the pattern's order."""
+        return self.expanded.col_indices
+
+    @property
+    def blocks(self) -> SparsePattern:
+        """The CSR pattern of a BSR pattern's blocks, each one nonzero, over the same indices."""
+        if self.blocksize is None:
+            raise ValueError(f"{self!r} has no blocks; make one with SparsePattern.from_bsr")
+        return self.derive(_BLOCKS, self._blocks)
+
+    @property
+    def expanded(self) -> SparsePattern:
+        """The COO pattern of a BSR pattern's nonzeros, in its order; others are their own."""
+        return self if self.blocksize is None else self.derive(_EXPANDED, self._expanded)
 
     @property
     def by_row(self) -> CompressedView:
@@ -200,20 +268,21 @@ class SparsePattern(IndexTensors):
 
     def to_csr(self) -> SparsePattern:
         """This pattern in CSR form; nonzeros may move: `by_row.perm` says where each came from."""
-        if self.is_csr:
+        if self.is_csr and self.blocksize is None:
             return self
         view = self.by_row
         return SparsePattern(self.shape, view.indices, crow_indices=view.indptr)
 
     def to_coo(self) -> SparsePattern:
         """This pattern in COO form, nonzeros in the same order."""
-        return SparsePattern(self.shape, self.col_indices, row_indices=self.row_ids)
+        return SparsePattern(self.shape, self.col_ids, row_indices=self.row_ids)
 
     def to_torch(self, values: Tensor) -> Tensor:
-        """The torch sparse COO or CSR tensor of this pattern with these values, (nnz,), in order.
+        """The torch sparse COO, CSR or BSR tensor of this pattern with these values, (nnz,), in
+        order.
 
-        Differentiable in the values. A CSR tensor shares the memory of indices and values that are
-        contiguous, a COO tensor copies the indices.
+        Differentiable in the values. A CSR or BSR tensor shares the memory of indices and values
+        that are contiguous, a COO tensor copies the indices.
         """
         if not isinstance(values, Tensor) or tuple(values.shape) != (self.nnz,):
             got = tuple(values.shape) if isinstance(values, Tensor) else type(values)
@@ -224,6 +293,8 @@ class SparsePattern(IndexTensors):
         if self.crow_indices is not None:
             # cuSPARSE reads no strides, and torch hands it addresses alone.
             crow, cols = self.crow_indices.contiguous(), self.col_indices.contiguous()
+            if self.blocksize is not None:
+                return bsr_tensor(values, crow, cols, self.blocksize, self.shape)
             return csr_tensor(values.contiguous(), crow, cols, self.shape)
         return torch.sparse_coo_tensor(
             torch.stack([self.major_indices, self.col_indices]), values, self.shape,
@@ -237,33 +308,6 @@ class SparsePattern(IndexTensors):
         Take it again after a change of the indices in place.
         """
         return self.derive(_TRANSPOSE, self._transpose)
-
-    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> SparsePattern:
-        """The pattern on this device: itself if it is there already, else a copy.
-
-        What was prepared for it is prepared again on the other device.
-        """
-
-        if isinstance(device, (torch.dtype, Tensor)):  # Tensor.to would convert the indices
-            raise TypeError(
-                f"device must be a torch.device, its name or its index, got {device!r}; a pattern "
-                f"keeps the dtype of its indices"
-            )
-
-        def move(indices: Tensor) -> Tensor:
-            return indices.to(device, non_blocking=non_blocking)
-
-        return self.map_indices(move)
-
-    def cuda(
-        self, device: torch.device | str | int | None = None, non_blocking: bool = False
-    ) -> SparsePattern:
-        """The pattern on a GPU, the current one if None; see `to`."""
-        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
-
-    def cpu(self) -> SparsePattern:
-        """The pattern in the host's memory; see `to`."""
-        return self.to("cpu")
 
     @property
     def is_canonical(self) -> bool:
@@ -282,6 +326,11 @@ class SparsePattern(IndexTensors):
 
     def _check(self) -> None:
         m, n = self.shape
+        if self.blocksize is not None:
+            check_crow(self.major_indices, self.col_indices.numel(), "the number of blocks")
+            columns = n // self.blocksize[1]
+            check_range(self.col_indices, "col_indices", columns, self.shape, self.blocksize)
+            return
         if self.crow_indices is not None:
             check_crow(self.crow_indices, self.nnz)
         else:
@@ -292,8 +341,21 @@ class SparsePattern(IndexTensors):
         self.check()
         return expand(self.major_indices, self.nnz)
 
+    def _blocks(self) -> SparsePattern:
+        assert self.blocksize is not None
+        (m, n), (bm, bn) = self.shape, self.blocksize
+        return SparsePattern((m // bm, n // bn), self.col_indices, crow_indices=self.crow_indices)
+
+    def _expanded(self) -> SparsePattern:
+        assert self.blocksize is not None
+        self.check()
+        rows, cols = expand_blocks(self.major_indices, self.col_indices, self.blocksize)
+        return SparsePattern(self.shape, cols, row_indices=rows)
+
     def _by_row(self) -> CompressedView:
         self.check()
+        if self.blocksize is not None:
+            return self.expanded.by_row
         if self.crow_indices is not None:
             return CompressedView(
                 self.crow_indices.contiguous(), self.col_indices.contiguous(), None
@@ -307,17 +369,17 @@ class SparsePattern(IndexTensors):
 
     def _by_column(self) -> CompressedView:
         self.check()
-        return group(self.col_indices, self.row_ids, (self.shape[1], self.shape[0]))
+        return group(self.col_ids, self.row_ids, (self.shape[1], self.shape[0]))
 
     def _transpose(self) -> SparsePattern:
         m, n = self.shape
-        return SparsePattern((n, m), self.row_ids, row_indices=self.col_indices)
+        return SparsePattern((n, m), self.row_ids, row_indices=self.col_ids)
 
     def _is_coalesced(self) -> bool:
         return self.by_row.perm is None and self.is_canonical
 
     def _is_canonical(self) -> bool:
-        rows, cols = self.row_ids, self.col_indices
+        rows, cols = self.row_ids, self.col_ids
         return bool(((rows[1:] > rows[:-1]) | (cols[1:] > cols[:-1])).all())
 
     def _row_lengths(self) -> RowLengths:
@@ -325,8 +387,14 @@ class SparsePattern(IndexTensors):
 
 
 def _rebuild(
-    shape: tuple[int, int], cols: Tensor, crow: Tensor | None, rows: Tensor | None
+    shape: tuple[int, int],
+    cols: Tensor,
+    crow: Tensor | None,
+    rows: Tensor | None,
+    blocksize: BlockSize | None,
 ) -> SparsePattern:
+    if blocksize is not None:
+        return SparsePattern.from_bsr(crow, cols, blocksize, shape)
     if crow is not None:
         return SparsePattern.from_csr(crow, cols, shape)
     return SparsePattern.from_coo(rows, cols, shape)

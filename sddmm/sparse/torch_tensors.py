@@ -8,19 +8,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sddmm.sparse.bsr_values import bsr_tensor
 from sddmm.sparse.csr_values import constant_csr_tensor, csr_tensor
+from sddmm.sparse.formats import blocksize_of
+from sddmm.sparse.index_tensors import belong_together
+from sddmm.sparse.indices import BlockSize, crow_length
 from sddmm.sparse.pattern import SparsePattern
 
 KINDS = (
-    "a torch sparse COO or CSR tensor, a scipy.sparse or cupyx coo, csr or csc matrix or array, "
-    "a SparsePattern, or the tuple (row_indices, col_indices, shape)"
+    "a torch sparse COO, CSR or BSR tensor, a scipy.sparse or cupyx coo, csr or csc matrix or "
+    "array, a SparsePattern, or the tuple (row_indices, col_indices, shape)"
 )
 
 
 class Parts(NamedTuple):
     """S as the torch operator takes it: its index tensors (CSR if `compressed`), shape and values.
 
-    wrap: the function that wraps new values like S.
+    wrap: the function that wraps new values like S. blocksize: of BSR, whose index tensors are
+    those of the blocks, and whose values are flat here; None for the other forms.
     """
 
     rows: Tensor
@@ -29,11 +34,12 @@ class Parts(NamedTuple):
     shape: tuple[int, int]
     values: Tensor | None
     wrap: Callable[[Tensor], Any]
+    blocksize: BlockSize | None = None
 
 
 def parts_of_tensor(S: Tensor) -> Parts:
-    """The parts of a torch CSR or COO tensor. Its data is not read."""
-    if S.layout not in (torch.sparse_coo, torch.sparse_csr):
+    """The parts of a torch CSR, COO or BSR tensor. Its data is not read."""
+    if S.layout not in (torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr):
         raise TypeError(f"S must be {KINDS}; got {_other_layout(S)}")
     if S.dim() != 2 or S.dense_dim():
         raise ValueError(
@@ -41,11 +47,34 @@ def parts_of_tensor(S: Tensor) -> Parts:
             f"call once for each matrix of a batch, or give operands with heads over one matrix"
         )
     shape = (S.shape[0], S.shape[1])
+    if S.layout == torch.sparse_bsr:
+        return _of_bsr(S, shape)
     return _of_csr(S, shape) if S.layout == torch.sparse_csr else _of_coo(S, shape)
 
 
+def pattern_over(parts: Parts) -> SparsePattern:
+    """The pattern over a torch sparse tensor's own indices, whose kinds torch has checked."""
+    rows, cols, shape = parts.rows, parts.cols, parts.shape
+    blocksize = parts.blocksize
+    length = crow_length(shape, blocksize) if parts.compressed else cols.numel()
+    if not belong_together(rows, cols, length):
+        if blocksize is not None:
+            return SparsePattern.from_bsr(rows, cols, blocksize, shape, copy=False)
+        make = SparsePattern.from_csr if parts.compressed else SparsePattern.from_coo
+        return make(rows, cols, shape, copy=False)  # which raises the error
+    if parts.compressed:
+        return SparsePattern(shape, cols, crow_indices=rows, blocksize=blocksize)
+    return SparsePattern(shape, cols, row_indices=rows)
+
+
 def check_gradient_order(S: Tensor, pattern: SparsePattern) -> None:
-    """Refuse a CSR tensor whose values would get each other's gradients; `pattern` is S's."""
+    """Refuse a tensor whose values would get each other's gradients; `pattern` is S's."""
+    if S.layout == torch.sparse_bsr and S.grad_fn is not None and not pattern.blocks.is_canonical:
+        raise ValueError(
+            "S is a BSR tensor made of values that require grad, with unsorted blocks or "
+            "duplicates, whose gradient torch returns in another order; sort the blocks of each "
+            "row, or multiply the values in yourself (scale=False)"
+        )
     if S.layout == torch.sparse_csr and S.grad_fn is not None and not pattern.is_canonical:
         raise ValueError(
             "S is a CSR tensor made of values that require grad, with unsorted columns or "
@@ -63,6 +92,15 @@ def _of_csr(S: Tensor, shape: tuple[int, int]) -> Parts:
         return constant_csr_tensor(crow, cols, new, shape, device=new.device)
 
     return Parts(crow, cols, True, shape, S.values(), wrap)
+
+
+def _of_bsr(S: Tensor, shape: tuple[int, int]) -> Parts:
+    crow, cols, blocksize = S.crow_indices(), S.col_indices(), blocksize_of(S)
+
+    def wrap(new: Tensor) -> Tensor:
+        return bsr_tensor(new, crow, cols, blocksize, shape)
+
+    return Parts(crow, cols, True, shape, S.values().reshape(-1), wrap, blocksize)
 
 
 def _of_coo(S: Tensor, shape: tuple[int, int]) -> Parts:
@@ -87,6 +125,8 @@ def _of_coo(S: Tensor, shape: tuple[int, int]) -> Parts:
 
 def _other_layout(S: Tensor) -> str:
     """The end of an error message: the layout of S, and what to give instead."""
+    if S.layout == torch.sparse_bsc:
+        return f"a torch tensor of layout {S.layout}; convert it with S.to_sparse_bsr(blocksize)"
     if S.layout != torch.strided:
         return f"a torch tensor of layout {S.layout}; convert it with S.to_sparse_csr()"
     if S.dtype == torch.bool:

@@ -51,6 +51,7 @@ class CudaBackend:
         if device.index != loader.runtime.current_device():
             with torch.cuda.device(device.index):
                 return self.prepare(pattern, problem, kernel, calls)
+        pattern = pattern.expanded
         try:
             return self.planner.prepare(pattern, problem, device, kernel, calls)
         except torch.OutOfMemoryError as error:

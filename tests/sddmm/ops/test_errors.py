@@ -73,7 +73,7 @@ def csr(values: torch.Tensor) -> torch.Tensor:
             ),
         ),
         ((scipy.sparse.dia_array((4, 5)), A, B), TypeError, r"S must be .*of format dia"),
-        (("S", A, B), TypeError, r"S must be a torch sparse COO or CSR tensor"),
+        (("S", A, B), TypeError, r"S must be a torch sparse COO, CSR or BSR tensor"),
         ((torch.zeros(2, 4, 5).to_sparse(), A, B), ValueError, r"S must be a 2-D sparse tensor"),
     ],
 )

@@ -350,7 +350,7 @@ X = randn(N, D)
         (COO, X.cfloat(), {"values": V}, TypeError, "complex64; complex products are not support"),
         (COO, X, {"values": V, "alpha": "2"}, TypeError, "alpha must be a real number"),
         (([0, 9], [0, 1], (M, N)), X, {"values": V[:2]}, ValueError, r"row_indices\[1\] is 9"),
-        (torch.ones(M, N), X, {}, TypeError, "S must be a torch sparse COO or CSR tensor"),
+        (torch.ones(M, N), X, {}, TypeError, "S must be a torch sparse COO, CSR or BSR tensor"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_the_name_of_its_argument(

@@ -349,5 +349,7 @@ def test_vmap_computes_each(name: str) -> None:
 
 def test_no_scipy_matrix_is_traced() -> None:
     M = scipy.sparse.csr_array(csr(V).to_dense().numpy())
-    with pytest.raises(TypeError, match="S must be a torch sparse COO or CSR tensor, a Sparse"):
+    with pytest.raises(
+        TypeError, match="S must be a torch sparse COO, CSR or BSR tensor, a Sparse"
+    ):
         make_fx(lambda a, b: sddmm.sddmm(M, a, b))(A, B)

@@ -139,7 +139,10 @@ class Graph:
         (MATRIX > 0, r"if it is a mask, give SparsePattern.from_torch\(mask\), made once"),
         (MATRIX, r"convert a mask with S.to_sparse_csr\(\), or give SparsePattern.from_torch\(S"),
         (MATRIX.to_sparse_csc(), r"sparse_csc; convert it with S.to_sparse_csr\(\)"),
-        (torch.ones(4, 4).to_sparse_bsr((2, 2)), r"sparse_bsr; convert it with S.to_sparse_csr"),
+        (
+            torch.ones(4, 4).to_sparse_bsc((2, 2)),
+            r"sparse_bsc; convert it with S.to_sparse_bsr\(blocksize\)",
+        ),
         ("csr", r"got <class 'str'>"),
         (MATRIX.numpy(), r"ndarray.* of shape \(9, 7\); give a mask as a torch tensor to"),
         (Graph(edge_index=EDGES), r"from_edge_index\(S.edge_index, S.num_nodes\)"),
@@ -159,8 +162,8 @@ def test_what_is_no_pattern_yet_is_refused_with_the_way_to_one(S: Any, message: 
     [
         (lambda: SparsePattern.from_torch(MATRIX), TypeError, "give the mask S != 0, or for an ed"),
         (
-            lambda: SparsePattern.from_torch(torch.ones(4, 4).to_sparse_bsr((2, 2))), TypeError,
-            r"whose values are blocks; give S.to_sparse_csr\(\)",
+            lambda: SparsePattern.from_torch(torch.ones(4, 4).to_sparse_bsc((1, 2))), TypeError,
+            r"blocks by column; give S.to_sparse_bsr\(\(1, 2\)\)",
         ),
         (lambda: SparsePattern.from_torch(torch.ones(2, 2, 2) > 0), ValueError, "S must be 2-D"),
         (lambda: SparsePattern.from_torch(MATRIX.numpy()), TypeError, "S must be a torch tensor"),
