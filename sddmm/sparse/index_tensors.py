@@ -103,6 +103,8 @@ class IndexTensors:
 
     @property
     def nnz(self) -> int:
+        if self.blocksize is None:  # asked at every call
+            return self.col_indices.numel()
         return stored_nnz(self.col_indices, self.blocksize)
 
     @property
