@@ -229,9 +229,9 @@ class IndexTensors:
         entries = self.col_indices.numel()
         name, length = "row", entries
         if self.is_csr:
-            plain = self.blocksize is None  # without a call, which every new pattern would make
-            length = self.shape[0] + 1 if plain else crow_length(self.shape, self.blocksize)
-            name = "crow"
+            name, length = "crow", self.shape[0] + 1
+            if self.blocksize is not None:
+                length = crow_length(self.shape, self.blocksize)
         if belong_together(self.major_indices, self.col_indices, length):
             return
         require_alike(self.major_indices, f"{name}_indices", self.col_indices)
