@@ -242,3 +242,6 @@ inline bool __all_sync(unsigned, bool value) {
   });
   return all_true;
 }
+inline bool __any_sync(unsigned, bool value) {
+  return !__all_sync(0u, !value);
+}

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 _INT32 = 2**31
 
+# Mean nonzeros in consecutive columns from which on rows are stored as segments.
+_SEGMENT_NNZ = 8
+
 # The members of TileOffsets (tile_offsets.cuh).
 ROW_OFFSETS = (
     ("row_offsets.offsets", POINTER),
@@ -155,7 +158,9 @@ class BlockTileKernel(TileKernel):
         kernels: dict[bool, Kernel] = {}
 
         def specialise(aligned: bool) -> Kernel:
-            defines = macros({**fixed, "ALIGNED_A": aligned, "ALIGNED_B": aligned})
+            alignment: dict[str, Any] = {"ALIGNED_A": aligned, "ALIGNED_B": aligned}
+            storing = row_macros(work, problem.nnz, block_m)
+            defines = macros({**fixed, **alignment, **storing})
             return loader.runtime.load_kernel(self, defines, Arguments, device.index)
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
@@ -169,6 +174,16 @@ class BlockTileKernel(TileKernel):
             })  # fmt: skip
 
         return KernelPlan(bind, _accepts)
+
+
+def row_macros(work: TileWork, nnz: int, block_m: int) -> dict[str, int | bool]:
+    """How the rows of a tile are stored: as segments of consecutive columns, where they mostly are
+    such, or by eight lanes each, with as much prefetched as the mean row needs."""
+    if work.distinct and work.perm is None and nnz >= _SEGMENT_NNZ * work.runs > 0:
+        return {"SEGMENTS": True, "PREFETCH_DEPTH": 1}
+    mean = nnz / max(1, work.tiles.length * block_m)
+    depth = next((depth for depth in (1, 2) if mean <= 6 * depth), 4)
+    return {"SEGMENTS": False, "PREFETCH_DEPTH": depth}
 
 
 def block_tile_facts(

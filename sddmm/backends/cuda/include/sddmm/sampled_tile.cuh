@@ -3,19 +3,15 @@
 #pragma once
 
 #include "sddmm/value.cuh"
+#include "sddmm/warp.cuh"
 
 namespace sddmm {
 
-// A BM x BN tile of sums in shared memory, for THREADS threads. Columns are XORed with the row, in
-// groups of eight, so that storing fragments has no bank conflicts.
-template <int BM, int BN, int THREADS>
+// A BM x BN tile of sums in shared memory. Columns are XORed with the row, in groups of eight, so
+// that storing fragments has no bank conflicts.
+template <int BM, int BN>
 struct SampledTile {
   static constexpr int BYTES = BM * BN * 4;
-  // The number of threads that sample a row together, of rows that all threads sample at once, and
-  // of rows that a thread samples.
-  static constexpr int LANES_PER_ROW = 8, ROWS_AT_ONCE = THREADS / LANES_PER_ROW;
-  static constexpr int ROWS_PER_THREAD = (BM + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
-
   float* tile;
 
   // Stores sums of an accumulator fragment (gemm_core::store_mma and store_wmma call it).
@@ -26,89 +22,105 @@ struct SampledTile {
     tile[index(row, column)] = v;
   }
 
-  // The nonzeros of each of a thread's rows: range[i].x .. range[i].y - 1.
-  struct RowRanges {
-    int2 range[ROWS_PER_THREAD];
-
-    RowRanges() = default;
-    // offsets: the entry of the tile's first row; those of the next rows follow row_stride apart.
-    __device__ __forceinline__ RowRanges(const int* offsets, int row_stride, int thread) {
-#pragma unroll
-      for (int i = 0; i < ROWS_PER_THREAD; ++i) {
-        const int row = thread / LANES_PER_ROW + i * ROWS_AT_ONCE;
-        const int* const own = offsets + static_cast<i64>(row) * row_stride;
-        range[i] = BM % ROWS_AT_ONCE == 0 || row < BM ? make_int2(own[0], own[1]) : make_int2(0, 0);
-      }
-    }
-  };
-
-  // The columns, counted in the matrix, of a thread's first DEPTH nonzeros in each of its rows.
-  // They are loaded before the sums are complete, to hide the latency of the load.
-  template <int DEPTH>
-  struct PrefetchedColumns {
-    RowRanges rows;
-    const int* cols;
-    int n0, thread;
-    int column[ROWS_PER_THREAD][DEPTH];
-
-    PrefetchedColumns() = default;
-    __device__ __forceinline__ PrefetchedColumns(const RowRanges& rows_, const int* cols_, int n0_,
-                                                 int thread_)
-        : rows(rows_), cols(cols_), n0(n0_), thread(thread_) {
-#pragma unroll
-      for (int i = 0; i < ROWS_PER_THREAD; ++i)
-#pragma unroll
-        for (int d = 0; d < DEPTH; ++d) {
-          const int nonzero = first(i) + d * LANES_PER_ROW;
-          column[i][d] = nonzero < rows.range[i].y ? cols[nonzero] : -1;
-        }
-    }
-    __device__ __forceinline__ int row(int i) const {
-      return thread / LANES_PER_ROW + i * ROWS_AT_ONCE;
-    }
-    __device__ __forceinline__ int end(int i) const { return rows.range[i].y; }
-    __device__ __forceinline__ int first(int i) const {
-      return rows.range[i].x + thread % LANES_PER_ROW;
-    }
-  };
-
-  // Calls store(nonzero, sum) for the nonzeros of a thread's rows in columns left .. left + BN - 1
-  // of the tile, once all threads have stored their sums. All prefetched nonzeros are loaded before
-  // the first is stored.
-  template <int DEPTH, class Store>
-  __device__ __forceinline__ void sample(const PrefetchedColumns<DEPTH>& columns, int left,
-                                         const Store& store) const {
-    float sampled[ROWS_PER_THREAD][DEPTH];
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_THREAD; ++i)
-#pragma unroll
-      for (int d = 0; d < DEPTH; ++d) {
-        const int column = columns.column[i][d] - columns.n0 - left;
-        sampled[i][d] = tile[index(columns.row(i), in_tile(column) ? column : 0)];
-      }
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_THREAD; ++i)
-#pragma unroll
-      for (int d = 0; d < DEPTH; ++d) {
-        const int nonzero = columns.first(i) + d * LANES_PER_ROW;
-        if (in_tile(columns.column[i][d] - columns.n0 - left)) store(nonzero, sampled[i][d]);
-      }
-    // The nonzeros of longer rows.
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_THREAD; ++i)
-      for (int nonzero = columns.first(i) + DEPTH * LANES_PER_ROW; nonzero < columns.end(i);
-           nonzero += LANES_PER_ROW) {
-        const int column = columns.cols[nonzero] - columns.n0 - left;
-        if (in_tile(column)) store(nonzero, tile[index(columns.row(i), column)]);
-      }
+  __device__ __forceinline__ float sum(int row, int column) const {
+    return tile[index(row, column)];
+  }
+  static __device__ __forceinline__ bool has_column(int column) {
+    return static_cast<u32>(column) < static_cast<u32>(BN);
   }
 
  private:
-  static __device__ __forceinline__ bool in_tile(int column) {
-    return static_cast<u32>(column) < static_cast<u32>(BN);
-  }
   static __device__ __forceinline__ int index(int row, int column) {
     return row * BN + (column ^ row % 4 * 8);
+  }
+};
+
+// The number of lanes that sample a row of scattered nonzeros together.
+constexpr int LANES_PER_ROW = 8;
+
+// Calls store(nonzero, sum) for this lane's share of the nonzeros begin .. end - 1, which are of one
+// row of the tile. cols: the columns, counted from the tile's column n0 on.
+template <class Tile, class Store>
+__device__ __forceinline__ void sample_row(const Tile& tile, int row, int begin, int end,
+                                           const int* cols, int n0, const Store& store) {
+  constexpr int AHEAD = 4;  // the number of columns that are loaded before the first is used
+  for (int first = begin; first < end; first += AHEAD * LANES_PER_ROW) {
+    int columns[AHEAD];
+#pragma unroll
+    for (int d = 0; d < AHEAD; ++d) {
+      const int nonzero = first + d * LANES_PER_ROW;
+      columns[d] = nonzero < end ? cols[nonzero] - n0 : -1;
+    }
+#pragma unroll
+    for (int d = 0; d < AHEAD; ++d)
+      if (Tile::has_column(columns[d]))
+        store(first + d * LANES_PER_ROW, tile.sum(row, columns[d]));
+  }
+}
+
+// The nonzeros of a thread's rows where eight lanes sample a row together. Their ranges, and the
+// columns of each row's first DEPTH nonzeros per lane, are loaded before the sums are in shared
+// memory, to hide the latency of the loads.
+template <int BM, int BN, int THREADS, int DEPTH>
+struct ScatteredRows {
+  // The number of rows that all threads sample at once, and of rows that a thread samples.
+  static constexpr int ROWS_AT_ONCE = THREADS / LANES_PER_ROW;
+  static constexpr int ROWS_PER_THREAD = (BM + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+
+  const int* offsets;  // the entry of the tile's first row
+  int row_stride;      // entries from row to row
+  int begin[ROWS_PER_THREAD], end[ROWS_PER_THREAD], columns[ROWS_PER_THREAD][DEPTH];
+
+  __device__ __forceinline__ ScatteredRows(const int* offsets_, int row_stride_)
+      : offsets(offsets_), row_stride(row_stride_) {}
+
+  // Loads ranges and columns when the main loop, which needs the registers, is done.
+  __device__ __forceinline__ void load(const int* cols, int n0) {
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i) {
+      const int* const own = offsets + static_cast<i64>(row(i)) * row_stride;
+      const bool exists = BM % ROWS_AT_ONCE == 0 || row(i) < BM;
+      begin[i] = exists ? own[0] + static_cast<int>(threadIdx.x) % LANES_PER_ROW : 0;
+      end[i] = exists ? own[1] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
+#pragma unroll
+      for (int d = 0; d < DEPTH; ++d) {
+        const int nonzero = begin[i] + d * LANES_PER_ROW;
+        columns[i][d] = nonzero < end[i] ? cols[nonzero] - n0 : -1;
+      }
+  }
+
+  // Stores all nonzeros once all threads have stored their sums. All sums of prefetched nonzeros
+  // are loaded before the first is stored.
+  template <class OUT, class T>
+  __device__ __forceinline__ void store(const SampledTile<BM, BN>& tile, const int* cols, int n0,
+                                        const int* perm, const Result<T, OUT>& result) const {
+    using Tile = SampledTile<BM, BN>;
+    result.permuted(perm, [&](const auto& store_entry) {
+      float sums[ROWS_PER_THREAD][DEPTH];
+#pragma unroll
+      for (int i = 0; i < ROWS_PER_THREAD; ++i)
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d)
+          sums[i][d] = tile.sum(row(i), Tile::has_column(columns[i][d]) ? columns[i][d] : 0);
+#pragma unroll
+      for (int i = 0; i < ROWS_PER_THREAD; ++i)
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d)
+          if (Tile::has_column(columns[i][d]))
+            store_entry(begin[i] + d * LANES_PER_ROW, sums[i][d]);
+      // The nonzeros of longer rows.
+#pragma unroll
+      for (int i = 0; i < ROWS_PER_THREAD; ++i)
+        sample_row(tile, row(i), begin[i] + DEPTH * LANES_PER_ROW, end[i], cols, n0, store_entry);
+    });
+  }
+
+ private:
+  static __device__ __forceinline__ int row(int i) {
+    return threadIdx.x / LANES_PER_ROW + i * ROWS_AT_ONCE;
   }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm_core/parameters.cuh"
+#include "sddmm/row_segments.cuh"
 #include "sddmm/sampled_tile.cuh"
 #include "sddmm/tile_offsets.cuh"
 
@@ -21,31 +22,50 @@ struct TileArguments {
   double alpha;
 };
 
+// Whether no row of a tile has nonzeros. offsets: the entry of its first row.
+template <int BM>
+__device__ __forceinline__ bool is_empty(const int* offsets, int row_stride) {
+  bool has_nonzeros = false;
+#pragma unroll
+  for (int row = threadIdx.x % 32; row < BM; row += 32) {
+    const int* const own = offsets + static_cast<i64>(row) * row_stride;
+    has_nonzeros |= own[0] < own[1];
+  }
+  return !__any_sync(FULL_MASK, has_nonzeros);
+}
+
 // Computes one tile by all threads of the block: runs the main loop, stores the accumulators to
 // shared memory, which the main loop no longer needs, and samples the nonzeros there.
-// store_tile(accumulators, tile) passes every accumulator to the SampledTile.
-template <class Mainloop, int BM, int BN, class T, class OUT, class StoreTile>
+// store_tile(accumulators, tile) passes every accumulator to the SampledTile. SEGMENTS: whether
+// columns strictly ascend within each row, mostly without gaps, and perm is null. DEPTH: the number
+// of nonzeros of each of its rows whose columns a lane prefetches otherwise.
+template <class Mainloop, int BM, int BN, bool SEGMENTS = false, int DEPTH = 1, class T, class OUT,
+          class StoreTile>
 __device__ __forceinline__ void compute_tile(const TileArguments<T, OUT>& p, unsigned char* shared,
                                              const StoreTile& store_tile) {
-  using Tile = SampledTile<BM, BN, Mainloop::THREADS>;
+  constexpr int THREADS = Mainloop::THREADS;
+  using Rows = typename gemm_core::Select<SEGMENTS, SegmentRows<BM, BN, THREADS>,
+                                          ScatteredRows<BM, BN, THREADS, DEPTH>>::type;
   // Which tile of which head this block computes.
   const int head = blockIdx.x / p.tile_count, index = blockIdx.x - head * p.tile_count;
   const int2 coord = p.tiles[index];
   const int m0 = coord.x * BM, n0 = coord.y * BN;
+  const int* const offsets = p.row_offsets.first_row(index, coord);
+  // Where tiles are found by their coordinates, empty ones are listed too.
+  if (p.row_offsets.tile_stride == 0 && is_empty<BM>(offsets, p.row_offsets.row_stride)) return;
+  Rows rows(offsets, p.row_offsets.row_stride);
 
   typename Mainloop::Accumulators acc = {};
   Mainloop::run(acc, shared, p.a + head * p.head_a, p.pitch_a, p.b + head * p.head_b, p.pitch_b, m0,
                 n0, p.m, p.n, p.k);
 
-  const typename Tile::RowRanges ranges(p.row_offsets.first_row(index, coord),
-                                        p.row_offsets.row_stride, threadIdx.x);
-  const typename Tile::template PrefetchedColumns<1> columns(ranges, p.cols, n0, threadIdx.x);
+  rows.load(p.cols, n0);
   __syncthreads();  // all threads have read the main loop's last stage
-  const Tile tile{reinterpret_cast<float*>(shared)};
+  const SampledTile<BM, BN> tile{reinterpret_cast<float*>(shared)};
   store_tile(acc, tile);
   __syncthreads();
   const Result<T, OUT> result{p.out + head * p.head_out, p.values, static_cast<float>(p.alpha)};
-  result.permuted(p.perm, [&](const auto& store) { tile.sample(columns, 0, store); });
+  rows.store(tile, p.cols, n0, p.perm, result);
 }
 
 }  // namespace sddmm

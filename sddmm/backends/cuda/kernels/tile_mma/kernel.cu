@@ -22,6 +22,10 @@ struct Config {
   static constexpr bool ALIGNED_A = SDDMM_ALIGNED_A, ALIGNED_B = SDDMM_ALIGNED_B;
   // Whether float32 operands are split into three TF32 products (tf32x3).
   static constexpr bool SPLIT = SDDMM_SPLIT;
+  // Whether rows are stored as segments (tile_kernel.cuh); else the number of nonzeros of each of
+  // its rows whose columns a lane prefetches.
+  static constexpr bool SEGMENTS = SDDMM_SEGMENTS;
+  static constexpr int PREFETCH_DEPTH = SDDMM_PREFETCH_DEPTH;
   // The number of threads of a block, and of blocks that the registers of a multiprocessor must
   // hold.
   static constexpr int THREADS = SDDMM_THREADS, MIN_BLOCKS = SDDMM_MIN_BLOCKS;
@@ -43,7 +47,8 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  compute_tile<Mainloop, Config::BLOCK_M, Config::BLOCK_N>(
+  compute_tile<Mainloop, Config::BLOCK_M, Config::BLOCK_N, Config::SEGMENTS,
+               Config::PREFETCH_DEPTH>(
       p, shared, [](const Mainloop::Accumulators& acc, const auto& tile) {
         gemm_core::store_mma<Mainloop>(acc, tile, 0, 0);
       });
