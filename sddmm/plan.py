@@ -12,7 +12,7 @@ from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import Executor
 from sddmm.backends.cuda.comparison import same_indices
-from sddmm.cache import CACHE
+from sddmm.cache import CACHE, PreparedPlan
 from sddmm.cupy_arrays import make_cupy_wait, to_cupy, to_tensor
 from sddmm.dtypes import dtype_name
 from sddmm.errors import overlap
@@ -26,7 +26,6 @@ from sddmm.operands import (
 )
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.ops.routing import is_plain, needs_operator
-from sddmm.prepared import PreparedPlan
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import parts_of_tensor
@@ -76,7 +75,7 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         self._refresh()
         current = self.prepared
-        requests = current.requested_backend, current.kernel, current.calls
+        requests = current.requested_backend, current.kernel
         return _rebuild, (
             self.pattern, current.problem, requests, self.alpha, self.values, self.transposed
         )  # fmt: skip
@@ -155,7 +154,6 @@ class Plan:
             precision=problem.precision,
             backend=self.prepared.requested_backend,
             kernel_name=self.prepared.kernel,
-            calls=self.prepared.calls,
         )
         if out is None:
             return values
@@ -175,7 +173,7 @@ class Plan:
             self.__dict__.update(pattern=pattern, _source_versions=versions)
         if not pattern.is_at(current.versions):
             _check_size(pattern, current.problem)
-            requests = current.requested_backend, current.kernel, current.calls
+            requests = current.requested_backend, current.kernel
             renewed = CACHE.get_or_prepare(pattern, current.problem, *requests)
             self.__dict__.update(prepared=renewed)
 
@@ -212,7 +210,6 @@ class Plan:
             precision=self.problem.precision,
             backend=self.prepared.requested_backend,
             kernel_name=self.prepared.kernel,
-            calls=self.prepared.calls,
         )
         return values
 
@@ -226,8 +223,7 @@ class Plan:
             f"  operands {dtype_name(p.dtype)}, values {dtype_name(p.out_dtype)}, "
             f"precision {p.precision}, on {p.device}",
             f"  backend  {self.backend}: {p.flops / 1e9:.3g} useful GFLOP a run, "
-            f"prepared in {self.prepare_ms:.3g} ms for "
-            f"{'a single run' if self.prepared.calls == 1 else f'{self.prepared.calls} runs'}",
+            f"prepared in {self.prepare_ms:.3g} ms",
         ]
         lines += [f"  {note}" for note in self.execute.notes]
         lines += [f"  not      {name}: {reason}" for name, reason in self.prepared.refusals.items()]
@@ -305,7 +301,7 @@ class Plan:
 def _rebuild(
     pattern: SparsePattern,
     problem: SddmmProblem,
-    requests: tuple[str | None, str | None, int],
+    requests: tuple[str | None, str | None],
     alpha: float,
     values: Tensor | None,
     transposed: bool,

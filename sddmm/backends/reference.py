@@ -21,7 +21,6 @@ class ReferenceBackend:
     """Serves every problem, slowly."""
 
     name = "reference"
-    plans_by_calls = False
     kernels = ()
 
     def available(self) -> str | None:

@@ -25,7 +25,6 @@ class CudaBackend:
     """Serves every problem on a CUDA device that a kernel computes."""
 
     name = "cuda"
-    plans_by_calls = True
 
     def __init__(self, kernels: Mapping[str, GpuKernel] = KERNELS) -> None:
         self.planner = Planner(kernels)
@@ -52,8 +51,7 @@ class CudaBackend:
         if device.index != loader.runtime.current_device():
             with torch.cuda.device(device.index):
                 return self.prepare(pattern, problem, kernel, calls)
-        if pattern.blocksize is not None:
-            pattern = pattern.expanded
+        pattern = pattern.expanded
         try:
             return self.planner.prepare(pattern, problem, device, kernel, calls)
         except torch.OutOfMemoryError as error:

@@ -7,6 +7,7 @@ from sddmm.backends.cuda.kernels.hybrid.host import Hybrid
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_mma.host import tile_mma
+from sddmm.backends.cuda.kernels.tile_warp.host import tile_warp
 from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
@@ -23,6 +24,8 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_mma(
         "tile_mma_tf32x3_64x64x32", (64, 64, 32), (2, 2), 3, 2, "tf32x3", TileRate(45e12, 5e-3)
     ),
+    tile_warp(16, (6, 4)),
+    tile_warp(32, (4, 3)),
     tile_wmma((16, 16), (4, 2)),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),

@@ -16,7 +16,10 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import analysis, comparison, loader
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
+from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
+from sddmm.backends.cuda.kernels.tile_warp.host import TileWarp
 from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileOffsets, TileWork
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
 from sddmm.dtypes import DTYPES, PRECISIONS, is_less_exact
@@ -67,25 +70,35 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Compiler]:
 
 
 class OneNonzero:
-    """The arrays of a pattern with one nonzero, in one tile of this size."""
+    """The arrays of a pattern with one nonzero, in one tile of this size. is_mask: its columns are
+    known to be distinct, and its nonzeros to be neighbours."""
 
-    def __init__(self, block: tuple[int, int]) -> None:
+    def __init__(self, block: tuple[int, int], is_mask: bool) -> None:
         self.index, self.block = torch.zeros(1, dtype=torch.int32), block
+        self.is_mask = is_mask
 
     def by_row(self) -> Nonzeros:
         return Nonzeros(self.index, self.index, None)
 
     def tiles(self, dense_only: bool = False) -> TileWork:
         tiles = TileList(torch.zeros(1, 2, dtype=torch.int32), self.block)
-        return TileWork(tiles, TileOffsets(self.index, 0, 0, 0, 0), self.index, None)
+        bounds = torch.zeros(1, self.block[0], 2, dtype=torch.int32)
+        offsets = TileOffsets(bounds, 2 * self.block[0], 0, 0, 2)
+        return TileWork(tiles, offsets, self.index, None, self.is_mask, runs=1)
 
 
 def bind(
-    spec: KernelSpec, problem: SddmmProblem, device: Device, pitch: int, weighted: bool
+    spec: KernelSpec,
+    problem: SddmmProblem,
+    device: Device,
+    pitch: int,
+    weighted: bool,
+    is_mask: bool = False,
 ) -> None:
     """Ask for the kernel as a plan does, without values and, if `weighted`, with them, for operands
     whose rows lie `pitch` elements apart."""
-    (plan,) = spec.prepare(OneNonzero(spec.tile[:2]), problem, scaled_by_sm_count(device))
+    layouts = OneNonzero(spec.tile[:2], is_mask)
+    (plan,) = spec.prepare(layouts, problem, scaled_by_sm_count(device))
     operand = torch.zeros(8, pitch, dtype=problem.dtype)[:, : problem.k]
     launch = plan.bind(operand, operand)
     for values in (0, 1) if weighted else (0,):
@@ -93,16 +106,23 @@ def bind(
 
 
 def problem_of(
-    spec: KernelSpec, dtype: torch.dtype, out_dtype: torch.dtype, k: int, precision: str = ""
+    spec: KernelSpec,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    k: int,
+    precision: str = "",
+    nnz: int = 1,
 ) -> SddmmProblem:
     return SddmmProblem(
-        8, 8, k, 1, dtype, out_dtype, precision or spec.precision, torch.int32, None,
+        8, 8, k, nnz, dtype, out_dtype, precision or spec.precision, torch.int32, None,
         torch.device("cuda", 0),
     )  # fmt: skip
 
 
 def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
     """k, and elements between rows: each way in which a row of k is cut up and may be aligned."""
+    if isinstance(spec, TileWarp):
+        return [(32, 0), (64, 0), (128, 0), (256, 0), (257, 2)]
     if spec.tile != (0, 0, 0):
         return [(256, 0), (257, 2)]
     sizes = (32, 64, 96, 128, 200, 252, 256, 508, 512, 1000)
@@ -135,6 +155,10 @@ def test_every_kernel_compiles_without_spilling(
                 assert arch != "sm_90a"
                 continue
             bind(spec, problem, device, k + extra, weighted=out_dtype == dtype)
+            if isinstance(spec, TileKernel) and out_dtype == dtype:  # full tiles, masks of tiles
+                full = problem_of(spec, dtype, out_dtype, k, nnz=2**20)
+                for is_mask in (True, False):
+                    bind(spec, full, device, k + extra, weighted=False, is_mask=is_mask)
     for cubin in made.cubins.get(name, []):
         assert cubin.resources.spill_bytes == 0
         assert cubin.resources.registers <= 255
@@ -174,17 +198,27 @@ def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("arch", DEVICES)
-def test_the_search_for_the_nonzeros_of_tiles_compiles_too(arch: str) -> None:
-    macros = loader.compile_macros(tile_bounds.TILE_BOUNDS, (), tile_bounds.Arguments)
-    assert (
-        compile_kernel(
-            tile_bounds.TILE_BOUNDS.path, macros, arch, loader.INCLUDE
-        ).resources.spill_bytes
-        == 0
-    )
+@pytest.mark.parametrize(
+    ("spec", "arguments"),
+    [
+        (tile_bounds.TILE_BOUNDS, tile_bounds.Arguments),
+        (tile_masks.TILE_MASKS, tile_masks.Arguments),
+    ],
+    ids=["tile_bounds", "tile_masks"],
+)
+def test_the_search_for_the_nonzeros_of_tiles_compiles_too(
+    spec: KernelSpec, arguments: Any, arch: str
+) -> None:
+    macros = loader.compile_macros(spec, (), arguments)
+    assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
 def test_every_source_is_of_a_kernel() -> None:
-    others = (analysis.ANALYSE, tile_bounds.TILE_BOUNDS, comparison.SAME_INDICES)
+    others = (
+        analysis.ANALYSE,
+        tile_bounds.TILE_BOUNDS,
+        tile_masks.TILE_MASKS,
+        comparison.SAME_INDICES,
+    )
     used = {spec.path for spec in (*SPECS.values(), *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

@@ -1,0 +1,1 @@
+"""tile_masks: which columns of each row of listed tiles hold nonzeros."""

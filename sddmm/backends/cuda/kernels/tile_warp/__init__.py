@@ -1,0 +1,1 @@
+"""tile_warp: small dense tiles, one warp each."""
