@@ -6,9 +6,22 @@ arguments, `seed` included.
 
 from datasets.cache import cached
 from datasets.files import SUFFIXES, read, read_size
+from datasets.masks import (
+    blocks_and_noise,
+    causal,
+    packed_causal,
+    random_blocks,
+    sliding_window,
+)
 from datasets.open_file import FileError, file_digest
-from datasets.skewed import power_law, rmat
-from datasets.structured import banded, block_diagonal, fem
+from datasets.skewed import (
+    nearest_neighbors,
+    one_long_column,
+    popular_columns,
+    power_law,
+    rmat,
+)
+from datasets.structured import banded, block_diagonal, fem, star_stencil
 from datasets.uniform import nnz_of, uniform
 
 __all__ = [
@@ -16,13 +29,22 @@ __all__ = [
     "FileError",
     "banded",
     "block_diagonal",
+    "blocks_and_noise",
     "cached",
+    "causal",
     "fem",
     "file_digest",
+    "nearest_neighbors",
     "nnz_of",
+    "one_long_column",
+    "packed_causal",
+    "popular_columns",
     "power_law",
+    "random_blocks",
     "read",
     "read_size",
     "rmat",
+    "sliding_window",
+    "star_stencil",
     "uniform",
 ]

@@ -40,7 +40,7 @@ def draw_distinct(draw: Callable[[int], Flat], nnz: int, rng: np.random.Generato
         # A little more than is missing, against collisions.
         fresh = draw(missing + missing // 16 + 16)
         fresh.sort()
-        found = _sorted_unique(np.concatenate([found, fresh]) if found.size else fresh)
+        found = sorted_unique(np.concatenate([found, fresh]) if found.size else fresh)
         surplus = found.size - nnz
         if surplus > 0:
             keep = np.ones(found.size, bool)
@@ -52,7 +52,8 @@ def draw_distinct(draw: Callable[[int], Flat], nnz: int, rng: np.random.Generato
     )
 
 
-def _sorted_unique(flat: Flat) -> Flat:
+def sorted_unique(flat: Flat) -> Flat:
+    """The positions in ascending order, each once; sorts `flat` in place."""
     if flat.size == 0:
         return flat
     flat.sort()

@@ -84,6 +84,78 @@ def power_law(
     return csr_from_flat(flat, rows, cols, values, rng)
 
 
+def popular_columns(
+    rows: int,
+    cols: int,
+    nnz: int,
+    *,
+    exponent: float = 3.0,
+    values: str = "ones",
+    seed: int = 0,
+) -> scipy.sparse.csr_array:
+    """A bipartite graph of users and items: rows uniform, few columns popular.
+
+    Columns are drawn as floor(cols * u^exponent), u uniform, then shuffled.
+    """
+    check_shape(rows, cols)
+    check_nnz(nnz, rows, cols)
+    if not 0 < exponent < math.inf:
+        raise ValueError(f"exponent must be > 0 and finite, got {exponent}")
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(cols)
+
+    def draw(count: int) -> Flat:
+        col = (cols * rng.random(count) ** exponent).astype(np.int64)
+        return rng.integers(0, rows, count) * np.int64(cols) + names[col]
+
+    return csr_from_flat(draw_distinct(draw, nnz, rng), rows, cols, values, rng)
+
+
+def one_long_column(
+    rows: int, cols: int, nnz: int, length: int, *, values: str = "ones", seed: int = 0
+) -> scipy.sparse.csr_array:
+    """Uniform, but for one random column that holds `length` of the nnz nonzeros."""
+    check_shape(rows, cols)
+    check_nnz(nnz, rows, cols)
+    if not 0 <= length <= min(nnz, rows) or nnz - length > rows * (cols - 1):
+        raise ValueError(f"length must lie in 0..min(nnz, rows), got {length}, and the rest fit")
+    rng = np.random.default_rng(seed)
+    column = int(rng.integers(cols))
+
+    def draw(count: int) -> Flat:
+        flat = rng.integers(0, rows * cols, count)
+        return flat[flat % cols != column]
+
+    others = draw_distinct(draw, nnz - length, rng)
+    own = rng.choice(rows, length, replace=False).astype(np.int64) * cols + column
+    return csr_from_flat(np.sort(np.concatenate([own, others])), rows, cols, values, rng)
+
+
+def nearest_neighbors(
+    points: int, neighbors: int, *, dimensions: int = 3, values: str = "ones", seed: int = 0
+) -> scipy.sparse.csr_array:
+    """The k-nearest-neighbour graph of random points in a cube, each its own neighbour.
+
+    Points are numbered along slabs of the cube, so that neighbours have near numbers in part, as in
+    a point cloud that was sorted.
+    """
+    check_shape(points, points)
+    if not 1 <= neighbors <= points:
+        raise ValueError(f"neighbors must lie in 1..points = {points}, got {neighbors}")
+    if dimensions < 1:
+        raise ValueError(f"dimensions must be >= 1, got {dimensions}")
+    from scipy.spatial import cKDTree
+
+    rng = np.random.default_rng(seed)
+    places = rng.random((points, dimensions))
+    slabs = max(1, round((points / neighbors) ** (1 / dimensions)))
+    cells = np.floor(places * slabs).astype(np.int64)
+    places = places[np.lexsort((*cells.T,))]
+    nearest = cKDTree(places).query(places, neighbors, workers=-1)[1].reshape(points, neighbors)
+    flat = np.arange(points, dtype=np.int64)[:, None] * points + np.sort(nearest, 1)
+    return csr_from_flat(flat.ravel(), points, points, values, rng)
+
+
 def _lengthen(flat: Flat, row: int, length: int, cols: int, rng: np.random.Generator) -> Flat:
     """Move random nonzeros of other rows into `row` until it holds `length`."""
     inside = flat // cols == row

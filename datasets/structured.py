@@ -1,4 +1,4 @@
-"""Matrices with regular structure: bands, blocks, meshes."""
+"""Matrices with regular structure: bands, blocks, meshes, stencils."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def banded(
     row = np.arange(rows, dtype=np.int64)
     first = np.clip(row - bandwidth, 0, cols)
     last = np.clip(row + bandwidth + 1, 0, cols)
-    return _from_row_ranges(first, last, cols, values, seed)
+    return from_column_ranges(first, last, cols, values, seed)
 
 
 def block_diagonal(
@@ -29,7 +29,7 @@ def block_diagonal(
     if block < 1:
         raise ValueError(f"block must be >= 1, got {block}")
     first = np.arange(rows, dtype=np.int64) // block * block
-    return _from_row_ranges(
+    return from_column_ranges(
         np.minimum(first, cols), np.minimum(first + block, cols), cols, values, seed
     )
 
@@ -61,13 +61,38 @@ def fem(
     return csr_from_flat(flat, size, size, values, np.random.default_rng(seed))
 
 
-def _from_row_ranges(
+def star_stencil(
+    nx: int, ny: int, nz: int = 1, *, values: str = "ones", seed: int = 0
+) -> scipy.sparse.csr_array:
+    """Each point of a grid with itself and its next neighbours along the axes.
+
+    On a plane, nz = 1, it is the 5-point stencil, in space the 7-point stencil.
+    """
+    for name, size in (("nx", nx), ("ny", ny), ("nz", nz)):
+        if size < 1:
+            raise ValueError(f"{name} must be >= 1, got {size}")
+    size = nx * ny * nz
+    point = np.arange(size, dtype=np.int64)
+    x, y, z = point % nx, point // nx % ny, point // (nx * ny)
+    near = [  # in ascending order of the neighbour
+        (z > 0, -nx * ny), (y > 0, -nx), (x > 0, -1), (np.ones(size, bool), 0),
+        (x < nx - 1, 1), (y < ny - 1, nx), (z < nz - 1, nx * ny),
+    ]  # fmt: skip
+    offsets = np.array([offset for _, offset in near])
+    exists = np.stack([there for there, _ in near], 1)
+    flat = (point * size + point)[:, None] + offsets
+    return csr_from_flat(flat[exists], size, size, values, np.random.default_rng(seed))
+
+
+def from_column_ranges(
     first: np.ndarray, last: np.ndarray, cols: int, values: str, seed: int
 ) -> scipy.sparse.csr_array:
-    """Row i holds the columns first[i] .. last[i] - 1."""
+    """Row i holds the columns first[i] .. last[i] - 1; several ascending ranges if 2-D."""
     lengths = np.maximum(last - first, 0)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    row = np.repeat(np.arange(first.size, dtype=np.int64), lengths)
-    within = np.arange(starts[-1]) - starts[row]
-    flat = row * cols + first[row] + within
-    return csr_from_flat(flat, first.size, cols, values, np.random.default_rng(seed))
+    ranges_per_row = lengths[0].size
+    starts = (np.cumsum(lengths) - lengths.ravel()).reshape(-1)
+    row = np.arange(lengths.size, dtype=np.int64) // ranges_per_row
+    base = row * cols + first.reshape(-1) - starts
+    flat = np.repeat(base, lengths.reshape(-1))
+    flat += np.arange(flat.size)
+    return csr_from_flat(flat, len(first), cols, values, np.random.default_rng(seed))

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from experiments.bench.svg import BLUE, FAINT, GREEN, GREY, PAPER, Picture
 
 _WIDTH, _TOP, _ROW, _HEADING = 940, 96, 22, 32
-_FIRST, _SECOND, _FILE, _SENTENCE = 40, 84, 116, 470
+_FIRST, _THIRD, _FILE, _SENTENCE = 40, 84, 116, 470
 
 
 @dataclass(frozen=True)
 class Step:
-    """A file that the first call enters, what it does there, and whether the second enters it."""
+    """A file that the first call enters, what it does there, and whether the third enters it."""
 
     file: str
     sentence: str
-    second: bool = False
+    third: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ PARTS = (
     )),
     Part("Look up the plan", (
         Step("sddmm/sparse/index_tensors.py", "Have the indices changed since last time?", True),
-        Step("sddmm/cache.py", "Finds the plan, or has it prepared; allocates the result.", True),
+        Step("sddmm/cache.py", "Which plan serves the next call?"),
+        Step("sddmm/prepared.py", "Has a plan prepared, and keeps it; allocates the result.", True),
     )),
     Part("Prepare a plan", (
-        Step("sddmm/problem.py", "Collects all that the choice of a kernel may depend on."),
         Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),
         Step(f"{_CUDA}/planner.py", "Ranks the kernels, once per problem; prepares the best."),
         Step(f"{_CUDA}/pattern_layouts.py", "Makes the arrays that the kernel reads."),
@@ -53,9 +53,9 @@ PARTS = (
 )  # fmt: skip
 
 
-def steps(second: bool = False) -> tuple[str, ...]:
-    """The files that the first call enters, or the second, in order."""
-    return tuple(step.file for part in PARTS for step in part.steps if step.second or not second)
+def steps(third: bool = False) -> tuple[str, ...]:
+    """The files that the first call enters, or the third, in order."""
+    return tuple(step.file for part in PARTS for step in part.steps if step.third or not third)
 
 
 def draw() -> str:
@@ -65,12 +65,12 @@ def draw() -> str:
     title = "One GPU call of sddmm(pattern, a, b), file by file"
     picture = Picture(_WIDTH, height, title)
     picture.text(16, 30, title, size=16, bold=True)
-    counts = len(steps()), len(steps(second=True))
+    counts = len(steps()), len(steps(third=True))
     picture.text(
-        16, 50, f"The first call on a pattern enters {counts[0]} files, the second {counts[1]}: it "
-        f"finds what the first has prepared.", color=GREY,
+        16, 50, f"The first call on a pattern enters {counts[0]} files, the third {counts[1]}: it "
+        f"finds what the second has prepared.", color=GREY,
     )  # fmt: skip
-    for x, label, color in ((_FIRST, "1st", BLUE), (_SECOND, "2nd", GREEN)):
+    for x, label, color in ((_FIRST, "1st", BLUE), (_THIRD, "3rd", GREEN)):
         picture.text(x, _TOP - 16, label, size=11.5, color=color, anchor="middle", bold=True)
         picture.line(x, _TOP - 8, x, height - 16, color, width=1.5, arrow=True)
     y = _TOP
@@ -85,7 +85,7 @@ def draw() -> str:
 
 
 def _row(picture: Picture, y: float, step: Step) -> None:
-    for x, color, enters in ((_FIRST, BLUE, True), (_SECOND, GREEN, step.second)):
+    for x, color, enters in ((_FIRST, BLUE, True), (_THIRD, GREEN, step.third)):
         if enters:
             picture.rect(x - 6, y + 5, 12, 12, color, PAPER, radius=6)
     picture.text(_FILE, y + 15, step.file, size=11.5, mono=True)

@@ -10,7 +10,9 @@ from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.reference import ReferenceBackend
 from sddmm.backends.torch_csr import TorchCsrBackend
 from sddmm.cache import CacheInfo, cache_info, clear_cache, set_cache_limit
+from sddmm.ops.base import register
 from sddmm.ops.sddmm import plan, sampled_addmm, sddmm
+from sddmm.ops.sddmm_operator import SDDMM
 from sddmm.ops.spmm import spmm
 from sddmm.plan import Plan
 from sddmm.sparse.module import PatternModule
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from sddmm import testing as testing
 
 BACKENDS += [CudaBackend(), CpuBackend(), TorchCsrBackend(), ReferenceBackend()]
+register(SDDMM)
 
 try:
     __version__ = version("sddmm")

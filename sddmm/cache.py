@@ -1,44 +1,37 @@
 """The cache: the patterns of index tensors, and the prepared plans of patterns, between calls.
 
 A pattern keeps its own plans until its indices change in place (`PlanStore`). Callers who give
-index tensors or sparse tensors have no pattern of their own: the cache keeps one for them. All
-bounds, and what goes first, are in this file.
+index tensors or sparse tensors have no pattern of their own: the cache keeps one for them. The
+bounds on patterns, and what goes first, are in this file.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import os
 import threading
-import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, Executor, select_backend
+from sddmm.backends.base import MANY_CALLS, select_backend
 from sddmm.backends.cuda.comparison import same_indices
-from sddmm.errors import memory_blocks, out_of_memory, total_bytes
+from sddmm.errors import memory_blocks, total_bytes
+from sddmm.prepared import PLANS, PlanKey, PlanStore, PreparedPlan, is_capturing, prepare
 from sddmm.problem import SddmmProblem
-from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.indices import counts_changes
 from sddmm.sparse.pattern import SparsePattern
 
 # The bounds. A pattern that callers keep themselves counts for none but the bound on its plans.
 MAX_PATTERNS = 32
 MAX_BYTES = 2**31  # by default; `set_cache_limit` changes it
-MAX_PLANS_PER_PATTERN = 64
-_MAX_SIGNATURES_PER_PATTERN = 256
 # No pattern holds more than this many times the bytes of its indices and of an index for every row
 # and column, by far.
 _MAX_GROWTH = 64
-
-Signature = tuple[object, ...]
-"""What a call says of its operands. Calls with equal signatures on a pattern run the same plan."""
 
 
 class PatternKey(NamedTuple):
@@ -53,74 +46,6 @@ class PatternKey(NamedTuple):
     nnz: int
     addresses: tuple[int, int]
     strides: tuple[tuple[int, ...], ...]
-
-
-class PlanKey(NamedTuple):
-    """The key of a prepared plan of a pattern: the problem and the caller's requests.
-
-    calls: the number of runs to expect of it.
-    """
-
-    problem: SddmmProblem
-    backend: str | None
-    kernel: str | None
-    calls: int
-
-
-class PreparedPlan(NamedTuple):
-    """The part of a plan that the pattern caches. It holds no reference to the pattern, which would
-    be a cycle.
-
-    backend: the name of the backend that computes it; requested_backend and kernel: the names in
-    the caller's request, or None. refusals: why the backends of higher rank do not serve.
-    prepare_ms: the time that preparing took. versions: the pattern's when it was prepared.
-    """
-
-    problem: SddmmProblem
-    values_shape: tuple[int, ...]
-    backend: str
-    requested_backend: str | None
-    kernel: str | None
-    refusals: Mapping[str, str]
-    prepare_ms: float
-    execute: Executor
-    versions: tuple[int, ...]
-
-    def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
-        """Return a new tensor of values, which autograd does not follow."""
-        problem, shape = self.problem, self.values_shape
-        try:
-            out = torch.empty(shape, dtype=problem.out_dtype, device=problem.device)
-        except torch.OutOfMemoryError as error:
-            size = math.prod(shape) * problem.out_dtype.itemsize
-            raise out_of_memory(f"a result of shape {shape}", size, problem.device) from error
-        if out.numel():
-            self.execute(a, b, values, alpha, out)
-        return out
-
-
-class PlanStore:
-    """The prepared plans of one pattern, by key, and by the signatures of the calls they serve."""
-
-    def __init__(self) -> None:
-        self.by_key: OrderedDict[PlanKey, PreparedPlan] = OrderedDict()
-        self.by_signature: dict[Signature, PreparedPlan] = {}
-
-    def add(self, key: PlanKey, plan: PreparedPlan) -> None:
-        """Keep a plan; the one that was requested least recently goes if there are too many."""
-        self.by_key[key] = plan
-        while len(self.by_key) > MAX_PLANS_PER_PATTERN:
-            oldest = self.by_key.popitem(last=False)[1]
-            signatures = list(self.by_signature.items())  # another thread may add one meanwhile
-            self.by_signature = {like: plan for like, plan in signatures if plan is not oldest}
-
-    def add_signature(self, signature: Signature, plan: PreparedPlan) -> None:
-        if len(self.by_signature) >= _MAX_SIGNATURES_PER_PATTERN:
-            self.by_signature.clear()
-        self.by_signature[signature] = plan
-
-
-PLANS = DerivedKey[PlanStore]("plans")
 
 
 class CacheInfo(NamedTuple):
@@ -195,7 +120,8 @@ class Cache:
     ) -> PreparedPlan:
         """The plan of a pattern for a problem, prepared at the first request. Thread-safe.
 
-        backend, kernel: the names that the caller requests; a refusal is then a ValueError.
+        backend, kernel: the names that the caller requests; a refusal is then a ValueError. calls:
+        the number of runs to prepare for.
         """
         key = PlanKey(problem, backend, kernel, calls)
         store = pattern.derive(PLANS, PlanStore)
@@ -204,11 +130,41 @@ class Cache:
             if plan is not None:
                 store.by_key.move_to_end(key)
                 return plan
-        plan = _prepare(pattern, key)
+        plan = prepare(pattern, key)
         with self._lock:
             store.add(key, plan)
             pattern.count_growth()
             self._make_room()
+        return plan
+
+    def for_next_call(
+        self,
+        pattern: SparsePattern,
+        problem: SddmmProblem,
+        backend: str | None = None,
+        kernel: str | None = None,
+    ) -> PreparedPlan:
+        """The plan for the next of the calls with a pattern: at the first the cheapest for a single
+        run, from the second on one for many.
+
+        A call that a CUDA graph captures cannot prepare, and runs what was prepared before it.
+        Deterministic algorithms are prepared for many runs at the first call, so that all calls
+        give the same bits.
+        """
+        many = PlanKey(problem, backend, kernel, MANY_CALLS)
+        by_key = pattern.derive(PLANS, PlanStore).by_key
+        if many in by_key or kernel is not None or torch.are_deterministic_algorithms_enabled():
+            return self.get_or_prepare(pattern, *many)
+        if not select_backend(problem, backend)[0].plans_by_calls:
+            return self.get_or_prepare(pattern, *many)
+        single = many._replace(calls=1)
+        plan = by_key.get(single)
+        if plan is None:
+            return self.get_or_prepare(pattern, *single)
+        if is_capturing(problem.device):
+            return plan
+        plan = self.get_or_prepare(pattern, *many)
+        by_key.pop(single, None)
         return plan
 
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
@@ -337,22 +293,6 @@ class Cache:
                 entry.growth, entry.blocks = pattern.growth, memory_blocks(pattern)
             blocks |= entry.blocks
         return total_bytes(blocks)
-
-
-def _prepare(pattern: SparsePattern, key: PlanKey) -> PreparedPlan:
-    versions = pattern.versions
-    begin = time.perf_counter()
-    problem, name, kernel, calls = key
-    backend, refusals = select_backend(problem, name)
-    if kernel is not None and not backend.kernels:
-        cuda = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
-        raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{cuda}")
-    execute = backend.prepare(pattern, problem, kernel, calls)
-    prepare_ms = (time.perf_counter() - begin) * 1e3
-    return PreparedPlan(
-        problem, problem.values_shape(), backend.name, name, kernel, refusals, prepare_ms, execute,
-        versions,
-    )  # fmt: skip
 
 
 def _is_counted(pattern: SparsePattern) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,15 @@ def real_number(value: Any, name: str) -> float:
         except OverflowError:
             raise ValueError(f"{name} must be a number that a float can hold") from None
     raise TypeError(f"{name} must be a real number, got {value!r}")
+
+
+def call_count(value: Any) -> int:
+    """A number of runs to prepare for. TypeError or ValueError unless it is an integer >= 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"calls must be an integer >= 1, got {value!r}")
+    if value < 1:
+        raise ValueError(f"calls must be an integer >= 1, got {value}")
+    return int(value)
 
 
 def has_tangent(x: Tensor) -> bool:

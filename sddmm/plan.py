@@ -12,7 +12,7 @@ from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import Executor
 from sddmm.backends.cuda.comparison import same_indices
-from sddmm.cache import CACHE, PreparedPlan
+from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait, to_cupy, to_tensor
 from sddmm.dtypes import dtype_name
 from sddmm.errors import overlap
@@ -26,6 +26,7 @@ from sddmm.operands import (
 )
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.ops.routing import is_plain, needs_operator
+from sddmm.prepared import PreparedPlan
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import parts_of_tensor
@@ -75,7 +76,7 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         self._refresh()
         current = self.prepared
-        requests = current.requested_backend, current.kernel
+        requests = current.requested_backend, current.kernel, current.calls
         return _rebuild, (
             self.pattern, current.problem, requests, self.alpha, self.values, self.transposed
         )  # fmt: skip
@@ -154,6 +155,7 @@ class Plan:
             precision=problem.precision,
             backend=self.prepared.requested_backend,
             kernel_name=self.prepared.kernel,
+            calls=self.prepared.calls,
         )
         if out is None:
             return values
@@ -173,7 +175,7 @@ class Plan:
             self.__dict__.update(pattern=pattern, _source_versions=versions)
         if not pattern.is_at(current.versions):
             _check_size(pattern, current.problem)
-            requests = current.requested_backend, current.kernel
+            requests = current.requested_backend, current.kernel, current.calls
             renewed = CACHE.get_or_prepare(pattern, current.problem, *requests)
             self.__dict__.update(prepared=renewed)
 
@@ -210,6 +212,7 @@ class Plan:
             precision=self.problem.precision,
             backend=self.prepared.requested_backend,
             kernel_name=self.prepared.kernel,
+            calls=self.prepared.calls,
         )
         return values
 
@@ -223,7 +226,8 @@ class Plan:
             f"  operands {dtype_name(p.dtype)}, values {dtype_name(p.out_dtype)}, "
             f"precision {p.precision}, on {p.device}",
             f"  backend  {self.backend}: {p.flops / 1e9:.3g} useful GFLOP a run, "
-            f"prepared in {self.prepare_ms:.3g} ms",
+            f"prepared in {self.prepare_ms:.3g} ms for "
+            f"{'a single run' if self.prepared.calls == 1 else f'{self.prepared.calls} runs'}",
         ]
         lines += [f"  {note}" for note in self.execute.notes]
         lines += [f"  not      {name}: {reason}" for name, reason in self.prepared.refusals.items()]
@@ -301,7 +305,7 @@ class Plan:
 def _rebuild(
     pattern: SparsePattern,
     problem: SddmmProblem,
-    requests: tuple[str | None, str | None],
+    requests: tuple[str | None, str | None, int],
     alpha: float,
     values: Tensor | None,
     transposed: bool,

@@ -58,11 +58,11 @@ class Measure(Command):
     """Measures the objective that the target names."""
 
     def __call__(self, settings: Any, job: Job) -> None:
-        from experiments.bench.run import run
+        from experiments.bench.run import run_all
 
         objective = self.load()
         refuse_parallel_jobs(job.launcher, objective.device(settings))
-        run(objective, objective.label(settings, job.choices), settings)
+        run_all(objective, objective.cases(settings, job.choices))
 
 
 class Report(Command):

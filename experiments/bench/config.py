@@ -30,12 +30,21 @@ def refuse_absurd(config: Any, prefix: str = "") -> None:
 
 @dataclass
 class Timing:
-    """When a method has been timed enough, and when it takes too long."""
+    """When a method has been timed enough, and when it takes too long.
+
+    calls: how many preparations and first calls of a method are timed, at most. warm_up_ms: the
+    time of the uncounted runs before a method's samples on a GPU, which last until times are steady
+    if it is null. slowest: a method whose verified run takes so many times that of the fastest, if
+    it is given, is timed once.
+    """
 
     min_samples: int = 3
     max_samples: int = 50
     seconds: float = 1.0
     timeout_s: float = 600.0
+    calls: int = 20
+    warm_up_ms: float | None = None
+    slowest: float | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -44,6 +53,11 @@ class Timing:
             f"in 1..max_samples = {self.max_samples}",
             self.min_samples,
         )
+        require(self.calls >= 1, "timing.calls", ">= 1", self.calls)
+        if self.slowest is not None:
+            require(self.slowest >= 1, "timing.slowest", ">= 1", self.slowest)
+        if self.warm_up_ms is not None:
+            require(self.warm_up_ms >= 0, "timing.warm_up_ms", ">= 0", self.warm_up_ms)
         require(self.seconds >= 0, "timing.seconds", ">= 0", self.seconds)
         # The longest that a timer of the system takes is far beyond; a run is not.
         in_range = 0 < self.timeout_s <= 1e9

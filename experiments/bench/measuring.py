@@ -88,13 +88,13 @@ class Session:
     def _verified(self, method: Method, record: Record, reference: Any) -> tuple[Run, float] | None:
         """The run to time and the ms of its verified call; None where the method does not serve the
         case or is wrong, which the record then says."""
-        reason = method.refuses(self.case)
-        if reason is not None:
-            record.status, record.reason = "skipped", reason
-            return None
         results: list[Any] = []
         first_ms = 0.0
         try:
+            reason = method.refuses(self.case)
+            if reason is not None:
+                record.status, record.reason = "skipped", reason
+                return None
             with deadline(self.timing.timeout_s):
                 run = method.prepare(self.case)
                 self.objective.annotate(record, method, self.case)
@@ -120,24 +120,26 @@ class Session:
     def _time_preparation(
         self, methods: Mapping[str, Method], records: dict[str, Record], runs: dict[str, Run]
     ) -> None:
-        """Fill in prepare_ms and first_call_ms; a method that fails leaves `runs`.
+        """Fill in prepare_ms and, of the methods whose user would call it, first_call_ms; a method
+        that fails leaves `runs`.
 
         Verification compiled the kernels and set the libraries up; from now on it is preparation
         alone.
         """
-        timeout_s = self.timing.timeout_s
+        timeout_s, calls = self.timing.timeout_s, self.timing.calls
         prepare = {name: functools.partial(methods[name].prepare, self.case) for name in runs}
-        prepared_ms, errors = preparations_ms(prepare, timeout_s, self.device)
+        prepared_ms, errors = preparations_ms(prepare, timeout_s, self.device, calls)
         first = functools.partial(self.objective.first_call, case=self.case)
-        unseen = {name: functools.partial(first, methods[name]) for name in runs}
-        calls_ms, call_errors = first_calls_ms(unseen, timeout_s, self.device)
+        called = [name for name in runs if self.objective.times_first_call(methods[name])]
+        unseen = {name: functools.partial(first, methods[name]) for name in called}
+        calls_ms, call_errors = first_calls_ms(unseen, timeout_s, self.device, calls)
         for name, error in (call_errors | errors).items():
             del runs[name]
             _fail(records[name], error)
             self.keep(records[name])
         for name in runs:
             records[name].prepare_ms = statistics.median(prepared_ms[name])
-            records[name].first_call_ms = calls_ms[name]
+            records[name].first_call_ms = calls_ms.get(name, [])
 
     def _samples_ms(
         self, runs: dict[str, Run], first_ms: dict[str, float]

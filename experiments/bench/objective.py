@@ -73,6 +73,13 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
     def label(self, config: ConfigT, choices: Mapping[str, str]) -> str:
         """The name that a person has for the case. choices: Hydra's option of each group."""
 
+    def cases(self, config: ConfigT, choices: Mapping[str, str]) -> Sequence[tuple[str, ConfigT]]:
+        """The cases that a run measures one after another: the label and configuration of each."""
+        return [(self.label(config, choices), config)]
+
+    def warm_caches(self, configs: Sequence[ConfigT]) -> None:
+        """Generate and compile in parallel what these cases need; nothing by default."""
+
     @abstractmethod
     def identity(self, config: ConfigT) -> dict[str, Any]:
         """The properties that distinguish the case from all others, for the keys of its records."""
@@ -120,6 +127,10 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
     def first_call(self, method: MethodT, case: CaseT) -> Run:
         """One whole product on data that the method has not seen; making the data is not part."""
         raise NotImplementedError
+
+    def times_first_call(self, method: MethodT) -> bool:
+        """Whether the first call of the method is timed, where preparations are."""
+        return True
 
     def renamed(self, record: RecordT, label: str) -> RecordT:
         """A record of the store under the name that this run gives its case."""

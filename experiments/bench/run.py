@@ -9,12 +9,28 @@ import torch
 
 from experiments.bench import table
 from experiments.bench.environment import device_name
+from experiments.bench.errors import ExperimentError, RowsFailed
 from experiments.bench.measuring import Session
 from experiments.bench.methods import Method, introduction
 from experiments.bench.objective import AnyObjective, RunConfig
 from experiments.bench.progress import progress
 from experiments.bench.record import Record, key_of
 from experiments.bench.store import Keeper, Store
+
+
+def run_all(objective: AnyObjective, cases: Sequence[tuple[str, RunConfig]]) -> None:
+    """Run every case. What failed is raised as one error after the last case."""
+    objective.warm_caches([config for _, config in cases])
+    failures = []
+    for label, config in cases:
+        try:
+            run(objective, label, config)
+        except (ExperimentError, RuntimeError) as error:  # RuntimeError: no memory for a case
+            if len(cases) == 1:
+                raise
+            failures.append(f"{label}: {str(error).splitlines()[0]}")
+    if failures:
+        raise RowsFailed("; ".join(failures))
 
 
 def run(objective: AnyObjective, label: str, config: RunConfig) -> list[Any]:

@@ -161,6 +161,125 @@ class Fem(Generated):
 
 
 @dataclass
+class StarStencil(Generated):
+    """5-point stencil of a plane, or 7-point stencil of a grid in space."""
+
+    generator = datasets.star_stencil
+    nx: int = MISSING
+    ny: int = MISSING
+    nz: int = 1
+
+    def size(self) -> Size:
+        points = self.nx * self.ny * self.nz
+        return Size(points, points, 7 * points)
+
+
+@dataclass
+class NearestNeighbors(Generated):
+    """k-nearest-neighbour graph of random points."""
+
+    generator = datasets.nearest_neighbors
+    points: int = MISSING
+    neighbors: int = MISSING
+    dimensions: int = 3
+
+    def size(self) -> Size:
+        return Size(self.points, self.points, self.points * self.neighbors)
+
+
+@dataclass
+class PopularColumns(Sized):
+    """Bipartite graph with popular columns."""
+
+    generator = datasets.popular_columns
+    nnz: int = MISSING
+    exponent: float = 3.0
+
+    def size(self) -> Size:
+        return Size(self.rows, self.cols, self.nnz)
+
+
+@dataclass
+class OneLongColumn(Sized):
+    """Uniform, with one column of `length` nonzeros."""
+
+    generator = datasets.one_long_column
+    nnz: int = MISSING
+    length: int = MISSING
+
+    def size(self) -> Size:
+        return Size(self.rows, self.cols, self.nnz)
+
+
+@dataclass
+class Causal(Sized):
+    """The lower triangle."""
+
+    generator = datasets.causal
+
+    def size(self) -> Size:
+        triangle = min(self.rows, self.cols) * (min(self.rows, self.cols) + 1) // 2
+        return Size(self.rows, self.cols, triangle + max(0, self.cols - self.rows) * self.rows)
+
+
+@dataclass
+class PackedCausal(Generated):
+    """Causal masks of several sequences on the diagonal."""
+
+    generator = datasets.packed_causal
+    length: int = MISSING
+    sequences: int = MISSING
+
+    def size(self) -> Size:
+        longest = self.length - self.sequences + 1
+        nnz = longest * (longest + 1) // 2 + self.sequences - 1
+        return Size(self.length, self.length, nnz)
+
+
+@dataclass
+class SlidingWindow(Generated):
+    """A band, with rows and columns that are whole."""
+
+    generator = datasets.sliding_window
+    length: int = MISSING
+    window: int = MISSING
+    global_tokens: int = 0
+
+    def size(self) -> Size:
+        width = min(self.length, 2 * self.window + 1 + 2 * self.global_tokens)
+        return Size(self.length, self.length, self.length * width)
+
+
+@dataclass
+class RandomBlocks(Sized):
+    """Dense squares of a grid, drawn at random."""
+
+    generator = datasets.random_blocks
+    block: int = MISSING
+    density: float = MISSING
+
+    def size(self) -> Size:
+        down, across = -(-self.rows // self.block), -(-self.cols // self.block)
+        nnz = (round(down * across * self.density)) * self.block**2
+        return Size(self.rows, self.cols, nnz)
+
+
+@dataclass
+class BlocksAndNoise(Generated):
+    """Squares down the diagonal, and uniform noise."""
+
+    generator = datasets.blocks_and_noise
+    length: int = MISSING
+    block: int = MISSING
+    noise_nnz: int = MISSING
+    fill: float = 1.0
+
+    def size(self) -> Size:
+        nnz = self.length * min(self.length, self.block) + self.noise_nnz
+        return Size(self.length, self.length, nnz)
+
+
+@dataclass
 class File(Source):
     """A .mtx, .mtx.gz, .smtx or .npz file."""
 
@@ -187,6 +306,15 @@ SOURCES: dict[str, type[Source]] = {
     "banded": Banded,
     "block_diagonal": BlockDiagonal,
     "fem": Fem,
+    "star_stencil": StarStencil,
+    "nearest_neighbors": NearestNeighbors,
+    "popular_columns": PopularColumns,
+    "one_long_column": OneLongColumn,
+    "causal": Causal,
+    "packed_causal": PackedCausal,
+    "sliding_window": SlidingWindow,
+    "random_blocks": RandomBlocks,
+    "blocks_and_noise": BlocksAndNoise,
     "file": File,
 }
 

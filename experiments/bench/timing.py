@@ -39,8 +39,9 @@ class _Quota(NamedTuple):
     max_ms: float
 
 
-_PREPARATIONS = _Quota(20, 100.0)
-_FIRST_CALLS = _Quota(20, 300.0)
+# How many preparations and first calls of a method are timed, at most, and for how long together.
+_CALLS = 20
+_PREPARATIONS_MS, _FIRST_CALLS_MS = 100.0, 300.0
 
 
 class TimedOut(Exception):
@@ -62,19 +63,24 @@ def interleaved_ms(
     """Samples of each run in ms: round after round, a few of every unfinished method.
 
     first_ms: what each run took when it was verified. A method is done at max_samples, or after
-    `seconds` of its own time and min_samples; one that takes ten times `seconds` for a single call
-    is timed once. Each round of a method begins with uncounted calls. On a CPU the idle threads of
-    the method before it go to sleep meanwhile: in the common BLAS and OpenMP libraries they spin
-    for tens of milliseconds. A GPU meanwhile takes the clock that this method's power allows.
+    `seconds` of its own time and min_samples; one that takes ten times `seconds` for a single call,
+    or timing.slowest times as long as the fastest, is timed once. Each round of a method begins
+    with uncounted calls. On a CPU the idle threads of the method before it go to sleep meanwhile:
+    in the common BLAS and OpenMP libraries they spin for tens of milliseconds. A GPU meanwhile
+    takes the clock that this method's power allows.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
     samplers: dict[str, Sampler] = {}
     budget_ms = timing.seconds * 1e3
+    slow_ms = 10 * max(budget_ms, 1e3)
+    if timing.slowest is not None:
+        slow_ms = min(slow_ms, timing.slowest * min(first_ms.values(), default=0.0))
 
     def is_unfinished(name: str) -> bool:
         own = samples[name]
-        slow = first_ms[name] > 10 * max(budget_ms, 1e3)
-        if len(own) < (1 if slow else timing.min_samples):
+        if first_ms[name] > slow_ms:
+            return not own
+        if len(own) < timing.min_samples:
             return True
         return len(own) < timing.max_samples and sum(own) < budget_ms
 
@@ -82,7 +88,7 @@ def interleaved_ms(
         for name in unfinished:
             if name not in samplers:
                 samplers[name] = Sampler(runs[name], device, first_ms[name])
-            samplers[name].warm_up()
+            samplers[name].warm_up(timing.warm_up_ms)
             for _ in range(_SAMPLES_PER_ROUND):
                 if is_unfinished(name):
                     samples[name].append(samplers[name].sample_ms())
@@ -90,22 +96,25 @@ def interleaved_ms(
 
 
 def preparations_ms(
-    prepare: Mapping[str, Callable[[], Run]], timeout_s: float, device: str
+    prepare: Mapping[str, Callable[[], Run]], timeout_s: float, device: str, calls: int = _CALLS
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
-    """Wall times of each preparation in ms, and the errors of methods whose preparation failed."""
+    """Wall times of each preparation in ms, and the errors of methods whose preparation failed.
+
+    calls: how many of a method are timed, at most.
+    """
     setups = {name: lambda work=work: work for name, work in prepare.items()}
-    return _round_robin_ms(setups, _PREPARATIONS, timeout_s, device)
+    return _round_robin_ms(setups, _Quota(calls, _PREPARATIONS_MS), timeout_s, device)
 
 
 def first_calls_ms(
-    setups: Mapping[str, Callable[[], Run]], timeout_s: float, device: str
+    setups: Mapping[str, Callable[[], Run]], timeout_s: float, device: str, calls: int = _CALLS
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
     """Wall times in ms of whole calls on indices never seen, and the errors of those that failed.
 
     setups[name]() copies the indices, which is not timed, and returns the call: preparation,
     binding, allocation and kernel. The device is synchronised before and after each call.
     """
-    return _round_robin_ms(setups, _FIRST_CALLS, timeout_s, device)
+    return _round_robin_ms(setups, _Quota(calls, _FIRST_CALLS_MS), timeout_s, device)
 
 
 def _round_robin_ms(
@@ -132,7 +141,9 @@ def _round_robin_ms(
 
     def round_ms(name: str) -> list[float]:
         times: list[float] = []
-        while len(times) <= _SAMPLES_PER_ROUND and sum(times) < quota.max_ms:
+        while (
+            len(times) <= min(_SAMPLES_PER_ROUND, quota.max_samples) and sum(times) < quota.max_ms
+        ):
             times.append(one_ms(name))
         return times[1:] or times
 
@@ -170,16 +181,24 @@ class Sampler:
         for _ in range(self.calls):
             self.run()
 
-    def warm_up(self) -> None:
-        """Uncounted calls until times are steady; none for a method too slow to matter."""
+    def warm_up(self, total_ms: float | None = None) -> None:
+        """Uncounted calls until times are steady; none for a method too slow to matter.
+
+        total_ms: how long they last, if given.
+        """
         if self.first_ms > 20 * WARM_UP_MS:
+            return
+        if total_ms is not None:
+            left_ms = total_ms
+            while left_ms > 0:
+                left_ms -= self.sample_ms() * self.calls
             return
         on_gpu = self.device.startswith("cuda")
         min_ms, max_ms = (GPU_WARM_UP_MS, _MAX_WARM_UP_MS) if on_gpu else (WARM_UP_MS, WARM_UP_MS)
-        total_ms, sample_ms, steady = 0.0, math.inf, False
-        while total_ms < min_ms or (not steady and total_ms < max_ms):
+        spent_ms, sample_ms, steady = 0.0, math.inf, False
+        while spent_ms < min_ms or (not steady and spent_ms < max_ms):
             last_ms, sample_ms = sample_ms, self._mean_sample_ms()
-            total_ms += max(sample_ms, _SPAN_MS)
+            spent_ms += max(sample_ms, _SPAN_MS)
             steady = abs(sample_ms - last_ms) <= _STEADY * sample_ms
 
     def _mean_sample_ms(self) -> float:

@@ -26,7 +26,9 @@ _BYTES_PER_NONZERO = 64
 class Case:
     """SDDMM of `pattern` (CSR, columns sorted) with a (m, k) and b (k, n), random normal.
 
-    b is the transpose of a contiguous (n, k) tensor, the layout that every method may rely on.
+    b is the transpose of a contiguous (n, k) tensor, the layout that every method may rely on. With
+    several heads, a is (heads, m, k) and b (heads, k, n). family: the class of patterns that the
+    matrix belongs to, for reports.
     """
 
     matrix: str
@@ -37,6 +39,7 @@ class Case:
     dtype: str
     seed: int
     device: str
+    family: str = ""
 
     @property
     def m(self) -> int:
@@ -48,7 +51,11 @@ class Case:
 
     @property
     def k(self) -> int:
-        return self.a.shape[1]
+        return self.a.shape[-1]
+
+    @property
+    def heads(self) -> int:
+        return self.a.shape[0] if self.a.dim() == 3 else 1
 
     @property
     def nnz(self) -> int:
@@ -58,6 +65,12 @@ class Case:
     def out_dtype(self) -> torch.dtype:
         """Half types give float32 values, as tensor cores do."""
         return torch.promote_types(self.a.dtype, torch.float32)
+
+    def one_head(self) -> list[Case]:
+        """The case of each head, for methods that compute one at a time."""
+        if self.a.dim() == 2:
+            return [self]
+        return [replace(self, a=a, b=b) for a, b in zip(self.a, self.b, strict=True)]
 
     def with_unseen_indices(self) -> Case:
         """The same case over new copies of the index arrays, for which nothing is cached."""
@@ -112,7 +125,8 @@ def refuse_too_large(name: str, source: Source, config: Config) -> None:
     """Raise ExperimentError for a matrix that memory cannot hold, before it is generated."""
     rows, cols, nnz = source.size()
     itemsize = torch.finfo(getattr(torch, config.dtype)).bits // 8
-    needed = (nnz or 0) * _BYTES_PER_NONZERO + 2 * (rows + cols) * config.k * itemsize
+    operands = 2 * (rows + cols) * config.k * itemsize * config.heads
+    needed = (nnz or 0) * _BYTES_PER_NONZERO + operands
     available = available_memory()
     if needed > available:
         raise ExperimentError(
@@ -141,9 +155,10 @@ def make_case(name: str, config: Config, identity: Mapping[str, Any] | None = No
     )
     pattern.check()
     dtype = getattr(torch, config.dtype)
-    generator = torch.Generator().manual_seed(config.seed)
+    generator = torch.Generator(device).manual_seed(config.seed)
+    heads = () if config.heads == 1 else (config.heads,)
     a, b_t = (
-        torch.randn(size, config.k, generator=generator).to(dtype).to(device)
+        torch.randn(*heads, size, config.k, generator=generator, device=device).to(dtype)
         for size in matrix.shape
     )
     return Case(
@@ -157,6 +172,7 @@ def make_case(name: str, config: Config, identity: Mapping[str, Any] | None = No
         dtype=config.dtype,
         seed=config.seed,
         device=device,
+        family=config.family,
     )
 
 

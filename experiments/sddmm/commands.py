@@ -1,6 +1,6 @@
 """The commands of the SDDMM objective."""
 
-from experiments.bench.commands import Measure, Report
+from experiments.bench.commands import Call, Measure, Report
 from experiments.bench.config import ReportConfig
 from experiments.sddmm.config import Config
 
@@ -19,6 +19,15 @@ COMMANDS = (
             "...",
             "run -m matrix=A,B k=256,512              a sweep of your own",
         ),
+        lists=("only",),
+    ),
+    Call(
+        "warm",
+        config="config",
+        schema=Config,
+        target="experiments.sddmm.ahead:warm",
+        help=("warm +study=NAME                         generate and compile what a study needs",),
+        lists=("only",),
     ),
     Report(
         "report",

@@ -26,7 +26,7 @@ def _cell(name: str) -> str:
 
 
 def _appearance(r: Record) -> tuple[object, ...]:
-    return (r.place, r.matrix, r.nnz, r.k, r.dtype)
+    return (r.place, r.matrix, r.nnz, r.k, r.dtype, r.heads)
 
 
 def _details(r: Record) -> dict[str, object]:

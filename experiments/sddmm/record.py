@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.bench import record
@@ -13,7 +13,9 @@ from experiments.bench import record
 class Record(record.Record):
     """A record of SDDMM: the matrix with its definition, k, and the method.
 
-    error: the largest error relative to |a_i| |b_j|.
+    error: the largest error relative to |a_i| |b_j|. family: the class of patterns. kernel: the GPU
+    kernel of ours that computed. predicted_us: what the planner expects of each kernel. facts:
+    counts of the pattern (experiments/sddmm/facts.py). The last two are with `ours` only.
     """
 
     matrix: str
@@ -25,6 +27,11 @@ class Record(record.Record):
     dtype: str
     seed: int
     method: str
+    heads: int = 1
+    family: str = ""
+    kernel: str = ""
+    predicted_us: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -37,7 +44,12 @@ class Record(record.Record):
         content = json.dumps(defined, sort_keys=True, default=str)
         name = self.matrix if not defined.get("digest") else ""
         sizes = (self.m, self.n, self.nnz, self.k)
-        return (*self.place, name, content, *sizes, self.dtype, self.seed)
+        return (*self.place, name, content, *sizes, self.dtype, self.heads, self.seed)
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the method is a kernel of ours by its name."""
+        return bool(self.kernel) and self.kernel == self.method
 
     @property
     def sparsity(self) -> float:
@@ -47,5 +59,5 @@ class Record(record.Record):
 
     @property
     def gflops(self) -> float | None:
-        """Useful GFLOP/s, 2 nnz k over the median time."""
-        return 2e-6 * self.nnz * self.k / self.median_ms if self.median_ms else None
+        """Useful GFLOP/s, 2 nnz k heads over the median time."""
+        return 2e-6 * self.nnz * self.k * self.heads / self.median_ms if self.median_ms else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -25,7 +26,7 @@ class Reference:
     """
 
     def __init__(self, case: Case, full_work: int = _FULL_WORK) -> None:
-        self.nnz = case.nnz
+        self._shape = (case.nnz,) if case.heads == 1 else (case.heads, case.nnz)
         self._sample = _sample(case, full_work)
         rows, cols = case.pattern.row_ids, case.pattern.col_indices
         if self._sample is not None:
@@ -38,11 +39,11 @@ class Reference:
         self._scale = norms.clamp_min(torch.finfo(torch.float64).tiny)
 
     def check(self, values: Tensor) -> Verdict:
-        """Compare a method's values, (nnz,) in the pattern's order."""
-        if tuple(values.shape) != (self.nnz,):
-            return Verdict(0, self.nnz, float("inf"))
+        """Compare a method's values, ([heads,] nnz) in the pattern's order."""
+        if tuple(values.shape) != self._shape:
+            return Verdict(0, math.prod(self._shape), float("inf"))
         if self._sample is not None:
-            values = values[self._sample]
+            values = values[..., self._sample]
         wrong = int(testing.mismatches(values, self._values, self._bound(values.dtype)).sum())
         errors = (values.double() - self._values).abs() / self._scale
         worst = float(errors.nan_to_num(nan=torch.inf).max()) if errors.numel() else 0.0
@@ -75,9 +76,10 @@ def trials(first_call: Callable[[], Run], run: Run, reference: Reference) -> lis
 
 def _sample(case: Case, full_work: int) -> Tensor | None:
     """None for all nonzeros, else a seeded sample with the first and the last among them."""
-    if case.nnz * case.k <= full_work:
+    work_per_nonzero = case.k * case.heads
+    if case.nnz * work_per_nonzero <= full_work:
         return None
-    count = max(2, full_work // case.k)
+    count = max(2, full_work // work_per_nonzero)
     generator = torch.Generator().manual_seed(case.seed)
     sample = torch.randint(case.nnz, (count,), generator=generator)
     sample[0], sample[-1] = 0, case.nnz - 1

@@ -40,6 +40,9 @@ class Backend(Protocol):
 
     name: str
 
+    plans_by_calls: bool
+    """Whether what is prepared depends on the number of runs to expect."""
+
     def available(self) -> str | None:
         """None, or the reason why this backend cannot run in this environment."""
 

@@ -21,6 +21,7 @@ class ReferenceBackend:
     """Serves every problem, slowly."""
 
     name = "reference"
+    plans_by_calls = False
     kernels = ()
 
     def available(self) -> str | None:

@@ -19,6 +19,7 @@ class TorchCsrBackend:
     """Serves float32 and float64 on the CPU and on CUDA devices."""
 
     name = "torch_csr"
+    plans_by_calls = False
     kernels = ()
 
     def available(self) -> str | None:

@@ -1,9 +1,8 @@
-"""SDDMM: the functions sddmm, sampled_addmm and plan, and the torch operator."""
+"""SDDMM: the functions sddmm, sampled_addmm and plan; sddmm_operator.py is the torch operator."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +11,12 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import MANY_CALLS
-from sddmm.cache import CACHE, PLANS, PlanStore, PreparedPlan
+from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait, to_cupy
-from sddmm.dtypes import DTYPES, common_accumulator
+from sddmm.dtypes import DTYPES
 from sddmm.operands import (
     as_operands,
-    check_operands,
+    call_count,
     check_values,
     identity,
     needs_grad,
@@ -26,16 +25,9 @@ from sddmm.operands import (
     transpose_if_csc,
 )
 from sddmm.ops import traced
-from sddmm.ops.base import (
-    Operator,
-    magnitude,
-    pattern_of,
-    register,
-    rounded_bound,
-    tolerance,
-)
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
 from sddmm.plan import Plan
+from sddmm.prepared import PLANS, PlanStore, PreparedPlan, Signature
 from sddmm.problem import SddmmProblem, make_problem
 from sddmm.sparse.containers import SparseInput, parse_sparse
 from sddmm.sparse.pattern import SparsePattern
@@ -69,8 +61,14 @@ def sddmm(
     a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
     a and b are, and CuPy if both are CuPy, else a tensor. Those of a BSR pattern are ordered block
     by block: `values.view(-1, bm, bn)` has the blocks. Differentiable in a, b and S's values;
-    once only through a torch sparse result, whose second derivatives torch loses. The same call
-    gives the same bits; its gradients on a GPU do not: torch's CSR product adds with atomics.
+    once only through a torch sparse result, whose second derivatives torch loses. The same sequence
+    of calls gives the same bits; its gradients on a GPU do not: torch's CSR product adds with
+    atomics.
+
+    On a GPU the first call with a pattern is computed as is cheapest for a single run. The second
+    prepares what pays over many, so it may round differently from the first; all further ones give
+    its bits. With torch.use_deterministic_algorithms(True) the first call is prepared for many, so
+    that all calls give the same bits. Calls with other sizes or dtypes of operands count apart.
 
     What is prepared for torch indices is kept while they live (`cache_info`, `set_cache_limit`,
     `clear_cache`) and used for as long as they hold the same indices. Of a tuple's tensors torch
@@ -158,6 +156,7 @@ def plan(
     scale: bool = True,
     backend: str | None = None,
     kernel: str | None = None,
+    calls: int | None = None,
 ) -> Plan:
     """Do S's part of the work once: `plan(S, k=k, dtype=a.dtype).run(a, b)` gives sddmm's values.
 
@@ -169,11 +168,14 @@ def plan(
     demand one, whose refusal is then a ValueError; by default the first that does not refuse.
     kernel: demand one GPU kernel by its name, or "hybrid"; by default the one that a cost model
         takes for the quickest. `explain()` lists them all.
+    calls: the number of runs to expect, over which preparing must pay; 1 gives what is cheapest for
+        a single run. By default a hundred.
 
     `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` says what
     was chosen and why.
     """
     alpha = real_number(alpha, "alpha")
+    calls = MANY_CALLS if calls is None else call_count(calls)
     if is_dynamo_compiling():
         raise RuntimeError(
             "torch.compile cannot trace sddmm.plan, which reads S; make the plan outside and call "
@@ -190,7 +192,7 @@ def plan(
     if values is not None:
         check_values(values, problem)
         values = traced.without_base(values)
-    prepared_plan = CACHE.get_or_prepare(pattern, problem, backend, kernel)
+    prepared_plan = CACHE.get_or_prepare(pattern, problem, backend, kernel, calls)
     owner = S if isinstance(S, Tensor) else None
     return Plan(pattern, prepared_plan, alpha, values, sparse.transposed, sparse.source, owner)
 
@@ -204,7 +206,7 @@ def _resolve_plan(
     precision: str,
     sparse: SparseInput | None = None,
 ) -> PreparedPlan:
-    """The pattern's plan for operands with this signature, by one look-up once it is prepared.
+    """The pattern's plan for operands with this signature, by one look-up from the third call on.
 
     Operands are checked when their signature is new, values at every call. sparse: what S was
     parsed into, unless S is the pattern itself.
@@ -216,17 +218,36 @@ def _resolve_plan(
     )  # fmt: skip
     prepared_plan = plans.by_signature.get(signature)
     if prepared_plan is None:
-        problem = problem_of(pattern, a, b, out_dtype, precision)
+        problem = _problem(pattern, a, b, signature)
         # The cached pattern of the very tensors of a caller's pattern may have the plan already.
         owner = CACHE.of_pattern(pattern) if sparse is None else pattern
-        calls = 1 if sparse is not None and sparse.is_scipy else MANY_CALLS
-        prepared_plan = CACHE.get_or_prepare(owner, problem, calls=calls)
+        prepared_plan = CACHE.for_next_call(owner, problem)
         plans.add_signature(signature, prepared_plan)
     if values is not None:
         check_values(values, prepared_plan.problem)
     if sparse is not None and sparse.is_scipy:
         _check_scipy(prepared_plan.problem, a, b)
     return prepared_plan
+
+
+# The problems of calls by the metadata of pattern and operands: equal calls need no second check.
+_PROBLEMS: dict[Signature, SddmmProblem] = {}
+_MAX_PROBLEMS = 1024
+
+
+def _problem(pattern: SparsePattern, a: Tensor, b: Tensor, signature: Signature) -> SddmmProblem:
+    """The problem of a call with this signature on a pattern; raises if the operands do not fit."""
+    key = (
+        pattern.shape, pattern.nnz, pattern.blocksize, pattern.index_dtype, pattern.device,
+        signature,
+    )  # fmt: skip
+    problem = _PROBLEMS.get(key)
+    if problem is None:
+        problem = problem_of(pattern, a, b, *signature[-2:])
+        if len(_PROBLEMS) >= _MAX_PROBLEMS:
+            _PROBLEMS.clear()
+        _PROBLEMS[key] = problem
+    return problem
 
 
 def _run_plan(
@@ -264,132 +285,3 @@ def _to_container(
     if to_output is to_cupy or (isinstance(sparse, SparseInput) and sparse.is_cupyx):
         make_cupy_wait(values.device)
     return sparse.wrap(values) if values.dim() == 1 else to_output(values)
-
-
-def _compute(
-    rows: Tensor,
-    cols: Tensor,
-    a: Tensor,
-    b: Tensor,
-    values: Tensor | None,
-    *,
-    compressed: bool = False,
-    blocksize: Sequence[int] | None = None,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
-    backend: str | None = None,
-    kernel_name: str | None = None,
-) -> Tensor:
-    check_operands(a, b)
-    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
-    problem = problem_of(pattern, a, b, out_dtype, precision)
-    if values is not None:
-        check_values(values, problem)
-    return CACHE.get_or_prepare(pattern, problem, backend, kernel_name).compute(a, b, values, alpha)
-
-
-def _fake(
-    rows: Tensor,
-    cols: Tensor,
-    a: Tensor,
-    b: Tensor,
-    values: Tensor | None,
-    *,
-    blocksize: Sequence[int] | None = None,
-    out_dtype: torch.dtype | None = None,
-    **_: Any,
-) -> Tensor:
-    check_operands(a, b)
-    nnz = cols.shape[0] * math.prod(blocksize or ())
-    return a.new_empty((*a.shape[:-2], nnz), dtype=out_dtype or a.dtype)
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of P = alpha * v * (A B)|S, with g that of P and W = alpha * v * g at S:
-
-    dA = W B^T, dB = W^T A, dv = alpha * g * (A B)|S.
-    """
-    rows, cols, a, b, values = ctx.saved_tensors
-    options = ctx.options
-    matrix = {"m": a.shape[-2], "n": b.shape[-1]}
-    matrix |= {name: options[name] for name in ("compressed", "blocksize")}
-    accumulator = common_accumulator(a.dtype, grad.dtype)
-    grad_a = grad_b = grad_values = None
-    if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
-        weights = grad
-        # A half type may not hold the scaled gradient, though it holds the product's.
-        if options["alpha"] != 1 or values is not None:
-            weights = grad.to(accumulator) * options["alpha"]
-        if values is not None:
-            weights = weights * values
-        if ctx.needs_input_grad[2]:
-            grad_a = torch.ops.sddmm.spmm(rows, cols, weights, b.mT, **matrix)
-        if ctx.needs_input_grad[3]:
-            grad_b = torch.ops.sddmm.spmm(rows, cols, weights, a, transpose=True, **matrix).mT
-    if ctx.needs_input_grad[4]:
-        unscaled = {**options, "out_dtype": accumulator, "kernel_name": None}
-        products = torch.ops.sddmm.sddmm(rows, cols, a, b, None, **unscaled) * grad
-        grad_values = (products.sum(0) if a.dim() == 3 else products).to(values.dtype)
-    return None, None, grad_a, grad_b, grad_values
-
-
-def _reference(
-    rows: Tensor,
-    cols: Tensor,
-    a: Tensor,
-    b: Tensor,
-    values: Tensor | None,
-    *,
-    compressed: bool = False,
-    blocksize: Sequence[int] | None = None,
-    alpha: float = 1.0,
-    **_: Any,
-) -> Tensor:
-    return _compute(
-        rows, cols, a, b, values,
-        compressed=compressed, blocksize=blocksize, alpha=alpha, out_dtype=torch.float64,
-        backend="reference",
-    )  # fmt: skip
-
-
-def _error_bound(
-    truth: Tensor,
-    rows: Tensor,
-    cols: Tensor,
-    a: Tensor,
-    b: Tensor,
-    values: Tensor | None,
-    *,
-    compressed: bool = False,
-    blocksize: Sequence[int] | None = None,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
-    **_: Any,
-) -> Tensor:
-    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
-    size = magnitude(pattern, a, b) * abs(alpha)
-    if values is not None:
-        size = size * values.double().abs()
-    slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
-    return rounded_bound(slack, truth, out_dtype or a.dtype)
-
-
-SDDMM = register(
-    Operator(
-        # kernel_name is the kernel of `plan`: torch's own compiler has an argument called kernel.
-        schema=(
-            "sddmm(Tensor rows, Tensor cols, Tensor a, Tensor b, Tensor? values, *, "
-            "bool compressed=False, int[]? blocksize=None, float alpha=1.0, "
-            'ScalarType? out_dtype=None, str precision="ieee", str? backend=None, '
-            "str? kernel_name=None) -> Tensor"
-        ),
-        compute=_compute,
-        fake=_fake,
-        backward=_backward,
-        reference=_reference,
-        error_bound=_error_bound,
-        problem=SddmmProblem,
-    )
-)

@@ -103,6 +103,8 @@ class IndexTensors:
 
     @property
     def nnz(self) -> int:
+        if self.blocksize is None:  # asked at every call
+            return self.col_indices.numel()
         return stored_nnz(self.col_indices, self.blocksize)
 
     @property
@@ -227,7 +229,9 @@ class IndexTensors:
         entries = self.col_indices.numel()
         name, length = "row", entries
         if self.is_csr:
-            name, length = "crow", crow_length(self.shape, self.blocksize)
+            name, length = "crow", self.shape[0] + 1
+            if self.blocksize is not None:
+                length = crow_length(self.shape, self.blocksize)
         if belong_together(self.major_indices, self.col_indices, length):
             return
         require_alike(self.major_indices, f"{name}_indices", self.col_indices)

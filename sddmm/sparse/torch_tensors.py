@@ -56,7 +56,9 @@ def pattern_over(parts: Parts) -> SparsePattern:
     """The pattern over a torch sparse tensor's own indices, whose kinds torch has checked."""
     rows, cols, shape = parts.rows, parts.cols, parts.shape
     blocksize = parts.blocksize
-    length = crow_length(shape, blocksize) if parts.compressed else cols.numel()
+    length = cols.numel()
+    if parts.compressed:
+        length = shape[0] + 1 if blocksize is None else crow_length(shape, blocksize)
     if not belong_together(rows, cols, length):
         if blocksize is not None:
             return SparsePattern.from_bsr(rows, cols, blocksize, shape, copy=False)

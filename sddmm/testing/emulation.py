@@ -25,6 +25,7 @@ from sddmm.backends.base import select_backend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, Macros
 from sddmm.ops import sddmm as ops
+from sddmm.prepared import PlanStore
 from sddmm.sparse.index_tensors import DerivedKey
 
 # The index of every emulated GPU: torch never gives it, so no cache mixes the two up.
@@ -80,7 +81,7 @@ def _only_thread() -> Iterator[None]:
 @contextlib.contextmanager
 def _own_plans() -> Iterator[None]:
     """Within the block no pattern has the plans that it has outside, and outside none of these."""
-    key = DerivedKey[cache.PlanStore]("plans for an emulated GPU")
+    key = DerivedKey[PlanStore]("plans for an emulated GPU")
     select_backend.cache_clear()
     try:
         with mock.patch.object(cache, "PLANS", key), mock.patch.object(ops, "PLANS", key):

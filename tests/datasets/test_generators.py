@@ -22,6 +22,21 @@ GENERATORS: dict[str, tuple[Any, dict[str, Any], int]] = {
     "power_law": (datasets.power_law, {"rows": 90, "cols": 50, "nnz": 800}, 800),
     "banded": (datasets.banded, {"rows": 9, "cols": 6, "bandwidth": 1}, 17),
     "block_diagonal": (datasets.block_diagonal, {"rows": 10, "cols": 7, "block": 4}, 28),
+    "star_stencil": (datasets.star_stencil, {"nx": 4, "ny": 3}, 12 + 2 * (3 * 3 + 4 * 2)),
+    "nearest_neighbors": (datasets.nearest_neighbors, {"points": 80, "neighbors": 5}, 400),
+    "popular_columns": (datasets.popular_columns, {"rows": 90, "cols": 50, "nnz": 800}, 800),
+    "one_long_column": (
+        datasets.one_long_column,
+        {"rows": 90, "cols": 50, "nnz": 200, "length": 70},
+        200,
+    ),
+    "causal": (datasets.causal, {"rows": 7, "cols": 9}, 7 * 8 // 2 + 2 * 7),
+    "sliding_window": (datasets.sliding_window, {"length": 9, "window": 1}, 9 + 2 * 8),
+    "random_blocks": (
+        datasets.random_blocks,
+        {"rows": 32, "cols": 48, "block": 8, "density": 0.25},
+        6 * 64,
+    ),
     "fem": (datasets.fem, {"nx": 3, "ny": 2, "nz": 2, "block": 2}, 7 * 2 * 2 * 2 * 2 * 2),
 }
 
@@ -99,6 +114,76 @@ def test_banded_and_blocks_are_where_they_should_be() -> None:
     np.testing.assert_array_equal(datasets.block_diagonal(10, 7, 4).toarray(), i // 4 == j // 4)
 
 
+def test_a_star_stencil_couples_a_point_with_its_next_neighbours() -> None:
+    point = np.arange(24)
+    x, y, z = point % 4, point // 4 % 3, point // 12
+    steps = sum(abs(c[:, None] - c[None, :]) for c in (x, y, z))
+    np.testing.assert_array_equal(datasets.star_stencil(4, 3, 2).toarray(), steps <= 1)
+    five = datasets.star_stencil(5, 4)
+    assert np.diff(five.indptr).max() == 5
+
+
+def test_masks_are_where_they_should_be() -> None:
+    i, j = np.indices((9, 9))
+    np.testing.assert_array_equal(datasets.causal(9, 9).toarray(), j <= i)
+    for rows, cols in ((3, 8), (8, 3)):
+        last = i[:rows, :cols] + cols - rows
+        np.testing.assert_array_equal(
+            datasets.causal(rows, cols).toarray(), j[:rows, :cols] <= last
+        )
+    for width, kept in ((2, 0), (2, 3), (0, 9), (20, 1)):
+        window = datasets.sliding_window(9, width, global_tokens=kept).toarray()
+        whole = (i < kept) | (j < kept)
+        np.testing.assert_array_equal(window, (abs(i - j) <= width) | whole)
+
+
+def test_packed_sequences_are_causal_and_do_not_see_each_other() -> None:
+    dense = datasets.packed_causal(50, 6, seed=2).toarray() != 0
+    first = dense.argmax(1)
+    i, j = np.indices((50, 50))
+    np.testing.assert_array_equal(dense, (j >= first[:, None]) & (j <= i))
+    assert len(np.unique(first)) == 6
+    assert (first[first] == first).all()
+
+
+def test_random_blocks_are_whole_and_cut_at_the_edge() -> None:
+    dense = datasets.random_blocks(20, 27, 8, 0.5, seed=1).toarray() != 0
+    for i in range(0, 20, 8):
+        for j in range(0, 27, 8):
+            block = dense[i : i + 8, j : j + 8]
+            assert block.all() or not block.any()
+    assert sum(dense[i, j] for i in range(0, 20, 8) for j in range(0, 27, 8)) == 6
+
+
+def test_blocks_with_noise_are_as_full_as_asked() -> None:
+    i, j = np.indices((200, 200))
+    inside = i // 50 == j // 50
+    dense = datasets.blocks_and_noise(200, 50, 300, fill=0.6).toarray() != 0
+    assert 0.55 < dense[inside].mean() < 0.65
+    assert 150 < dense[~inside].sum() < 300
+    whole = datasets.blocks_and_noise(200, 50, 0).toarray() != 0
+    np.testing.assert_array_equal(whole, inside)
+
+
+def test_a_graph_of_neighbours_joins_near_points() -> None:
+    matrix = datasets.nearest_neighbors(400, 8)
+    dense = matrix.toarray() != 0
+    assert (dense.sum(1) == 8).all()
+    assert dense.diagonal().all()
+    assert (dense & dense.T).sum() > 0.6 * matrix.nnz  # near points are each other's neighbours
+
+
+def test_popular_columns_and_one_long_column() -> None:
+    popular = datasets.popular_columns(2000, 500, 20_000)
+    assert np.diff(popular.indptr).max() < 40
+    columns = np.sort(np.bincount(popular.indices, minlength=500))[::-1]
+    assert columns[:50].sum() > 0.35 * 20_000
+    long = datasets.one_long_column(2000, 300, 4000, 1500)
+    columns = np.sort(np.bincount(long.indices, minlength=300))[::-1]
+    assert columns[0] == 1500
+    assert columns[1] < 40
+
+
 def test_fem_couples_each_node_with_its_27_neighbours_by_dense_blocks() -> None:
     dense = datasets.fem(4, 3, 2, block=3).toarray() != 0
     node = np.arange(24)
@@ -124,6 +209,16 @@ def test_fem_couples_each_node_with_its_27_neighbours_by_dense_blocks() -> None:
         (lambda: datasets.banded(4, 4, -1), "bandwidth must be >= 0"),
         (lambda: datasets.block_diagonal(4, 4, 0), "block must be >= 1"),
         (lambda: datasets.fem(4, 0, 4), "ny must be >= 1"),
+        (lambda: datasets.star_stencil(4, 0), "ny must be >= 1"),
+        (lambda: datasets.packed_causal(4, 5), r"sequences must lie in 1\.\.length = 4"),
+        (lambda: datasets.sliding_window(4, -1), "window must be >= 0"),
+        (lambda: datasets.sliding_window(4, 1, global_tokens=5), r"must lie in 0\.\.length = 4"),
+        (lambda: datasets.random_blocks(4, 4, 0, 0.5), "block must be >= 1"),
+        (lambda: datasets.random_blocks(4, 4, 2, 1.5), r"fraction in 0\.\.1, got 1.5"),
+        (lambda: datasets.blocks_and_noise(4, 2, 1, fill=2), "fill must be a probability"),
+        (lambda: datasets.nearest_neighbors(4, 5), r"neighbors must lie in 1\.\.points = 4"),
+        (lambda: datasets.popular_columns(4, 4, 2, exponent=0), "exponent must be > 0"),
+        (lambda: datasets.one_long_column(4, 4, 2, 3), r"length must lie in 0\.\.min"),
     ],
 )
 def test_what_cannot_be_made_is_refused(generate: Any, message: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from experiments import call_picture
-from experiments.walk import first_and_second
+from experiments.walk import first_and_third
 from gemm_core.emulation.kernel import missing_compiler
 
 
 @pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
 def test_the_picture_shows_the_files_that_both_calls_enter() -> None:
-    first, second = first_and_second("pattern")
+    first, third = first_and_third("pattern")
     assert set(first.files) == set(call_picture.steps())
-    assert second.files == list(call_picture.steps(second=True))
+    assert third.files == list(call_picture.steps(third=True))

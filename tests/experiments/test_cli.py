@@ -85,7 +85,7 @@ def test_a_sweep_ends_as_a_process_with_its_exit_code(process) -> None:
 
 def test_an_unknown_command_is_told_with_the_valid_ones(call) -> None:
     stderr = call("bogus", code=2)
-    valid = "run, report, gemm, ladder, launch, docs, fragments"
+    valid = "run, warm, report, gemm, ladder, launch, docs, fragments"
     assert stderr == f"error: unknown command 'bogus'; choose from: {valid}\n"
 
 
@@ -340,14 +340,14 @@ def test_every_matrix_yaml_composes_to_a_source(composed, name: str) -> None:
 
 def axes(study: str) -> dict[str, list[str]]:
     loaded = OmegaConf.load(arguments.CONF / "study" / f"{study}.yaml")
-    params = OmegaConf.to_container(loaded)["hydra"]["sweeper"]["params"]
+    params = OmegaConf.select(loaded, "hydra.sweeper.params", default={})
     return {key: str(value).split(",") for key, value in params.items()}
 
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_value_of_every_study_composes(composed, study: str) -> None:
     values = axes(study)
-    for index in range(max(map(len, values.values()))):
+    for index in range(max(map(len, values.values()), default=1)):
         point = [f"{key}={own[index % len(own)]}" for key, own in values.items()]
         cli.typed(composed(f"+study={study}", *point))
 
@@ -367,6 +367,16 @@ def test_a_published_study_covers_the_published_table(size: int) -> None:
     inner = {int(k) for k in study["k"]}
     assert densities == {density for density, _ in rows}
     assert inner == {k for _, k in rows}
+
+
+def test_a_study_of_problems_is_measured_and_reported(call, tmp_path: Path) -> None:
+    chosen = ("+study=regret", "only=[tiny_64,tiny_1k]", "part=0/2", "device=cpu", "warm=false")
+    out = call("run", *chosen, "methods=[ours,torch_dense]", "kernels=false")
+    assert out.count("| tiny_64 | 400 |") == 2
+    assert re.search(r"\| tiny_1k \| 50,000 \| +95% +\| +64 \| float16 \| +8 \| ours +\| ok", out)
+    call("report", "output=out", "plots=false")
+    assert "| tiny_1k |" in (tmp_path / "out" / "report.md").read_text()
+    assert call("run", *chosen, "only=[huge]", code=1) == "error: no problem is named huge\n"
 
 
 def test_docs_takes_no_arguments(call) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import sddmm
-from sddmm.cache import CACHE, MAX_BYTES, Cache, PreparedPlan
+from sddmm.cache import CACHE, MAX_BYTES, Cache
+from sddmm.prepared import PreparedPlan
 from sddmm.testing import emulated_gpu, random_pattern
 
 M, N, K = 40, 30, 8
@@ -103,7 +104,7 @@ def test_what_is_prepared_after_a_pattern_was_cached_counts_against_the_bound() 
 
 
 def test_a_plan_that_goes_takes_its_signatures_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sddmm.cache.MAX_PLANS_PER_PATTERN", 3)
+    monkeypatch.setattr("sddmm.prepared.MAX_PLANS_PER_PATTERN", 3)
     S = random_pattern(M, N, 200)
     for k in range(1, 9):
         sddmm.sddmm(S, torch.randn(M, k), torch.randn(k, N))

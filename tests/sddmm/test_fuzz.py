@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sddmm.cache import PreparedPlan
+from sddmm.prepared import PreparedPlan
 from tests.fuzz.case import CHANGES, DENSITIES, ENTRIES, KINDS, SPECIALS, STRIDES, Case, draw
 from tests.fuzz.run import run
 from tests.fuzz.workers import Source, run_all

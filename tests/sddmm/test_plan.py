@@ -15,7 +15,8 @@ import sddmm
 from sddmm import SparsePattern
 from sddmm.backends.base import BACKENDS, Executor, select_backend
 from sddmm.backends.cpu.backend import CpuBackend
-from sddmm.cache import CACHE, MAX_PLANS_PER_PATTERN, PLANS, Cache, PlanStore
+from sddmm.cache import CACHE, Cache
+from sddmm.prepared import MAX_PLANS_PER_PATTERN, PLANS, PlanStore
 from sddmm.problem import make_problem
 from sddmm.testing import assert_close, random_pattern
 

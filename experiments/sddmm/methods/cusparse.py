@@ -2,7 +2,8 @@
 
 https://docs.nvidia.com/cuda/cusparse/#cusparsesddmm. Sums and values are float32 for float16
 operands. Preparation makes the descriptors and calls cusparseSDDMM_preprocess once; torch's own
-sampled_addmm (method `torch_csr`) does both in every call, and has no half types.
+sampled_addmm (method `torch_csr`) does both in every call, and has no half types. The library knows
+no heads: their products are calls one after another.
 """
 
 from __future__ import annotations
@@ -61,7 +62,20 @@ def prepare(case: Case) -> Run:
     library = loaded_library()
     if library is None:
         raise ExperimentError("libcusparse is not here")
-    return _Product(library, case)
+    # Zeros, not empty: beta = 0 times an unwritten NaN might be NaN.
+    values = torch.zeros(case.heads, case.nnz, dtype=case.out_dtype, device=case.device)
+    products = [
+        _Product(library, head, own) for head, own in zip(case.one_head(), values, strict=True)
+    ]
+    if case.heads == 1:
+        return products[0]
+
+    def run() -> Tensor:
+        for product in products:
+            product()
+        return values
+
+    return run
 
 
 class Library:
@@ -97,15 +111,14 @@ class Library:
 
 
 class _Product:
-    """One product, ready to run. Every run overwrites and returns the same values."""
+    """One product, ready to run. Every run overwrites and returns `values`."""
 
-    def __init__(self, library: Library, case: Case) -> None:
+    def __init__(self, library: Library, case: Case, values: Tensor) -> None:
         self._library = library
         self._handle = library.handle(torch.cuda.current_device())
         crow, cols, self._order = _csr(case)
         a, b_t = case.a.contiguous(), case.b.mT.contiguous()
-        # Zeros, not empty: beta = 0 times an unwritten NaN might be NaN.
-        self._values = torch.zeros(case.nnz, dtype=case.out_dtype, device=case.device)
+        self._values = values
         kind, index = _DATA_TYPE[a.dtype], _INDEX_TYPE[cols.dtype]
         dense = (
             self._descriptor(

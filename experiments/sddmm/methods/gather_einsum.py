@@ -16,6 +16,8 @@ _CHUNK_ELEMENTS = 2**18
 def refuses(case: Case) -> str | None:
     if case.device != "cpu":
         return "numpy computes on the CPU"
+    if case.heads > 1:
+        return "it computes one head"
     if case.a.dtype not in (torch.float32, torch.float64):
         return f"numpy has no fast {case.dtype}"
     return None

@@ -54,6 +54,8 @@ class Panels(NamedTuple):
 def refuses(case: Case) -> str | None:
     if find_spec("numba") is None:
         return "numba is not installed (pip install 'sddmm[cpu]')"
+    if case.heads > 1:
+        return "it computes one head"
     on_gpu = case.device.startswith("cuda")
     if case.a.dtype.itemsize == (8 if on_gpu else 2):
         return f"it computes float32, not {case.dtype}"

@@ -15,12 +15,25 @@ def refuses(case: Case) -> str | None:
 
 
 def prepare(case: Case) -> Run:
+    plan = new_plan(case)
+    return lambda: plan.run(case.a, case.b)
+
+
+def new_plan(case: Case, kernel: str | None = None) -> sddmm.Plan:
+    """A plan by this kernel, or by the one that the planner chooses."""
     # A pattern of its own finds nothing that was prepared before: preparation is measured whole.
     pattern = sddmm.SparsePattern.from_csr(
         case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
     )
-    plan = sddmm.plan(pattern, k=case.k, dtype=case.a.dtype, out_dtype=case.out_dtype)
-    return lambda: plan.run(case.a, case.b)
+    heads = None if case.heads == 1 else case.heads
+    return sddmm.plan(
+        pattern,
+        k=case.k,
+        dtype=case.a.dtype,
+        heads=heads,
+        out_dtype=case.out_dtype,
+        kernel=kernel,
+    )
 
 
 def public_call(case: Case) -> Run:
@@ -34,6 +47,6 @@ def public_call(case: Case) -> Run:
 
     def run() -> Tensor:
         product = sddmm.sddmm(S, case.a, case.b, scale=False, out_dtype=case.out_dtype)
-        return product.values()
+        return product.values() if case.heads == 1 else product
 
     return run

@@ -15,6 +15,8 @@ _BLOCK_ELEMENTS = 2**24
 def refuses(case: Case) -> str | None:
     if case.device != "cpu":
         return "numpy computes on the CPU"
+    if case.heads > 1:
+        return "it computes one head"
     if case.a.dtype not in (torch.float32, torch.float64):
         return f"BLAS has no {case.dtype}"
     return None

@@ -1,16 +1,17 @@
 """Calls torch.sparse.sampled_addmm on a CSR tensor, which runs cuSPARSE on a GPU.
 
-It has no half types: on a GPU it is given them as float32, converted in its preparation.
+It has no half types: on a GPU it is given them as float32, converted in its preparation. Heads are
+calls one after another, whose values are stacked.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.gpu_kernel import as_float32
+from experiments.sddmm.sampled_addmm import csr_of_zeros, sampled_addmm
 
 
 def refuses(case: Case) -> str | None:
@@ -20,30 +21,13 @@ def refuses(case: Case) -> str | None:
 
 
 def prepare(case: Case) -> Run:
-    sampled = _csr_of_zeros(case)
-    a, b = _operands(case)
-    return lambda: torch.sparse.sampled_addmm(sampled, a, b, beta=0.0).values()
+    return sampled_addmm(csr_of_zeros(case), *_operands(case))
 
 
 def public_call(case: Case) -> Run:
-    sampled = _csr_of_zeros(case)
-
-    def run() -> Tensor:
-        return torch.sparse.sampled_addmm(sampled, *_operands(case), beta=0.0).values()
-
-    return run
+    S = csr_of_zeros(case)
+    return lambda: sampled_addmm(S, *_operands(case))()
 
 
 def _operands(case: Case) -> tuple[Tensor, Tensor]:
     return as_float32(case.a), as_float32(case.b.mT).mT
-
-
-def _csr_of_zeros(case: Case) -> Tensor:
-    dtype = torch.promote_types(case.a.dtype, torch.float32)
-    return torch.sparse_csr_tensor(
-        case.pattern.major_indices,
-        case.pattern.col_indices,
-        torch.zeros(case.nnz, dtype=dtype, device=case.device),
-        case.pattern.shape,
-        check_invariants=False,
-    )

@@ -37,6 +37,8 @@ class Arguments(ctypes.Structure):
 def refuses(case: Case) -> str | None:
     if not case.device.startswith("cuda"):
         return "it is a GPU kernel"
+    if case.heads > 1:
+        return "it computes one head"
     if case.a.dtype != torch.float16:
         return f"it computes float16, not {case.dtype}"
     if find_spec("numba") is None:

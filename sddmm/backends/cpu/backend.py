@@ -31,6 +31,7 @@ class CpuBackend:
     """Serves every dtype on the CPU where numba is installed."""
 
     name = "cpu"
+    plans_by_calls = False
     kernels = ()
 
     def available(self) -> str | None:

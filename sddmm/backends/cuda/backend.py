@@ -25,6 +25,7 @@ class CudaBackend:
     """Serves every problem on a CUDA device that a kernel computes."""
 
     name = "cuda"
+    plans_by_calls = True
 
     def __init__(self, kernels: Mapping[str, GpuKernel] = KERNELS) -> None:
         self.planner = Planner(kernels)
@@ -51,7 +52,8 @@ class CudaBackend:
         if device.index != loader.runtime.current_device():
             with torch.cuda.device(device.index):
                 return self.prepare(pattern, problem, kernel, calls)
-        pattern = pattern.expanded
+        if pattern.blocksize is not None:
+            pattern = pattern.expanded
         try:
             return self.planner.prepare(pattern, problem, device, kernel, calls)
         except torch.OutOfMemoryError as error:

@@ -52,6 +52,7 @@ def test_every_method_is_verified_timed_and_recorded(
     assert {r.method: r.reason for r in records if r.status == "skipped"} == {
         "cusparse": "cuSPARSE computes on a GPU, not on a CPU",
         "zcx": "it is a GPU kernel",
+        "torch_float32": "the operands are float32: this is method torch_csr",
     }
     for record in records:
         if record.status == "skipped":

@@ -19,6 +19,16 @@ def test_every_source_knows_its_size_before_it_loads(tmp_path: Path) -> None:
         sources.Banded(rows=30, cols=40, bandwidth=3),
         sources.BlockDiagonal(rows=30, cols=40, block=8),
         sources.Fem(nx=2, ny=3, nz=4),
+        sources.StarStencil(nx=5, ny=4),
+        sources.NearestNeighbors(points=30, neighbors=4),
+        sources.PopularColumns(rows=30, cols=40, nnz=100),
+        sources.OneLongColumn(rows=30, cols=40, nnz=100, length=25),
+        sources.Causal(rows=30, cols=40),
+        sources.Causal(rows=40, cols=30),
+        sources.PackedCausal(length=30, sequences=3),
+        sources.SlidingWindow(length=30, window=3, global_tokens=4),
+        sources.RandomBlocks(rows=30, cols=40, block=8, density=0.4),
+        sources.BlocksAndNoise(length=30, block=8, noise_nnz=50),
         sources.File(path=str(path)),
     ]
     assert {type(source) for source in every} == set(sources.SOURCES.values())

@@ -63,6 +63,38 @@ def test_a_clock_that_falls_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     assert next(endless) < 50
 
 
+def test_preparations_are_timed_as_often_as_asked() -> None:
+    called: list[str] = []
+    prepare = {"a": lambda: called.append("a")}
+    taken, _ = timing.preparations_ms(prepare, 60.0, "cpu", calls=3)  # type: ignore[arg-type]
+    assert (len(taken["a"]), len(called)) == (3, 4)
+
+
+def test_uncounted_calls_last_as_long_as_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(lambda: torch.empty(0), "cpu", 10.0)
+    monkeypatch.setattr(timing, "WARM_UP_MS", 60.0)
+    paces = iter([3.0, 3.0, 3.0, 3.0])
+    monkeypatch.setattr(sampler, "sample_ms", lambda: next(paces))
+    sampler.warm_up(8.0)
+    assert len(list(paces)) == 1
+
+
+def test_a_method_many_times_slower_than_the_fastest_is_timed_once() -> None:
+    runs = {"fast": lambda: None, "near": lambda: None, "far": lambda: None}
+    options = Timing(min_samples=3, max_samples=3, slowest=20)
+    taken = timing.interleaved_ms(
+        runs,  # type: ignore[arg-type]
+        {"fast": 1.0, "near": 19.0, "far": 21.0},
+        options,
+        "cpu",
+    )
+    assert {name: len(samples) for name, samples in taken.items()} == {
+        "fast": 3,
+        "near": 3,
+        "far": 1,
+    }
+
+
 def test_a_slow_method_is_timed_min_samples_times_and_a_quick_one_more() -> None:
     runs = {
         "slow": lambda: time.sleep(0.02),

@@ -150,6 +150,17 @@ def test_it_gives_the_values_of_the_definition(dtype: str, fake: Fake) -> None:
     assert Reference(case).check(values).wrong == 0
 
 
+def test_heads_are_products_one_after_another(fake: Fake) -> None:
+    source = Uniform(rows=13, cols=17, nnz=90)
+    case = make_case("test", Config(matrix=source, k=5, heads=3, dtype="float16", device="cpu"))
+    run = cusparse.prepare(case)
+    values = run()
+    verdict = Reference(case).check(values)
+    assert (verdict.checked, verdict.wrong) == (270, 0)
+    assert fake.names.count("SDDMM") == 3
+    assert run().data_ptr() == values.data_ptr()  # no copy is part of a run
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_unsorted_coo_with_duplicates_keeps_its_order(dtype: torch.dtype, fake: Fake) -> None:
     rows, cols = torch.tensor([[9, 2, 9, 0, 2], [1, 16, 1, 3, 0]], dtype=dtype)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import datasets
 from experiments.bench.errors import ExperimentError
 from experiments.bench.sources import Uniform
 from experiments.sddmm.case import Case, make_case
 from experiments.sddmm.config import Config
-from experiments.sddmm.methods import METHODS, isratnisa, zcx
+from experiments.sddmm.methods import METHODS, isratnisa, torch_float32, zcx
 from experiments.sddmm.verify import Reference
 
 CaseMaker = Callable[..., Case]
@@ -33,7 +35,13 @@ ON_GPU_ONLY = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS.names() if name not in ON_GPU_ONLY])
+# It is for half operands that were float32 before.
+CONVERTING = "torch_float32"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS.names() if name not in (*ON_GPU_ONLY, CONVERTING)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "size", [(50, 70, 400, 33), (1, 300, 40, 5), (300, 1, 40, 1), (9, 9, 0, 4)]
@@ -151,3 +159,16 @@ class TestPanels:
         assert p.panel_begin.tolist() == [0]
         p, _ = self.panels(5, 6, 30, 3, 5)
         assert p.panel_tile.tolist() == [0, 1]
+
+
+def test_torch_in_float32_converts_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first call has operands of float32, of the values that the halves have."""
+    case = case_of(50, 70, 400, 33, "float16")
+    assert torch_float32.refuses(case_of(50, 70, 400, 33)) == (
+        "the operands are float32: this is method torch_csr"
+    )
+    assert torch_float32.refuses(replace(case, device="cuda")) is None
+    run = torch_float32.public_call(case)
+    monkeypatch.setattr(Tensor, "float", lambda self: pytest.fail("converted in the call"))
+    values = run()
+    assert (values.dtype, Reference(case).check(values).wrong) == (torch.float32, 0)

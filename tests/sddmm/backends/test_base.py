@@ -30,7 +30,7 @@ def test_what_a_backend_prepares_computes_and_tells_notes(backend: Backend) -> N
         return
     a, b, values = torch.randn(6, 3), torch.randn(3, 5), torch.randn(12)
     out = torch.empty(12)
-    executor = backend.prepare(PATTERN, problem, None, False)
+    executor = backend.prepare(PATTERN, problem, None, 1)
     executor(a, b, values, 2.0, out)
     expected = 2 * (a @ b)[PATTERN.row_ids, PATTERN.col_indices] * values
     torch.testing.assert_close(out, expected)

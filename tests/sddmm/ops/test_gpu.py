@@ -85,3 +85,30 @@ def test_a_gradient_of_one_number_for_all_values_is_read_as_such(dtype: torch.dt
     tolerance = {"rtol": 0.0, "atol": 0.02 if dtype == torch.float16 else 1e-4}
     torch.testing.assert_close(a.grad.double(), mask @ b.detach().double().mT, **tolerance)
     torch.testing.assert_close(b.grad.double(), a.detach().double().mT @ mask, **tolerance)
+
+
+def test_a_call_after_the_first_is_captured() -> None:
+    """Whether or not the plan for many runs was prepared before the capture."""
+    for calls_before in (1, 2):
+        S = random_pattern(300, 400, 9000, layout="coo", shuffled=True, device="cuda")
+        a, b = torch.randn(300, 64, device="cuda"), torch.randn(64, 400, device="cuda")
+        for _ in range(calls_before):
+            sddmm.sddmm(S, a, b)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            values = sddmm.sddmm(S, a, b)
+        a.copy_(torch.randn_like(a))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_close(values, S, a, b)
+
+
+def test_a_first_call_is_not_captured() -> None:
+    S = random_pattern(300, 400, 9000, device="cuda")
+    a, b = torch.randn(300, 64, device="cuda"), torch.randn(64, 400, device="cuda")
+    with (
+        pytest.raises(RuntimeError, match="call it once before the capture"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        sddmm.sddmm(S, a, b)
+    assert_close(sddmm.sddmm(S, a, b), S, a, b)

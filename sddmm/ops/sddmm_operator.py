@@ -1,0 +1,155 @@
+"""The torch operator sddmm: its computation and its gradient; `sddmm/__init__.py` registers it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sddmm.cache import CACHE
+from sddmm.dtypes import common_accumulator
+from sddmm.operands import call_count, check_operands, check_values, problem_of
+from sddmm.ops.base import (
+    Operator,
+    magnitude,
+    pattern_of,
+    rounded_bound,
+    tolerance,
+)
+from sddmm.problem import SddmmProblem
+
+
+def _compute(
+    rows: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    *,
+    compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    backend: str | None = None,
+    kernel_name: str | None = None,
+    calls: int | None = None,
+) -> Tensor:
+    check_operands(a, b)
+    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
+    problem = problem_of(pattern, a, b, out_dtype, precision)
+    if values is not None:
+        check_values(values, problem)
+    if calls is None:
+        prepared_plan = CACHE.for_next_call(pattern, problem, backend, kernel_name)
+    else:
+        calls = call_count(calls)
+        prepared_plan = CACHE.get_or_prepare(pattern, problem, backend, kernel_name, calls)
+    return prepared_plan.compute(a, b, values, alpha)
+
+
+def _fake(
+    rows: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    *,
+    blocksize: Sequence[int] | None = None,
+    out_dtype: torch.dtype | None = None,
+    **_: Any,
+) -> Tensor:
+    check_operands(a, b)
+    nnz = cols.shape[0] * math.prod(blocksize or ())
+    return a.new_empty((*a.shape[:-2], nnz), dtype=out_dtype or a.dtype)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of P = alpha * v * (A B)|S, with g that of P and W = alpha * v * g at S:
+
+    dA = W B^T, dB = W^T A, dv = alpha * g * (A B)|S.
+    """
+    rows, cols, a, b, values = ctx.saved_tensors
+    options = ctx.options
+    matrix = {"m": a.shape[-2], "n": b.shape[-1]}
+    matrix |= {name: options[name] for name in ("compressed", "blocksize")}
+    accumulator = common_accumulator(a.dtype, grad.dtype)
+    grad_a = grad_b = grad_values = None
+    if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
+        weights = grad
+        # A half type may not hold the scaled gradient, though it holds the product's.
+        if options["alpha"] != 1 or values is not None:
+            weights = grad.to(accumulator) * options["alpha"]
+        if values is not None:
+            weights = weights * values
+        if ctx.needs_input_grad[2]:
+            grad_a = torch.ops.sddmm.spmm(rows, cols, weights, b.mT, **matrix)
+        if ctx.needs_input_grad[3]:
+            grad_b = torch.ops.sddmm.spmm(rows, cols, weights, a, transpose=True, **matrix).mT
+    if ctx.needs_input_grad[4]:
+        unscaled = {**options, "out_dtype": accumulator, "kernel_name": None}
+        products = torch.ops.sddmm.sddmm(rows, cols, a, b, None, **unscaled) * grad
+        grad_values = (products.sum(0) if a.dim() == 3 else products).to(values.dtype)
+    return None, None, grad_a, grad_b, grad_values
+
+
+def _reference(
+    rows: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    *,
+    compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
+    alpha: float = 1.0,
+    **_: Any,
+) -> Tensor:
+    return _compute(
+        rows, cols, a, b, values,
+        compressed=compressed, blocksize=blocksize, alpha=alpha, out_dtype=torch.float64,
+        backend="reference",
+    )  # fmt: skip
+
+
+def _error_bound(
+    truth: Tensor,
+    rows: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    *,
+    compressed: bool = False,
+    blocksize: Sequence[int] | None = None,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    **_: Any,
+) -> Tensor:
+    pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
+    size = magnitude(pattern, a, b) * abs(alpha)
+    if values is not None:
+        size = size * values.double().abs()
+    slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
+    return rounded_bound(slack, truth, out_dtype or a.dtype)
+
+
+SDDMM = Operator(
+    # kernel_name is the kernel of `plan`: torch's own compiler has an argument called kernel.
+    schema=(
+        "sddmm(Tensor rows, Tensor cols, Tensor a, Tensor b, Tensor? values, *, "
+        "bool compressed=False, int[]? blocksize=None, float alpha=1.0, "
+        'ScalarType? out_dtype=None, str precision="ieee", str? backend=None, '
+        "str? kernel_name=None, int? calls=None) -> Tensor"
+    ),
+    compute=_compute,
+    fake=_fake,
+    backward=_backward,
+    reference=_reference,
+    error_bound=_error_bound,
+    problem=SddmmProblem,
+)

@@ -1,0 +1,132 @@
+"""Prepared plans of one pattern, and how a plan is prepared."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sddmm.backends.base import Executor, select_backend
+from sddmm.errors import out_of_memory
+from sddmm.problem import SddmmProblem
+from sddmm.sparse.index_tensors import DerivedKey
+from sddmm.sparse.pattern import SparsePattern
+
+MAX_PLANS_PER_PATTERN = 64
+_MAX_SIGNATURES_PER_PATTERN = 256
+
+Signature = tuple[object, ...]
+"""What a call says of its operands. Calls with equal signatures on a pattern run the same plan."""
+
+
+class PlanKey(NamedTuple):
+    """The key of a prepared plan of a pattern: the problem and the caller's requests.
+
+    calls: the number of runs that the plan is prepared for.
+    """
+
+    problem: SddmmProblem
+    backend: str | None
+    kernel: str | None
+    calls: int
+
+
+class PreparedPlan(NamedTuple):
+    """The part of a plan that the pattern caches. It holds no reference to the pattern, which would
+    be a cycle.
+
+    backend: the name of the backend that computes it; requested_backend and kernel: the names in
+    the caller's request, or None; calls: the number of runs that it is prepared for. refusals: why
+    the backends of higher rank do not serve. prepare_ms: the time that preparing took. versions:
+    the pattern's when it was prepared.
+    """
+
+    problem: SddmmProblem
+    values_shape: tuple[int, ...]
+    backend: str
+    requested_backend: str | None
+    kernel: str | None
+    calls: int
+    refusals: Mapping[str, str]
+    prepare_ms: float
+    execute: Executor
+    versions: tuple[int, ...]
+
+    def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
+        """Return a new tensor of values, which autograd does not follow."""
+        problem, shape = self.problem, self.values_shape
+        try:
+            out = torch.empty(shape, dtype=problem.out_dtype, device=problem.device)
+        except torch.OutOfMemoryError as error:
+            size = math.prod(shape) * problem.out_dtype.itemsize
+            raise out_of_memory(f"a result of shape {shape}", size, problem.device) from error
+        if out.numel():
+            self.execute(a, b, values, alpha, out)
+        return out
+
+
+class PlanStore:
+    """The prepared plans of one pattern, by key, and by the signatures of the calls they serve.
+
+    A plan for a single run has no signature: the next call of its kind looks for a better plan.
+    """
+
+    def __init__(self) -> None:
+        self.by_key: OrderedDict[PlanKey, PreparedPlan] = OrderedDict()
+        self.by_signature: dict[Signature, PreparedPlan] = {}
+
+    def add(self, key: PlanKey, plan: PreparedPlan) -> None:
+        """Keep a plan; the one that was requested least recently goes if there are too many."""
+        self.by_key[key] = plan
+        while len(self.by_key) > MAX_PLANS_PER_PATTERN:
+            oldest = self.by_key.popitem(last=False)[1]
+            signatures = list(self.by_signature.items())  # another thread may add one meanwhile
+            self.by_signature = {like: plan for like, plan in signatures if plan is not oldest}
+
+    def add_signature(self, signature: Signature, plan: PreparedPlan) -> None:
+        if plan.calls == 1:
+            return
+        if len(self.by_signature) >= _MAX_SIGNATURES_PER_PATTERN:
+            self.by_signature.clear()
+        self.by_signature[signature] = plan
+
+
+PLANS = DerivedKey[PlanStore]("plans")
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured from torch's current stream."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def prepare(pattern: SparsePattern, key: PlanKey) -> PreparedPlan:
+    """The plan of a pattern; ValueError if a request of the caller is refused.
+
+    RuntimeError while a CUDA graph is captured: preparing waits for the GPU.
+    """
+    versions = pattern.versions
+    begin = time.perf_counter()
+    problem, name, kernel, calls = key
+    backend, refusals = select_backend(problem, name)
+    if kernel is not None and not backend.kernels:
+        cuda = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
+        raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{cuda}")
+    if is_capturing(problem.device):
+        raise RuntimeError(
+            "sddmm has not seen these indices of S with such operands, and cannot prepare for them "
+            "while a CUDA graph is captured; call it once before the capture, or capture the run "
+            "of a plan"
+        )
+    execute = backend.prepare(pattern, problem, kernel, calls)
+    prepare_ms = (time.perf_counter() - begin) * 1e3
+    heads, nnz = problem.heads, problem.nnz
+    values_shape = (nnz,) if heads is None else (heads, nnz)  # without a call, for the first call
+    return PreparedPlan(
+        problem, values_shape, backend.name, name, kernel, calls, refusals, prepare_ms,
+        execute, versions,
+    )  # fmt: skip

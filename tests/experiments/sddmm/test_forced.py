@@ -1,0 +1,141 @@
+"""Our kernels as methods, facts and predictions in the records, and products of several heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sddmm
+from experiments.bench import timing
+from experiments.bench.config import Timing
+from experiments.bench.run import run, run_all
+from experiments.bench.sources import RandomBlocks, Uniform
+from experiments.sddmm.case import Case, make_case
+from experiments.sddmm.config import Config
+from experiments.sddmm.explanation import chosen_kernel, predictions
+from experiments.sddmm.facts import facts_of
+from experiments.sddmm.forced import ForcedKernel, forced_kernels
+from experiments.sddmm.methods import METHODS
+from experiments.sddmm.objective import SDDMM
+from experiments.sddmm.verify import Reference
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.testing import emulated_gpu
+from tests.experiments.only import only
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setattr(timing, "WARM_UP_MS", 0.0)
+    return Config(
+        matrix=Uniform(rows=40, cols=50),
+        k=16,
+        dtype="float16",
+        device="cpu",
+        family="tiny",
+        timing=Timing(max_samples=3, seconds=0.001, calls=1),
+        records=str(tmp_path / "records.jsonl"),
+    )
+
+
+def test_every_kernel_of_the_registry_is_a_method(config: Config) -> None:
+    assert list(forced_kernels()) == list(KERNELS)
+    config.kernels = True
+    config.methods = ["ours"]
+    assert list(SDDMM.methods(config)) == ["ours", *KERNELS]
+    identities = [SDDMM.method_identity(m)["kernel"] for m in forced_kernels().values()]
+    assert identities == list(KERNELS)
+
+
+def test_a_kernel_by_its_name_computes_or_refuses_in_its_own_words(config: Config) -> None:
+    objective = only(
+        ours=METHODS.select(["ours"])["ours"],
+        row_gather=ForcedKernel("row_gather"),
+        tile_mma_tf32_64x64x32=ForcedKernel("tile_mma_tf32_64x64x32"),
+    )
+    with emulated_gpu() as launches:
+        ours, gather, refused = run(objective, "40x50", config)
+    assert "row_gather" in launches
+    assert (gather.status, gather.kernel, gather.is_forced) == ("ok", "row_gather", True)
+    assert (gather.checked, gather.wrong) == (100, 0)
+    assert gather.first_call_ms == []  # nobody calls it once
+    assert len(gather.samples_ms) >= 3
+    assert (refused.status, refused.samples_ms) == ("skipped", [])
+    assert refused.reason == "kernel 'tile_mma_tf32_64x64x32' computes float32, not float16"
+    assert ours.kernel in KERNELS
+    assert not ours.is_forced
+    assert ours.predicted_us[ours.kernel] > 0
+    assert ours.facts["tiles"]["64x64"]["nonempty"] == 1
+    assert ours.first_call_ms
+
+
+def test_an_explanation_names_the_choice_and_the_predictions() -> None:
+    text = "  kernel   fast: 1.5 us predicted\n    not    slow_2: 1.2e+03 us predicted\n"
+    assert chosen_kernel(text) == "fast"
+    assert predictions(text) == {"fast": 1.5, "slow_2": 1200.0}
+    assert chosen_kernel("  backend  cpu: 3 GFLOP") == ""
+
+
+def test_facts_count_runs_segments_and_tiles() -> None:
+    source = RandomBlocks(rows=200, cols=300, block=20, density=0.3)
+    case = make_case("blocks", Config(matrix=source, k=4, device="cpu"))
+    dense = torch.zeros(200, 300, dtype=torch.bool)
+    dense[case.pattern.row_ids.long(), case.pattern.col_indices.long()] = True
+    array = dense.numpy()
+    facts = facts_of(case.pattern)
+    starts = array & ~np.pad(array, ((0, 0), (1, 0)))[:, :-1]
+    assert facts["runs"] == starts.sum()
+    padded = np.pad(array, ((0, 56), (0, 20)))
+    assert facts["row_segments"] == padded.reshape(256, 5, 64).any(2).sum()
+    assert facts["longest_row"] == array.sum(1).max()
+    counts = padded.reshape(4, 64, 5, 64).sum((1, 3)).ravel()
+    tiles = facts["tiles"]["64x64"]
+    assert tiles["nonempty"] == (counts > 0).sum()
+    assert sum(tiles["tiles_by_power"]) == tiles["nonempty"]
+    assert sum(tiles["nnz_by_power"]) == case.nnz
+    assert tiles["tiles_by_power"][10] == ((counts >= 1024) & (counts < 2048)).sum()
+    empty = sddmm.SparsePattern.from_csr(
+        torch.zeros(4, dtype=torch.int32), torch.zeros(0).int(), (3, 9)
+    )
+    assert facts_of(empty)["runs"] == 0
+
+
+@pytest.mark.parametrize("name", ["ours", "torch_csr", "torch_dense"])
+def test_methods_compute_several_heads(name: str, config: Config) -> None:
+    config.heads, config.dtype = 3, "float32"
+    case = make_case("heads", config)
+    assert (case.heads, case.k, len(case.one_head())) == (3, 16, 3)
+    method = METHODS.select([name])[name]
+    assert method.refuses(case) is None
+    for values in (method.prepare(case)(), SDDMM.first_call(method, case)()):
+        verdict = Reference(case).check(values)
+        assert (verdict.checked, verdict.wrong) == (300, 0)
+    assert Reference(case).check(values[0]).wrong == 300
+
+
+@pytest.mark.parametrize("name", ["gather_einsum", "isratnisa", "scipy_rows"])
+def test_methods_of_one_head_refuse_several(name: str, config: Config) -> None:
+    config.heads, config.dtype = 3, "float32"
+    assert (
+        METHODS.select([name])[name].refuses(make_case("heads", config)) == "it computes one head"
+    )
+
+
+def test_a_sample_of_several_heads_is_verified(config: Config) -> None:
+    config.heads = 3
+    case: Case = make_case("heads", config)
+    values = METHODS.select(["ours"])["ours"].prepare(case)()
+    verdict = Reference(case, full_work=16 * 3 * 10).check(values)
+    assert (verdict.checked, verdict.wrong) == (30, 0)
+
+
+def test_a_study_goes_on_after_a_problem_that_fails(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.methods = ["ours"]
+    huge = Config(matrix=Uniform(rows=10**7, cols=10**7), device="cpu", warm=False)
+    with pytest.raises(Exception, match=r"^huge: matrix huge .* wants \d+ bytes"):
+        run_all(SDDMM, [("huge", huge), ("small", config)])
+    assert "| small  | 100 |" in capsys.readouterr().out

@@ -1,0 +1,106 @@
+"""The report of regret: the choice beside our best kernel and the best peer, by class."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import Any
+
+import pytest
+
+from experiments.sddmm.objective import SDDMM
+from experiments.sddmm.record import Record
+from tests.experiments.records import record
+
+
+def problem(
+    nnz: int,
+    chosen_ms: float,
+    kernels: dict[str, float | None],
+    peers: dict[str, float],
+    **all_: Any,
+) -> list[Record]:
+    """The records of one problem: the choice is "first"; its first call takes chosen_ms + 2."""
+    case = {"nnz": nnz, "family": "causal", **all_}
+    ours = record("ours", 1.0, kernel="first", **case)
+    ours.samples_ms, ours.first_call_ms = [chosen_ms], [chosen_ms + 2]
+    records = [ours]
+    for name, ms in kernels.items():
+        own = record(name, ms, kernel=name, **case)
+        own.samples_ms, own.first_call_ms = [] if ms is None else [ms], []
+        records.append(own)
+    for name, ms in peers.items():
+        peer = record(name, 1.0, **case)
+        peer.samples_ms, peer.first_call_ms = [ms], [2 * ms]
+        records.append(peer)
+    return records
+
+
+RECORDS = [
+    *problem(1000, 2.0, {"first": 2.1, "second": 1.6}, {"cusparse": 3.0, "torch_csr": 5.0}),
+    *problem(
+        300_000, 3.0, {"first": 3.3, "second": None}, {"cusparse": 2.0, "torch_csr": 2.4}, k=64
+    ),
+    *problem(400_000, 1.0, {"first": 1.1}, {"cusparse": 4.0}, family="tiny", heads=8),
+]
+
+
+def tables() -> dict[str, str]:
+    return SDDMM.pages(RECORDS)
+
+
+def rows_of(page: str) -> list[dict[str, str]]:
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    header, _, *body = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(header, cells, strict=True)) for cells in body]
+
+
+def test_regret_is_the_choice_over_the_fastest_of_our_kernels() -> None:
+    slow, right, tiny = csv.DictReader(io.StringIO(tables()["report.csv"]))
+    assert (slow["chosen"], slow["best_kernel"]) == ("first", "second")
+    assert float(slow["us"]) == pytest.approx(2000)
+    assert float(slow["regret"]) == pytest.approx(1.25)
+    assert (right["best_kernel"], float(right["regret"])) == ("first", 1.0)
+    assert (tiny["heads"], tiny["class"]) == ("8", "tiny")
+
+
+def test_the_best_peer_is_set_beside_the_choice_by_kernel_and_by_first_call() -> None:
+    slow, right, _ = csv.DictReader(io.StringIO(tables()["report.csv"]))
+    assert (slow["best_peer"], float(slow["peer_over_ours"])) == ("cusparse", pytest.approx(1.5))
+    assert float(right["peer_over_ours"]) == pytest.approx(2 / 3)
+    assert (right["first_peer"], float(right["first_us"])) == ("cusparse", pytest.approx(5000))
+    assert float(right["first_peer_over_ours"]) == pytest.approx(4 / 5)
+
+
+def test_every_problem_is_a_row_and_what_was_refused_is_said_below() -> None:
+    page = tables()["report.md"]
+    assert [(row["chosen"], row["best of ours"], row["regret"]) for row in rows_of(page)] == [
+        ("first", "second", "1.25"), ("first", "first", "1.00"), ("first", "first", "1.00")
+    ]  # fmt: skip
+    assert "* second: skipped: no such library (1)" in page
+
+
+def test_the_summary_says_what_is_lost_by_class() -> None:
+    page = tables()["summary.md"]
+    causal, tiny, whole = rows_of(page)
+    assert (causal["class"], causal["problems"], tiny["class"]) == ("causal", "2", "tiny")
+    assert causal["regret, mean"] == f"{math.sqrt(1.25):.3f}"
+    assert (causal["regret, largest"], tiny["regret, largest"]) == ("1.25", "1.00")
+    assert (whole["class"], whole["lost to a peer"], whole["first calls lost"]) == ("all", "1", "1")
+    assert (
+        "**A regret above 1.15** (1)\n\n* 10x10 K=8 float32: 1.25, first 2,000 us, second 1,600"
+        in page
+    )
+    assert "* 10x10 K=64 float32: cusparse 2,000 us, ours 3,000" in page
+    assert "* 10x10 K=64 float32: cusparse 4,000 us, ours 5,000" in page
+
+
+def test_first_calls_of_few_nonzeros_are_not_counted_as_lost() -> None:
+    few = problem(1000, 3.0, {"first": 3.0}, {"cusparse": 2.0})
+    (_, whole) = rows_of(SDDMM.pages(few)["summary.md"])
+    assert (whole["lost to a peer"], whole["first calls lost"]) == ("1", "0")
+
+
+def test_records_without_forced_kernels_have_the_usual_report() -> None:
+    assert "best other / ours" in SDDMM.pages([record("ours", 1.0)])["summary.md"]
