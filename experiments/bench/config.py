@@ -35,7 +35,7 @@ class Timing:
     calls: how many preparations and first calls of a method are timed, at most. warm_up_ms: the
     time of the uncounted runs before a method's samples on a GPU, which last until times are steady
     if it is null. slowest: a method whose verified run takes so many times that of the fastest, if
-    it is given, is timed once.
+    it is given, is timed once. samples_per_round: of a method before the next has its turn.
     """
 
     min_samples: int = 3
@@ -44,6 +44,7 @@ class Timing:
     timeout_s: float = 600.0
     calls: int = 20
     warm_up_ms: float | None = None
+    samples_per_round: int = 5
     slowest: float | None = None
 
     def __post_init__(self) -> None:
@@ -52,6 +53,9 @@ class Timing:
             "timing.min_samples",
             f"in 1..max_samples = {self.max_samples}",
             self.min_samples,
+        )
+        require(
+            self.samples_per_round >= 1, "timing.samples_per_round", ">= 1", self.samples_per_round
         )
         require(self.calls >= 1, "timing.calls", ">= 1", self.calls)
         if self.slowest is not None:

@@ -16,8 +16,8 @@ import torch
 from experiments.bench.config import Timing
 from experiments.bench.methods import Run
 
-# The number of samples that a method takes in one round.
-_SAMPLES_PER_ROUND = 5
+# The number of preparations or first calls that a method makes in one round.
+_CALLS_PER_ROUND = 5
 # The time of the uncounted calls before them on a CPU, in ms.
 WARM_UP_MS = 60.0
 
@@ -67,7 +67,8 @@ def interleaved_ms(
     or timing.slowest times as long as the fastest, is timed once. Each round of a method begins
     with uncounted calls. On a CPU the idle threads of the method before it go to sleep meanwhile:
     in the common BLAS and OpenMP libraries they spin for tens of milliseconds. A GPU meanwhile
-    takes the clock that this method's power allows.
+    takes the clock that this method's power allows. With timing.warm_up_ms it has one long warm-up
+    by the first method, and then changes methods too often to follow each one's power.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
     samplers: dict[str, Sampler] = {}
@@ -76,20 +77,33 @@ def interleaved_ms(
     if timing.slowest is not None:
         slow_ms = min(slow_ms, timing.slowest * min(first_ms.values(), default=0.0))
 
+    def is_slow(name: str) -> bool:
+        return first_ms[name] > slow_ms
+
     def is_unfinished(name: str) -> bool:
         own = samples[name]
-        if first_ms[name] > slow_ms:
+        if is_slow(name):
             return not own
         if len(own) < timing.min_samples:
             return True
         return len(own) < timing.max_samples and sum(own) < budget_ms
 
+    def sampler(name: str) -> Sampler:
+        if name not in samplers:
+            samplers[name] = Sampler(runs[name], device, first_ms[name], once=is_slow(name))
+        return samplers[name]
+
+    if timing.warm_up_ms is not None and device.startswith("cuda"):
+        for name in runs:  # all graphs first, as the clock falls while the host makes them
+            sampler(name)
+        for name in runs:
+            if not is_slow(name):
+                sampler(name).warm_up(GPU_WARM_UP_MS)
+                break
     while unfinished := [name for name in runs if is_unfinished(name)]:
         for name in unfinished:
-            if name not in samplers:
-                samplers[name] = Sampler(runs[name], device, first_ms[name])
-            samplers[name].warm_up(timing.warm_up_ms)
-            for _ in range(_SAMPLES_PER_ROUND):
+            sampler(name).warm_up(timing.warm_up_ms)
+            for _ in range(timing.samples_per_round):
                 if is_unfinished(name):
                     samples[name].append(samplers[name].sample_ms())
     return samples
@@ -141,9 +155,7 @@ def _round_robin_ms(
 
     def round_ms(name: str) -> list[float]:
         times: list[float] = []
-        while (
-            len(times) <= min(_SAMPLES_PER_ROUND, quota.max_samples) and sum(times) < quota.max_ms
-        ):
+        while len(times) <= min(_CALLS_PER_ROUND, quota.max_samples) and sum(times) < quota.max_ms:
             times.append(one_ms(name))
         return times[1:] or times
 
@@ -165,14 +177,15 @@ class Sampler:
 
     On a GPU it is the device's time of back-to-back calls, by events, as one CUDA graph, so that
     the host, which may be slower than a short kernel, has no part in it; a run that cannot be
-    captured is called instead.
+    captured is called instead. once: the method is slow and a single call is a sample.
     """
 
-    def __init__(self, run: Run, device: str, first_ms: float) -> None:
+    def __init__(self, run: Run, device: str, first_ms: float, once: bool = False) -> None:
         self.run, self.device, self.first_ms = run, device, first_ms
         self.work: Callable[[], object] = run
         self.calls = 1
-        if device.startswith("cuda"):
+        self.once = once
+        if device.startswith("cuda") and not once:
             call_ms = min(elapsed_ms(run, device) for _ in range(3))
             self.calls = max(1, min(_MAX_CALLS, round(_BATCH_MS / max(call_ms, 1e-3))))
             self.work = _graph(self._all_calls) or self._all_calls
@@ -186,7 +199,7 @@ class Sampler:
 
         total_ms: how long they last, if given.
         """
-        if self.first_ms > 20 * WARM_UP_MS:
+        if self.once or self.first_ms > 20 * WARM_UP_MS:
             return
         if total_ms is not None:
             left_ms = total_ms

@@ -25,6 +25,14 @@ def test_times_are_interleaved() -> None:
     assert turns == ["a", "b"] * 3
 
 
+def test_a_round_has_as_many_samples_as_configured() -> None:
+    order: list[str] = []
+    runs = {name: lambda name=name: order.append(name) for name in "ab"}
+    options = Timing(min_samples=6, max_samples=6, samples_per_round=2)
+    timing.interleaved_ms(runs, {"a": 1, "b": 1}, options, "cpu")  # type: ignore[arg-type]
+    assert "".join(order) == "aabb" * 3
+
+
 def test_preparations_are_timed_in_turns_whose_first_is_not_counted() -> None:
     order: list[str] = []
 
