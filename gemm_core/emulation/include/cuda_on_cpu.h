@@ -205,6 +205,9 @@ inline T __shfl_up_sync(unsigned, T value, int apart) {
   return __shfl_sync(0u, value, lane < apart ? lane : lane - apart);
 }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __clz(int x) {
+  return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
+}
 inline int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
 template <class T, class U>
 inline T atomicAdd(T* at, U value) {

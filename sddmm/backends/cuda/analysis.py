@@ -16,7 +16,6 @@ from torch import Tensor
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import INT, LONG, POINTER, UINT, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.cost_model import TileStats
 from sddmm.backends.cuda.layouts import TileOffsets
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec, Macros, macros
 from sddmm.dtypes import INDEX_DTYPES
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 PENDING = -1  # the first words of pinned results until a kernel has written them all
 MAX_POLLS = 2000  # of pinned results before the host waits for the driver; some 0.1 ms
 
-# The 64-bit words of the kernel's results (row segments, runs, three tile statistics, four flags)
-# and of the state that its blocks accumulate. It writes the counts of segments and of runs last.
-_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 9, 5, 2
+# The 64-bit words of the kernel's results (row segments, runs, four flags) and of the state that
+# its blocks accumulate. It writes the counts of segments and of runs last.
+_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 2, 2
 _ITEMS_PER_BLOCK = 2048  # nonzeros, or entries of crow_indices, that a block of the kernel reads
 
 
@@ -80,7 +79,7 @@ class AnalyseArguments(ctypes.Structure):
         *((name, POINTER) for name in ("tile_nnz", "tile_row_offsets")),
         *((name, POINTER) for name in ("state", "next_state", "results")),
         ("nnz", LONG),
-        *((name, INT) for name in ("m", "n", "tiles_across", "min_tile_nnz", "offset_count")),
+        *((name, INT) for name in ("m", "n", "tiles_across", "offset_count")),
         *(
             field
             for name in ("tile_row", "tile_column")
@@ -97,8 +96,8 @@ class Analysis:
     """The results of one pass over a pattern.
 
     row_ids, cols: (nnz,) int32, in the pattern's order; row_ids are None where tile row offsets
-    were requested. tile_nnz: nonzeros by tile, which `stats` summarise. offsets: the row offsets of
-    every tile, valid if the pattern `ascends`: rows never fall, nor columns within a row.
+    were requested. tile_nnz: nonzeros by tile, row of tiles by row of tiles. offsets: the row
+    offsets of every tile, valid if the pattern `ascends`: rows never fall, nor do columns in a row.
     distinct: it ascends and no position is there twice, so that columns strictly ascend.
     row_segments: the non-empty parts of rows as wide as a tile, if it ascends. runs: the maximal
     sequences of nonzeros of a row, in the pattern's order, in consecutive columns.
@@ -119,7 +118,6 @@ class Analysis:
     distinct: bool = False
     row_segments: int = 0
     runs: int = 0
-    stats: TileStats | None = None
 
     @property
     def done(self) -> bool:
@@ -130,8 +128,8 @@ class Analysis:
         pattern = self._pattern
         if pattern is None:
             return self
-        self.row_segments, self.runs, *stats = self._read_results()
-        invalid, rows_fall, columns_fall, columns_repeat = stats[len(TileStats._fields) :]
+        self.row_segments, self.runs, *flags = self._read_results()
+        invalid, rows_fall, columns_fall, columns_repeat = flags
         self._pattern = None  # a pattern may keep this analysis, which would be a cycle
         if invalid:
             pattern.check()
@@ -139,8 +137,6 @@ class Analysis:
         self.rows_ascend = not rows_fall
         self.ascends = not (rows_fall or columns_fall)
         self.distinct = self.ascends and not columns_repeat
-        if self.tile_nnz is not None:
-            self.stats = TileStats(*stats[: len(TileStats._fields)])
         return self
 
 
@@ -155,7 +151,7 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
         row_ids = torch.empty_like(cols_int32)
     sizes = _sizes(pattern.shape, max(nnz, major.numel() - 1) + 1, request)
     tile_nnz = offsets = None
-    if request.min_tile_nnz:
+    if request.count_tiles:
         tile_nnz = cols.new_zeros(sizes.tiles, dtype=torch.int32)
     if request.tile_row_offsets:
         memory = cols.new_empty(sizes.offset_count, dtype=torch.int32)
@@ -204,7 +200,7 @@ def _sizes(shape: tuple[int, int], items: int, request: AnalysisRequest) -> _Siz
     row_stride = across + 1
     offset_count = request.offset_count(shape)
     parameters = (
-        *shape, across, request.min_tile_nnz, offset_count if request.tile_row_offsets else 0,
+        *shape, across, offset_count if request.tile_row_offsets else 0,
         *reciprocal(block_m), *reciprocal(block_n),
     )  # fmt: skip
     return _Sizes(

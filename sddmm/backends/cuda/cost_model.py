@@ -1,17 +1,17 @@
-"""The quantities of the cost model: the rates of a device, counts of tiles, the cost of a kernel.
+"""The quantities of the cost model: the rates of a device, the cost of a kernel.
 
-Gathering costs the bytes of a row of B per nonzero, out of L2 or memory; a dense tile costs its
-arithmetic and a fixed time, however few of its entries are sampled. A tile is dense, worth
+Gathering costs the bytes of a row of B per nonzero, out of L2 or memory. A dense tile costs its
+arithmetic and a fixed time, however few of its entries are sampled; then each nonzero costs what
+storing it takes, and each run of consecutive columns what finding it takes. A tile is dense, worth
 computing whole, if gathering its nonzeros would take longer. Each kernel computes its own cost.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from gemm_core.runtime.launch import ceil_div
+from sddmm.backends.cuda.facts import expected_row_parts
 
 if TYPE_CHECKING:
     from gemm_core.runtime.device import Device
@@ -21,18 +21,24 @@ if TYPE_CHECKING:
 _UNIFORM_PART = 0.95
 
 # Estimates for a ranking of preparations only: the launches of a stable sort with all that is
-# gathered by it, the bytes that it moves per nonzero, and the launches that count and list tiles.
+# gathered by it, the bytes that it moves per nonzero, and the launches that list tiles.
 _SORT_LAUNCHES, _SORT_BYTES = 12, 160
 LIST_TILES_LAUNCHES = 20
 
 
 @dataclass(frozen=True, eq=False)
 class TileRate:
-    """The speed of a tile kernel on an H200: flops per second of whole tiles, and the fixed time of
-    a tile, which all tiles that run at the same time share."""
+    """The speed of a tile kernel on an H200.
+
+    flops: per second, of whole tiles. fixed_us: the fixed time of a tile, which all tiles that run
+    at the same time share. nonzero_ps: picoseconds by which each stored nonzero lengthens the run;
+    run_ps: by which each run of consecutive columns does, a single nonzero being a run.
+    """
 
     flops: float
     fixed_us: float
+    nonzero_ps: float = 0.0
+    run_ps: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +47,8 @@ class DeviceModel:
 
     l2_bytes, memory_bytes, shared_bytes: bytes per second gathered from L2 and from memory, and
     read from shared memory through registers. launch_us: the time of a launch. tensor_cores: the
-    rate of the tensor cores, an H200's being 1.
+    rate of the tensor cores, an H200's being 1; stores: that of loads and stores by single
+    elements.
     """
 
     device: Device
@@ -50,15 +57,7 @@ class DeviceModel:
     shared_bytes: float
     launch_us: float
     tensor_cores: float = 1.0
-
-
-class TileStats(NamedTuple):
-    """Counts of one tile size: tiles that are not empty, tiles that are dense, and the nonzeros in
-    dense tiles."""
-
-    nonempty: int
-    dense: int
-    nnz_in_dense: int
+    stores: float = 1.0
 
 
 class Cost(NamedTuple):
@@ -66,6 +65,10 @@ class Cost(NamedTuple):
 
     run_us: float
     prepare_us: float = 0.0
+
+    def total_us(self, calls: int) -> float:
+        """The preparation and so many runs."""
+        return self.prepare_us + calls * self.run_us
 
 
 def sort_us(nnz: int, model: DeviceModel) -> float:
@@ -78,13 +81,4 @@ def uniform_threshold(problem: SddmmProblem, width: int) -> float:
 
     A pattern drawn by chance has as many. One that leaves tiles empty by design has fewer.
     """
-    row_segments = problem.m * ceil_div(problem.n, width)
-    if row_segments == 0:
-        return 0
-    return -_UNIFORM_PART * row_segments * math.expm1(-problem.nnz / row_segments)
-
-
-def uniform_tile_stats(problem: SddmmProblem, tiles: int, min_tile_nnz: int) -> TileStats:
-    """The statistics of a uniform pattern of `tiles` tiles: all of them are dense, or none."""
-    dense = problem.nnz >= tiles * min_tile_nnz
-    return TileStats(min(tiles, problem.nnz), tiles * dense, problem.nnz * dense)
+    return _UNIFORM_PART * expected_row_parts((problem.m, problem.n), problem.nnz, width)

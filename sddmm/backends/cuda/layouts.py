@@ -100,18 +100,34 @@ def tile_ids(nonzeros: Nonzeros, n: int, block: tuple[int, int]) -> Tensor:
     return (nonzeros.rows // block[0]).to(torch.int64) * across + nonzeros.cols // block[1]
 
 
+def count_larger_tiles(
+    tile_nnz: Tensor, shape: tuple[int, int], base: tuple[int, int], block: tuple[int, int]
+) -> Tensor:
+    """The nonzeros of each tile of size `block`, which is made of tiles of size `base`.
+
+    tile_nnz: those of each base tile, row of tiles by row of tiles, as in the result; int32.
+    """
+    rows, columns = (ceil_div(size, side) for size, side in zip(shape, base, strict=True))
+    high, wide = (side // part for side, part in zip(block, base, strict=True))
+    down, across = ceil_div(rows, high), ceil_div(columns, wide)
+    grid = tile_nnz.view(rows, columns)
+    grid = torch.nn.functional.pad(grid, (0, across * wide - columns, 0, down * high - rows))
+    grid = grid.view(down, high, across, wide)
+    return grid.sum((1, 3), dtype=torch.int32).flatten()
+
+
 def tile_list(
-    tile_nnz: Tensor, shape: tuple[int, int], block: tuple[int, int], min_nnz: int, count: int
+    tile_nnz: Tensor, shape: tuple[int, int], block: tuple[int, int], min_nnz: int
 ) -> TileList:
-    """The `count` tiles of at least `min_nnz` nonzeros, in bands of tile rows.
+    """The tiles of at least `min_nnz` nonzeros, in bands of tile rows.
 
     Bands are walked down, then right: tiles that run together so share rows of A and columns of B
     in L2 (gemm_core/raster.cuh). Those of more rows than columns go by pairs side by side, as the
     neighbours of a cluster share the longer side (gemm_core/mainloop_wgmma.cuh).
     """
-    if count == tile_nnz.numel():
-        return every_tile(shape, block, tile_nnz.device)
     listed = (tile_nnz >= min_nnz).nonzero().squeeze(1)
+    if listed.numel() == tile_nnz.numel():
+        return every_tile(shape, block, tile_nnz.device)
     return TileList(_in_bands(listed, ceil_div(shape[1], block[1]), block), block)
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.cuda import analysis
 from sddmm.backends.cuda.analysis import Analysis
+from sddmm.backends.cuda.facts import Block, CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.tile_bounds.host import search_row_offsets
+from sddmm.backends.cuda.kernels.tile_stats.host import count_by_class
 from sddmm.backends.cuda.layouts import (
     Nonzeros,
     TileWork,
     by_row_and_column,
+    count_larger_tiles,
     every_tile,
     int32,
     nonzeros_outside,
@@ -29,9 +35,41 @@ if TYPE_CHECKING:
 ANALYSES = DerivedKey[list[Analysis]]("analyses")
 _BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
 _SORTED = DerivedKey[Nonzeros]("nonzeros by row and column")
+_FACTS = DerivedKey[dict[tuple[Block, ...], CountedFacts]]("facts")
 
-# One with row ids, and one by tiles of one size.
-_ANALYSES_PER_PATTERN = 2
+# One with row ids, one with row offsets, and one by tiles of one size.
+_ANALYSES_PER_PATTERN = 3
+
+# The smallest tiles that are counted, and the most: a count takes 4 bytes, so that many take no
+# more memory than sorting the nonzeros would, or little.
+_LEAST_SIDE = 16
+_MAX_BASE_TILES, _MAX_TILES_PER_NONZERO = 2**24, 4
+
+
+def base_tile(
+    shape: tuple[int, int], nnz: int, blocks: tuple[Block, ...]
+) -> tuple[Block | None, tuple[Block, ...]]:
+    """The tile whose nonzeros are counted, and those of `blocks` that are made of it.
+
+    It is the largest square that divides the sides of all blocks that are powers of two, or a
+    larger one where there would be too many. None if there would be too many of any.
+    """
+    blocks = tuple(b for b in dict.fromkeys(blocks) if all(_is_power_of_two(side) for side in b))
+    side = max(_LEAST_SIDE, min((min(block) for block in blocks), default=0))
+    most = max(_MAX_BASE_TILES, _MAX_TILES_PER_NONZERO * nnz)
+    while blocks := tuple(block for block in blocks if _divides((side, side), block)):
+        if ceil_div(shape[0], side) * ceil_div(shape[1], side) <= most:
+            return (side, side), blocks
+        side *= 2
+    return None, ()
+
+
+def _divides(base: Block, block: Block) -> bool:
+    return block[0] % base[0] == 0 == block[1] % base[1]
+
+
+def _is_power_of_two(x: int) -> bool:
+    return x & (x - 1) == 0
 
 
 class AheadLayouts:
@@ -66,31 +104,34 @@ class AheadLayouts:
         assert row_ids is not None, "the kernel did not request row ids"
         return Nonzeros(row_ids, self._analysis.cols, None)
 
-    def tiles(self, dense_only: bool = False) -> TileWork:
+    def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         """Every tile."""
-        request, cols = self._analysis.request, self._analysis.cols
-        offsets = self._analysis.offsets
-        assert not dense_only, "which tiles are dense is known after the analysis"
-        assert request.block is not None
+        cols, offsets = self._analysis.cols, self._analysis.offsets
+        assert min_nnz == 1, "which tiles are dense is known after the analysis"
+        assert block == self._analysis.request.block
         assert offsets is not None, "the kernel did not request tile row offsets"
-        tiles = every_tile(self._shape, request.block, cols.device)
+        tiles = every_tile(self._shape, block, cols.device)
         self._tiles = TileWork(tiles, offsets, cols, None)
         return self._tiles
 
-    def outside_dense_tiles(self) -> Nonzeros:
+    def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         raise AssertionError("which tiles are dense is known after the analysis")
+
+    def facts(self) -> PatternFacts:
+        raise AssertionError("the facts of a pattern are known after the analysis")
 
 
 class PatternLayouts:
-    """The arrays of a pattern for a kernel that requested `request`.
+    """The arrays of a pattern for any kernel.
 
-    What follows from the pattern alone is cached with it, for the next plan.
+    tile_sizes: the sizes of tiles that facts() counts. What follows from the pattern alone is
+    cached with it, for the next plan.
     """
 
     def __init__(
-        self, pattern: SparsePattern, device: Device, request: AnalysisRequest = ROW_IDS
+        self, pattern: SparsePattern, device: Device, tile_sizes: tuple[Block, ...] = ()
     ) -> None:
-        self._pattern, self._device, self._request = pattern, device, request
+        self._pattern, self._device, self._tile_sizes = pattern, device, tile_sizes
 
     def analysis(self, request: AnalysisRequest) -> Analysis:
         """The pattern's analysis that holds what is requested, when it is done."""
@@ -104,32 +145,53 @@ class PatternLayouts:
             return stored
         return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored, self._pattern.shape))
 
-    def tiles(self, dense_only: bool = False) -> TileWork:
-        tile_analysis = self.analysis(self._request)
-        block, stats = self._request.block, tile_analysis.stats
-        tile_nnz = tile_analysis.tile_nnz
-        assert block is not None
-        assert stats is not None
-        assert tile_nnz is not None
-        min_nnz, count = 1, stats.nonempty
-        if dense_only:
-            min_nnz, count = self._request.min_tile_nnz, stats.dense
-        tiles = tile_list(tile_nnz, self._pattern.shape, block, min_nnz, count)
+    def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
+        tiles = tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz)
         rows = self._sorted_rows()
         offsets = search_row_offsets(rows, tiles, self._pattern.shape[0], self._device)
-        row_analysis = self.analysis(ROW_IDS)
         if rows.perm is not None:  # sorted, but of the order then nothing more is known
             return TileWork(tiles, offsets, rows.indices, rows.perm)
+        row_analysis = self.analysis(ROW_IDS)
         facts = row_analysis.distinct, row_analysis.runs
         return TileWork(tiles, offsets, rows.indices, None, *facts)
 
-    def outside_dense_tiles(self) -> Nonzeros:
-        tile_analysis = self.analysis(self._request)
-        assert self._request.block is not None
-        assert tile_analysis.tile_nnz is not None
+    def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         nonzeros = self.by_row()
-        ids = tile_ids(nonzeros, self._pattern.shape[1], self._request.block)
-        return nonzeros_outside(nonzeros, ids, tile_analysis.tile_nnz, self._request.min_tile_nnz)
+        ids = tile_ids(nonzeros, self._pattern.shape[1], block)
+        return nonzeros_outside(nonzeros, ids, self._tile_nnz(block), min_nnz)
+
+    def facts(self) -> PatternFacts:
+        by_sizes = self._pattern.derive(_FACTS, dict)
+        if self._tile_sizes not in by_sizes:
+            by_sizes[self._tile_sizes] = self._count()
+        return by_sizes[self._tile_sizes]
+
+    def _count(self) -> CountedFacts:
+        """The facts, by an analysis that counts the smallest tiles."""
+        pattern = self._pattern
+        base, blocks = base_tile(pattern.shape, pattern.nnz, self._tile_sizes)
+        counted = self.analysis(ROW_IDS if base is None else AnalysisRequest(base, True))
+        counts: dict[Block, TileCounts] = {}
+        if base is not None and counted.tile_nnz is not None:
+            counts = count_by_class(counted.tile_nnz, base, pattern.shape, blocks, self._device)
+        widths = {
+            request.block[1]: analysis.row_segments
+            for analysis in pattern.derive(ANALYSES, list)
+            if (request := analysis.request).block is not None
+        }
+        parts = tuple(sorted(widths.items())) if counted.ascends else ()
+        return CountedFacts(pattern.nnz, counted.runs, counted.ascends, counts, parts)
+
+    def _tile_nnz(self, block: Block) -> Tensor:
+        """The nonzeros of each tile of this size, from an analysis of this size or a smaller."""
+        pattern = self._pattern
+        for cached in pattern.derive(ANALYSES, list):
+            base = cached.request.block
+            if cached.tile_nnz is not None and base is not None and _divides(base, block):
+                return count_larger_tiles(cached.tile_nnz, pattern.shape, base, block)
+        tile_nnz = self.analysis(AnalysisRequest(block, True)).tile_nnz
+        assert tile_nnz is not None
+        return tile_nnz
 
     def _sorted_rows(self) -> CompressedView:
         """The nonzeros by row, and by column within a row."""

@@ -1,8 +1,8 @@
 """The planner: which kernel computes a problem on a pattern, and how it is prepared.
 
-It asks every registered kernel what it needs, what it costs and how to prepare it, and knows none
-by its name. An analysis counts the tiles of one size only, so of the kernels that depend on such
-counts those are considered that need the same size as the fastest on a full matrix.
+It asks every registered kernel what it costs and how to prepare it, and knows none by its name.
+Preparation and the expected runs are ranked together. A single run is planned from the problem
+alone; for many, the pattern is analysed, and its tiles are counted unless it is uniform.
 """
 
 from __future__ import annotations
@@ -15,24 +15,19 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.analysis import Analysis
-from sddmm.backends.cuda.cost_model import (
-    Cost,
-    TileStats,
-    uniform_threshold,
-    uniform_tile_stats,
-)
+from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import Explanation, GpuExecutor
+from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts, UniformFacts
+from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
-from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
+from sddmm.backends.cuda.spec import AnalysisRequest, GpuKernel
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 Kernels = Mapping[str, GpuKernel]
-
-_ONE_TILE = TileStats(1, 0, 0)
 
 
 class Prediction(NamedTuple):
@@ -49,15 +44,6 @@ class AheadPlan(NamedTuple):
     request: AnalysisRequest
 
 
-class CountedKernel(NamedTuple):
-    """A kernel whose cost depends on counts of tiles: what to count, and its time if all tiles of
-    the matrix are computed."""
-
-    kernel: GpuKernel
-    request: AnalysisRequest
-    full_us: float
-
-
 class Planner:
     """Plans the problems of one operator by the kernels that are registered for it."""
 
@@ -66,6 +52,7 @@ class Planner:
         self.context = functools.lru_cache(maxsize=1024)(
             functools.partial(PlanningContext, kernels)
         )
+        self.one_off = OneOffPlanner(tuple(kernels.values()))
         self.refuses = functools.lru_cache(maxsize=1024)(self._refuses)
 
     def _refuses(self, problem: SddmmProblem, device: Device) -> str | None:
@@ -88,135 +75,103 @@ class Planner:
     ) -> GpuExecutor:
         """The launches for a problem on a device.
 
-        kernel: request one by name. calls: the number of runs to expect; of a single one the
-        kernel serves that prepares least.
+        kernel: request one by name. calls: the number of runs to expect. What is prepared pays
+        within them; for a single one nothing is sorted or counted.
         """
+        if kernel is None and (calls <= 1 or problem.nnz == 0):
+            executor = self.one_off.prepare(pattern, problem, device)
+            if executor is not None:
+                return executor
         preparation = _Preparation(self.context(problem, device), pattern)
         if kernel is not None:
             return preparation.requested(kernel)
-        if calls <= 1 or problem.nnz == 0:
-            return preparation.cheapest()
-        return preparation.fastest()
+        return preparation.fastest(calls)
 
 
 class PlanningContext:
     """Planning decisions that depend only on the problem and the device.
 
-    They are cached and reused for every pattern. uncounted: the kernels whose cost needs no count
-    of tiles, the fastest first. counting: what to count for the others, or None if that cannot pay.
-    ahead: what may be prepared while the first analysis runs. uniform_threshold: a sorted pattern
-    with at least this many non-empty row segments counts as uniform, and its tiles are not counted.
-    executor(plans, explanation): what runs the plans of a kernel.
+    They are cached and reused for every pattern. serving: the kernels that do not refuse.
+    tile_sizes: the sizes of tiles on whose counts their costs depend; empty if no kernel that
+    depends on counts can be the fastest. ahead: what may be prepared while the first analysis
+    runs. uniform_threshold: a sorted pattern with at least this many non-empty row segments counts
+    as uniform, and its tiles are not counted. executor(plans, explanation): what runs the plans of
+    a kernel.
     """
 
     def __init__(self, kernels: Kernels, problem: SddmmProblem, device: Device) -> None:
         self.kernels, self.problem, self.device = kernels, problem, device
         self.model = device_model(device)
-        self.refusals: dict[str, str] = {}
-        self.uncounted: list[Prediction] = []
-        self._countable: list[GpuKernel] = []  # those whose cost depends on counts of tiles
-        for name, kernel in kernels.items():
-            reason = kernel.refuses(problem, device)
-            if reason is not None:
-                self.refusals[name] = reason
-                continue
-            cost = kernel.cost_us(problem, None, self.model)
-            if cost is None:
-                self._countable.append(kernel)
-            else:
-                self.uncounted.append(Prediction(kernel, cost))
-        self.uncounted.sort(key=_run_us)
+        reasons = {name: kernel.refuses(problem, device) for name, kernel in kernels.items()}
+        self.refusals = {name: reason for name, reason in reasons.items() if reason is not None}
+        self.serving = [kernel for name, kernel in kernels.items() if reasons[name] is None]
         # A kernel made of others has no reason of its own to explain.
         explained = {n: reason for n, reason in self.refusals.items() if not kernels[n].parts}
         self.executor = functools.partial(
             GpuExecutor, refusals=explained, device_index=device.index,
             current_device=loader.runtime.current_device,
         )  # fmt: skip
-        fastest = self._fastest_on_a_full_matrix()
-        self.counting = None if fastest is None else fastest.request
-        self.ahead = self._ahead(fastest)
-        self.uniform_threshold = 0.0
-        if self.counting is not None and self.counting.block is not None:
-            self.uniform_threshold = uniform_threshold(problem, self.counting.block[1])
+        self.tile_sizes = self._tile_sizes()
+        self._ahead = functools.lru_cache(maxsize=8)(self._plan_ahead)
 
-    @functools.cached_property
-    def cheapest(self) -> GpuKernel | None:
-        """The kernel that prepares least of those that may be prepared while the analysis runs,
-        whatever the order of the nonzeros."""
-        any_order = [
-            prediction
-            for prediction in self.uncounted
-            if prediction.kernel.needs_ahead(self.problem, self.model) == ROW_IDS
+    def rank(self, facts: PatternFacts, calls: int = MANY_CALLS) -> list[Prediction]:
+        """All kernels worth considering for such a pattern, the least total time first."""
+        ranking = [
+            Prediction(kernel, cost)
+            for kernel in self.serving
+            if (cost := kernel.cost_us(self.problem, facts, self.model)) is not None
         ]
-        return min(any_order, key=_prepare_us).kernel if any_order else None
+        return sorted(ranking, key=lambda prediction: prediction.cost.total_us(calls))
 
-    def rank(self, stats: TileStats | None) -> list[Prediction]:
-        """All kernels worth considering, the fastest first; stats: of the counted tiles."""
-        ranking = list(self.uncounted)
-        for kernel in self._countable if stats is not None else ():
-            if kernel.needs(self.problem, self.model) == self.counting:
-                cost = kernel.cost_us(self.problem, stats, self.model)
-                if cost is not None:
-                    ranking.append(Prediction(kernel, cost))
-        return sorted(ranking, key=_run_us)
-
-    def rank_if_uniform(self) -> list[Prediction]:
+    def rank_if_uniform(self, calls: int = MANY_CALLS) -> list[Prediction]:
         """The ranking for a uniform pattern."""
-        counting = self.counting
-        assert counting is not None
-        tiles = counting.tile_count((self.problem.m, self.problem.n))
-        return self.rank(uniform_tile_stats(self.problem, tiles, counting.min_tile_nnz))
+        problem = self.problem
+        return self.rank(UniformFacts((problem.m, problem.n), problem.nnz), calls)
 
-    def explain_ahead(self) -> list[str]:
-        """The explanation of what was prepared ahead.
-
-        An executor holds this method, so no object here may hold a pattern: it would be a cycle.
-        """
-        return _explain(self.uncounted if self.counting is None else self.rank_if_uniform())
-
-    def _fastest_on_a_full_matrix(self) -> CountedKernel | None:
-        """The kernel whose size of tiles is counted.
-
-        None where a single tile takes longer than what prepares least: then nothing is counted.
-        """
-        problem, model = self.problem, self.model
-        fastest: CountedKernel | None = None
-        one_tile_us = 0.0
-        for kernel in self._countable:
-            one_tile = kernel.cost_us(problem, _ONE_TILE, model)
-            if one_tile is None or kernel.parts:  # a kernel made of others needs what they need
-                continue
-            request = kernel.needs(problem, model)
-            tiles = request.tile_count((problem.m, problem.n))
-            cost = kernel.cost_us(problem, TileStats(tiles, 0, 0), model)
-            if cost is not None and (fastest is None or cost.run_us < fastest.full_us):
-                fastest = CountedKernel(kernel, request, cost.run_us)
-                one_tile_us = one_tile.run_us
-        if fastest is not None and self.uncounted:
-            cheapest = min(self.uncounted, key=_prepare_us)
-            if one_tile_us >= cheapest.cost.run_us:
-                return None
-        return fastest
-
-    def _ahead(self, fastest: CountedKernel | None) -> AheadPlan | None:
+    def ahead(self, calls: int) -> AheadPlan | None:
         """The kernel to prepare on the assumption that the pattern is sorted and uniform."""
-        best = self.uncounted[0] if self.uncounted else None
-        if fastest is not None and (best is None or fastest.full_us < best.cost.run_us):
-            request = fastest.kernel.needs_ahead(self.problem, self.model)
-            if request is not None:
-                return AheadPlan(fastest.kernel, request)
-        if best is None:
+        return self._ahead(calls)
+
+    def is_uniform(self, analysis: Analysis) -> bool:
+        """Whether a pattern with this analysis, of the request of `ahead`, counts as uniform."""
+        if not self.tile_sizes or analysis.request.block is None:
+            return analysis.rows_ascend
+        least = uniform_threshold(self.problem, analysis.request.block[1])
+        return analysis.ascends and analysis.row_segments >= least
+
+    def _plan_ahead(self, calls: int) -> AheadPlan | None:
+        ranking = self.rank_if_uniform(calls)
+        if not ranking:
             return None
-        request = best.kernel.needs_ahead(self.problem, self.model)
-        if request is None:
-            return None
-        if fastest is not None:  # row segments are as wide as a tile
-            request = request._replace(block=fastest.request.block)
-        return AheadPlan(best.kernel, request)
+        best = ranking[0].kernel
+        request = best.needs_ahead(self.problem, self.model)
+        if request is not None and request.block is None and self.tile_sizes:
+            # Row segments are as wide as the widest tile.
+            widest = max(self.tile_sizes, key=lambda block: block[1])
+            request = request._replace(block=widest)
+        return None if request is None else AheadPlan(best, request)
+
+    def _tile_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The sizes of the tiles of all kernels, if one could be faster than those that need no
+        count: with all nonzeros in a single tile, in a single run."""
+        problem, model = self.problem, self.model
+        uncounted_us = [
+            cost.run_us
+            for kernel in self.serving
+            if (cost := kernel.cost_us(problem, None, model)) is not None
+        ]
+        sizes = tuple(dict.fromkeys(size for kernel in self.serving for size in kernel.tile_sizes))
+        one_tile = TileCounts(1, 0, ((0, 0),) * problem.nnz.bit_length() + ((1, problem.nnz),))
+        facts = CountedFacts(problem.nnz, 1, True, dict.fromkeys(sizes, one_tile), ())
+        for kernel in self.serving:
+            cost = kernel.cost_us(problem, facts, model) if kernel.tile_sizes else None
+            if cost is not None and cost.run_us < min(uncounted_us, default=float("inf")):
+                return sizes
+        return ()
 
 
 class _Preparation:
-    """The preparation of one pattern for one problem."""
+    """The preparation of one pattern for one problem, for many runs."""
 
     def __init__(self, context: PlanningContext, pattern: SparsePattern) -> None:
         self._context, self._pattern = context, pattern
@@ -231,41 +186,26 @@ class _Preparation:
         reason = context.refusals.get(name)
         if reason is not None:
             raise ValueError(f"kernel {name!r}{':' if kernel.parts else ''} {reason}")
-        request = kernel.needs(context.problem, context.model)
-        return self._prepare(kernel, request, lambda: [f"kernel   {name}, as demanded"])
+        layouts = PatternLayouts(self._pattern, context.device, kernel.tile_sizes)
+        return self._prepare(kernel, layouts, lambda: [f"kernel   {name}, as demanded"])
 
-    def cheapest(self) -> GpuExecutor:
-        """The kernel that prepares least."""
-        cheapest = self._context.cheapest
-        if cheapest is None:
-            return self.fastest()
-        explanation = [f"kernel   {cheapest.name}, which prepares least"]
-        return self._prepare_ahead(AheadPlan(cheapest, ROW_IDS), lambda: explanation)[1]
-
-    def fastest(self) -> GpuExecutor:
-        """The kernel with the least predicted time of a run."""
+    def fastest(self, calls: int) -> GpuExecutor:
+        """The kernel with the least predicted time of its preparation and so many runs."""
         context = self._context
-        if context.ahead is not None:
-            analysis, executor = self._prepare_ahead(context.ahead, context.explain_ahead)
-            if context.counting is None:
-                serves = analysis.rows_ascend
-            else:
-                serves = analysis.ascends and analysis.row_segments >= context.uniform_threshold
-            if serves:
+        ahead = context.ahead(calls)
+        if ahead is not None:
+            analysis, executor = self._prepare_ahead(ahead, _explain_uniform(context, calls))
+            if context.is_uniform(analysis):
                 return executor
-        stats = None
-        if context.counting is not None:
-            stats = AheadLayouts(self._pattern, context.device, context.counting).wait().stats
-        ranking = context.rank(stats)
-        request = context.counting or ROW_IDS
-        return self._prepare(ranking[0].kernel, request, lambda: _explain(ranking))
+        layouts = PatternLayouts(self._pattern, context.device, context.tile_sizes)
+        ranking = context.rank(layouts.facts(), calls)
+        return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
 
     def _prepare(
-        self, kernel: GpuKernel, request: AnalysisRequest, explanation: Explanation
+        self, kernel: GpuKernel, layouts: PatternLayouts, explanation: Explanation
     ) -> GpuExecutor:
         """Wait for the work arrays too: the next call may come on another stream."""
         context = self._context
-        layouts = PatternLayouts(self._pattern, context.device, request)
         plans = kernel.prepare(layouts, context.problem, context.model)
         loader.runtime.wait(context.device.index)
         return context.executor(plans, explanation)
@@ -284,12 +224,9 @@ class _Preparation:
         return analysis, executor
 
 
-def _run_us(prediction: Prediction) -> float:
-    return prediction.cost.run_us
-
-
-def _prepare_us(prediction: Prediction) -> float:
-    return prediction.cost.prepare_us
+def _explain_uniform(context: PlanningContext, calls: int) -> Explanation:
+    """An executor holds the explanation, so no object of it may hold a pattern: a cycle."""
+    return lambda: _explain(context.rank_if_uniform(calls))
 
 
 def _explain(ranking: list[Prediction]) -> list[str]:

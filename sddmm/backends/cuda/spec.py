@@ -16,8 +16,9 @@ from gemm_core.runtime.launch import ceil_div
 from sddmm.dtypes import DTYPES, dtype_name, dtype_names, is_less_exact
 
 if TYPE_CHECKING:
-    from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats
+    from sddmm.backends.cuda.cost_model import Cost, DeviceModel
     from sddmm.backends.cuda.executor import KernelPlan
+    from sddmm.backends.cuda.facts import PatternFacts
     from sddmm.backends.cuda.layouts import Nonzeros, TileWork
     from sddmm.problem import SddmmProblem
 
@@ -34,13 +35,12 @@ _MAX_TILES = 2**28
 class AnalysisRequest(NamedTuple):
     """A request for what one pass over a pattern collects beside the order of its nonzeros.
 
-    block: rows and columns of a tile; the whole matrix if None. min_tile_nnz: if not 0, the
-    nonzeros of each tile are counted, and a tile with at least so many counts as dense.
-    tile_row_offsets: collect where each row of every tile begins, in place of row ids.
+    block: rows and columns of a tile; the whole matrix if None. count_tiles: count the nonzeros of
+    each tile. tile_row_offsets: collect where each row of every tile begins, in place of row ids.
     """
 
     block: tuple[int, int] | None = None
-    min_tile_nnz: int = 0
+    count_tiles: bool = False
     tile_row_offsets: bool = False
 
     def tile_count(self, shape: tuple[int, int]) -> int:
@@ -64,11 +64,14 @@ class Layouts(Protocol):
     def by_row(self) -> Nonzeros:
         """The nonzeros in ascending order of their rows."""
 
-    def tiles(self, dense_only: bool = False) -> TileWork:
-        """The tiles that are not empty, or only those that are dense, and their nonzeros."""
+    def tiles(self, block: tuple[int, int], min_nnz: int = 1) -> TileWork:
+        """The tiles of this size that hold at least `min_nnz` nonzeros, and the nonzeros."""
 
-    def outside_dense_tiles(self) -> Nonzeros:
-        """The nonzeros by row that are in no dense tile."""
+    def outside_tiles(self, block: tuple[int, int], min_nnz: int) -> Nonzeros:
+        """The nonzeros by row that are in no such tile."""
+
+    def facts(self) -> PatternFacts:
+        """The facts of the pattern on which costs depend."""
 
 
 class GpuKernel(Protocol):
@@ -85,8 +88,9 @@ class GpuKernel(Protocol):
     def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else the reason why not."""
 
-    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
-        """What the analysis must collect before this kernel is chosen and prepared."""
+    @property
+    def tile_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of the tiles on whose counts its cost depends."""
 
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         """What this kernel needs to be prepared while the analysis still runs; None if it cannot.
@@ -96,11 +100,11 @@ class GpuKernel(Protocol):
         """
 
     def cost_us(
-        self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel
+        self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost | None:
         """The predicted microseconds of preparing this kernel and of running it.
 
-        None without `stats` if it depends on them, and for a kernel that is never worth it.
+        None without `facts` if it depends on them, and for a kernel that is never worth it.
         """
 
     def prepare(
@@ -142,6 +146,10 @@ class KernelSpec:
     @property
     def parts(self) -> tuple[GpuKernel, ...]:
         return ()
+
+    @property
+    def tile_sizes(self) -> tuple[tuple[int, int], ...]:
+        return (self.tile[:2],) if self.tile[0] else ()
 
     def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else the reason why not."""

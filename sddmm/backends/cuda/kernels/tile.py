@@ -19,7 +19,7 @@ from sddmm.backends.cuda.cost_model import (
     Cost,
     DeviceModel,
     TileRate,
-    TileStats,
+    sort_us,
 )
 from sddmm.backends.cuda.executor import (
     KernelPlan,
@@ -30,6 +30,7 @@ from sddmm.backends.cuda.executor import (
     row_pitch,
     rows_are_contiguous,
 )
+from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.layouts import TileWork
 from sddmm.backends.cuda.spec import (
     AnalysisRequest,
@@ -67,45 +68,56 @@ class TileKernel(KernelSpec, abc.ABC):
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes these tiles of the problem."""
 
-    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
-        return AnalysisRequest(self.tile[:2], self.min_tile_nnz(problem, model))
-
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         request = AnalysisRequest(self.tile[:2], tile_row_offsets=True)
         fits = request.offset_count((problem.m, problem.n)) < _INT32
         return request if fits else None
 
     def cost_us(
-        self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel
+        self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost | None:
-        if stats is None or self.rate is None:
+        counts = None if facts is None or self.rate is None else facts.tiles(self.block)
+        if facts is None or counts is None:
             return None
-        run_us = self.tiles_us(problem, stats.nonempty, model)
-        return Cost(run_us, LIST_TILES_LAUNCHES * model.launch_us)
+        # Nonzeros that must be sorted are stored one by one.
+        runs = facts.runs if facts.ascends else problem.nnz
+        prepare_us = LIST_TILES_LAUNCHES * model.launch_us
+        if not facts.ascends:
+            prepare_us += sort_us(problem.nnz, model)
+        return Cost(self.tiles_us(problem, counts.nonempty, problem.nnz, runs, model), prepare_us)
 
     def prepare(
         self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
-        return (self.plan(layouts.tiles(), problem, model.device),)
+        return (self.plan(layouts.tiles(self.block), problem, model.device),)
 
-    def tiles_us(self, problem: SddmmProblem, tiles: int, model: DeviceModel) -> float:
-        """Computing so many tiles, in waves: the last costs what a full one does."""
-        resident = model.device.sm_count * self.min_blocks
-        waves = ceil_div((problem.heads or 1) * tiles, resident)
-        return model.launch_us + waves * resident * self.one_tile_us(problem, model)
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns of a tile."""
+        return self.tile[:2]
+
+    def tiles_us(
+        self, problem: SddmmProblem, tiles: int, nnz: int, runs: int, model: DeviceModel
+    ) -> float:
+        """Computing so many tiles with so many nonzeros, in so many runs of consecutive columns.
+
+        The multiprocessor with the most tiles takes longest. Blocks that share it hide each other's
+        latencies; a block alone runs at half the rate of all that could be there.
+        """
+        assert self.rate is not None
+        heads, sm_count = problem.heads or 1, model.device.sm_count
+        count = heads * tiles
+        if count == 0:
+            return model.launch_us
+        stored_ps = heads * (nnz * self.rate.nonzero_ps + runs * self.rate.run_ps) / model.stores
+        per_sm = max(ceil_div(count, sm_count), ceil_div(self.min_blocks, 2))
+        tile_us = self.one_tile_us(problem, model) + 1e-6 * stored_ps / count
+        return model.launch_us + per_sm * sm_count * tile_us
 
     def one_tile_us(self, problem: SddmmProblem, model: DeviceModel) -> float:
         """The time of a tile, where as many run as the device holds."""
         assert self.rate is not None, f"{self.name} has no measured rate"
         return _one_tile_us(self.rate, self.tile, problem.k, model)
-
-    def min_tile_nnz(self, problem: SddmmProblem, model: DeviceModel) -> int:
-        """Nonzeros from which on computing a tile takes less than gathering them."""
-        if self.rate is None:
-            return 1
-        gathered_us = 1e6 * problem.k * problem.dtype.itemsize / model.l2_bytes
-        nnz = self.one_tile_us(problem, model) / max(gathered_us, 1e-12)
-        return int(min(nnz, _INT32 - 2)) + 1  # the analysis counts in 32 bits
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
+from sddmm.backends.cuda.kernels.tile_stats import host as tile_stats
 from sddmm.backends.cuda.kernels.tile_warp.host import TileWarp
 from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileOffsets, TileWork
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
@@ -80,7 +81,7 @@ class OneNonzero:
     def by_row(self) -> Nonzeros:
         return Nonzeros(self.index, self.index, None)
 
-    def tiles(self, dense_only: bool = False) -> TileWork:
+    def tiles(self, block: tuple[int, int], min_nnz: int = 1) -> TileWork:
         tiles = TileList(torch.zeros(1, 2, dtype=torch.int32), self.block)
         bounds = torch.zeros(1, self.block[0], 2, dtype=torch.int32)
         offsets = TileOffsets(bounds, 2 * self.block[0], 0, 0, 2)
@@ -213,11 +214,19 @@ def test_the_search_for_the_nonzeros_of_tiles_compiles_too(
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
+@pytest.mark.parametrize("arch", DEVICES)
+def test_the_statistics_of_tiles_compile_too(arch: str) -> None:
+    spec = tile_stats.TILE_STATS
+    macros = loader.compile_macros(spec, tile_stats.MACROS, tile_stats.Arguments)
+    assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
+
+
 def test_every_source_is_of_a_kernel() -> None:
     others = (
         analysis.ANALYSE,
         tile_bounds.TILE_BOUNDS,
         tile_masks.TILE_MASKS,
+        tile_stats.TILE_STATS,
         comparison.SAME_INDICES,
     )
     used = {spec.path for spec in (*SPECS.values(), *others)}

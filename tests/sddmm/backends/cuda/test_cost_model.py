@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sddmm.backends.cuda.cost_model import TileStats, uniform_threshold, uniform_tile_stats
+from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import gather_slice, gather_us
 from sddmm.backends.cuda.kernels.tile import TileKernel
+from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.planner import PlanningContext
 from sddmm.problem import SddmmProblem
 from tests.conftest import H200
@@ -29,7 +31,8 @@ def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float1
 @pytest.fixture(autouse=True)
 def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200's figures, whatever was measured here."""
-    monkeypatch.setattr("sddmm.backends.cuda.planner.device_model", scaled_by_sm_count)
+    for module in ("planner", "one_off"):
+        monkeypatch.setattr(f"sddmm.backends.cuda.{module}.device_model", scaled_by_sm_count)
 
 
 def context(asked: SddmmProblem) -> PlanningContext:
@@ -42,12 +45,10 @@ def tile_kernel(name: str) -> TileKernel:
     return kernel
 
 
-def best(asked: SddmmProblem, stats: TileStats | None = None) -> str:
-    """The fastest kernel for a uniform pattern, or for one with these tiles."""
+def best(asked: SddmmProblem, facts: PatternFacts | None = None) -> str:
+    """The fastest kernel for a uniform pattern, or for one with these facts."""
     choice = context(asked)
-    if choice.counting is None:
-        return choice.rank(None)[0].kernel.name
-    ranking = choice.rank_if_uniform() if stats is None else choice.rank(stats)
+    ranking = choice.rank_if_uniform() if facts is None else choice.rank(facts)
     return ranking[0].kernel.name
 
 
@@ -85,8 +86,8 @@ def test_long_rows_are_gathered_by_slices_that_stay_in_l2() -> None:
 
 
 def test_a_pattern_that_is_gathered_sooner_than_one_tile_is_not_counted() -> None:
-    assert context(problem(5_000, 25_000)).counting is None
-    assert context(problem(5_000, 250_000)).counting is not None
+    assert context(problem(5_000, 10_000)).tile_sizes == ()
+    assert (64, 64) in context(problem(5_000, 250_000)).tile_sizes
 
 
 def test_a_pattern_drawn_by_chance_is_uniform_and_one_with_empty_tiles_is_not() -> None:
@@ -97,32 +98,26 @@ def test_a_pattern_drawn_by_chance_is_uniform_and_one_with_empty_tiles_is_not() 
     assert uniform_threshold(asked._replace(m=0, nnz=0), 256) == 0
 
 
-def test_tiles_of_a_uniform_pattern_are_dense_all_or_none() -> None:
-    tiles = 79 * 40
-    dense = uniform_tile_stats(problem(10_000, 5_000_000), tiles, 1000)
-    assert dense == TileStats(tiles, tiles, 5_000_000)
-    sparse = uniform_tile_stats(problem(10_000, 1_000_000), tiles, 1000)
-    assert sparse == TileStats(tiles, 0, 0)
-    assert uniform_tile_stats(problem(10_000, 100), tiles, 1000) == TileStats(100, 0, 0)
+def tiles(nonempty: int, dense: int, nnz: int, nnz_in_dense: int) -> TileCounts:
+    """Some tiles that are dense alike, and others that are sparse alike."""
+    by_class = [(0, 0)] * 31
+    by_class[((nnz - nnz_in_dense) // (nonempty - dense)).bit_length() - 1] = (
+        nonempty - dense, nnz - nnz_in_dense
+    )  # fmt: skip
+    by_class[(nnz_in_dense // dense).bit_length() - 1] = (dense, nnz_in_dense)
+    return TileCounts(nonempty, 0, tuple(by_class))
 
 
 def test_dense_blocks_among_scattered_nonzeros_make_a_hybrid() -> None:
-    stats = TileStats(nonempty=60_000, dense=800, nnz_in_dense=9_000_000)
-    assert best(problem(50_000, 10_000_000), stats) == "hybrid"
+    counts = tiles(60_000, 800, 10_000_000, 9_000_000)
+    facts = CountedFacts(10_000_000, 8_000_000, True, {(128, 256): counts}, ())
+    assert best(problem(50_000, 10_000_000), facts) == "hybrid"
 
 
-def test_a_tile_is_dense_with_more_nonzeros_the_cheaper_they_are_gathered() -> None:
-    asked, kernel = problem(10_000, 5_000_000), tile_kernel("tile_wgmma_128x256x64")
-    least = kernel.min_tile_nnz(asked, MODEL)
-    assert 0.01 < least / (128 * 256) < 0.05
-    twice = kernel.min_tile_nnz(asked, replace(MODEL, l2_bytes=2 * MODEL.l2_bytes))
-    assert twice == pytest.approx(2 * least, abs=2)
-
-
-def test_the_nonzeros_of_a_dense_tile_fit_in_32_bits() -> None:
-    """With k = 0 nothing is gathered, and no tile is worth computing whole."""
-    asked, kernel = problem(10_000, 5_000_000, k=0), tile_kernel("tile_mma_128x128x64")
-    assert kernel.min_tile_nnz(asked, MODEL) == 2**31 - 1
+def test_preparation_counts_as_much_as_the_calls_are_few() -> None:
+    quick, thorough = Cost(100.0), Cost(90.0, prepare_us=500.0)
+    assert quick.total_us(1) < thorough.total_us(1)
+    assert quick.total_us(51) > thorough.total_us(51)
 
 
 def test_heads_cost_as_much_as_so_many_problems() -> None:
@@ -178,8 +173,21 @@ def test_a_refusal_of_a_kernel_made_of_others_is_not_explained_twice() -> None:
     assert not any("hybrid" in note for note in notes)
 
 
-def test_what_prepares_least_is_the_gather() -> None:
-    for asked in (problem(10, 0), problem(10_000, 5_000_000), problem(10, 9, dtype=torch.float64)):
-        cheapest = context(asked).cheapest
-        assert cheapest is not None
-        assert cheapest.name == "row_gather"
+def one_off(asked: SddmmProblem) -> list[str]:
+    """The kernel for a single run, and the one that serves if columns do not ascend."""
+    planner = OneOffPlanner(tuple(KERNELS.values()))
+    return [candidate.kernel.name for candidate in planner.choose(asked, H200)]
+
+
+def test_a_sparse_pattern_is_gathered_in_a_single_run() -> None:
+    assert one_off(problem(10, 0)) == ["row_gather"]
+    assert one_off(problem(10, 9, dtype=torch.float64)) == ["row_gather"]
+    assert one_off(problem(10_000, 1_000_000)) == ["row_gather"]
+    assert one_off(problem(10**6, 15_000_000)) == ["row_gather"]
+
+
+def test_a_dense_mask_is_computed_by_every_tile_in_a_single_run() -> None:
+    first, second = one_off(problem(8192, 8192 * 4096, k=64))
+    assert first.startswith("tile_")
+    assert second == "row_gather"
+    assert one_off(problem(10_000, 5_000_000))[0].startswith("tile_")

@@ -43,7 +43,7 @@ def test_tiles_and_the_nonzeros_outside_them_cover_the_pattern() -> None:
     ids = tile_ids(given, 90, block)
     counts = torch.bincount(ids, minlength=7 * 3)
     chosen = int((counts >= 20).sum())
-    tiles = tile_list(counts, shape, block, 20, chosen)
+    tiles = tile_list(counts, shape, block, 20)
     assert tiles.length == chosen
     inside = {(int(row), int(column)) for row, column in tiles.coords}
     rest = nonzeros_outside(given, ids, counts, 20)
@@ -56,14 +56,14 @@ def test_tiles_and_the_nonzeros_outside_them_cover_the_pattern() -> None:
 
 
 def test_every_tile_is_listed_once_in_bands() -> None:
-    places = tile_list(torch.ones(9 * 5), (9 * 256, 5 * 256), (256, 256), 1, 45).coords
+    places = tile_list(torch.ones(9 * 5), (9 * 256, 5 * 256), (256, 256), 1).coords
     assert len({tuple(place) for place in places.tolist()}) == 45
     assert places[:9].tolist() == [[row, 0] for row in range(8)] + [[0, 1]]  # 2048 rows
     assert places[-1].tolist() == [8, 4]
 
 
 def test_tiles_of_more_rows_than_columns_are_listed_by_pairs_side_by_side() -> None:
-    places = tile_list(torch.ones(9 * 5), (9 * 256, 50), (256, 10), 1, 45).coords
+    places = tile_list(torch.ones(9 * 5), (9 * 256, 50), (256, 10), 1).coords
     assert len({tuple(place) for place in places.tolist()}) == 45
     pairs = [[row, column] for row in range(8) for column in (0, 1)]
     assert places[:17].tolist() == [*pairs, [0, 2]]
@@ -94,7 +94,7 @@ def test_tiles_tell_whether_columns_strictly_ascend(
 ) -> None:
     """Nonzeros that had to be sorted are no segments of the output, whatever their columns."""
     pattern = SparsePattern.from_csr(torch.tensor([0, 4, 6]), torch.tensor(cols), (2, 6))
-    work = PatternLayouts(pattern, H200, AnalysisRequest((2, 4), 1)).tiles()
+    work = PatternLayouts(pattern, H200).tiles((2, 4))
     assert (work.distinct, work.runs) == (distinct, runs)
 
 
@@ -103,11 +103,11 @@ def test_tiles_prepared_ahead_tell_it_when_the_analysis_is_done() -> None:
     cols = torch.tensor([0, 1, 2, 5, 3, 4])
     pattern = SparsePattern.from_csr(torch.tensor([0, 4, 6]), cols, (2, 6))
     layouts = AheadLayouts(pattern, H200, AnalysisRequest((2, 4), tile_row_offsets=True))
-    work = layouts.tiles()
+    work = layouts.tiles((2, 4))
     assert (work.distinct, work.runs) == (False, 0)
     layouts.wait()
     assert (work.distinct, work.runs) == (True, 3)
     again = AheadLayouts(pattern, H200, layouts.wait().request)
-    work = again.tiles()
+    work = again.tiles((2, 4))
     again.wait()
     assert (work.distinct, work.runs) == (True, 3)

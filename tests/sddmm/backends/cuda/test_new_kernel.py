@@ -79,13 +79,10 @@ class ThreadPerNonzero(KernelSpec):
             return "writes float32"
         return super().refuses(problem, device)
 
-    def needs(self, problem, model):
-        return ROW_IDS
-
     def needs_ahead(self, problem, model):
         return ROW_IDS
 
-    def cost_us(self, problem, stats, model):
+    def cost_us(self, problem, facts, model):
         return Cost(run_us=1e-3 * problem.nnz)
 
     def prepare(self, layouts, problem, model):

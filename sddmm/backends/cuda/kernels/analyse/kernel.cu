@@ -41,10 +41,6 @@ constexpr int LOCAL_TILES = 512;
 constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4, COLUMNS_REPEAT = 8;
 constexpr int FLAGS = 4;
 
-// The number of tile statistics: nonempty tiles, dense tiles (those of at least min_tile_nnz
-// nonzeros), and the nonzeros in dense tiles.
-constexpr int TILE_STATS = 3;
-
 // What every analysis counts. A row segment is the part of a row within a tile's columns; those
 // that are not empty are counted, where the nonzeros come in order. A run is a maximal sequence of
 // nonzeros of a row, in the order of the pattern, each in the column after its predecessor's.
@@ -52,12 +48,12 @@ enum Count { SEGMENTS, RUNS, COUNTS };
 
 // The results for the whole pattern.
 struct Results {
-  u64 counts[COUNTS], tile_stats[TILE_STATS], flags[FLAGS];
+  u64 counts[COUNTS], flags[FLAGS];
 };
 // What the blocks accumulate. An entry of `done` holds two sums, so that one atomic adds to both:
 // the finished blocks from bit DONE_BITS on, and a count of theirs below.
 struct State {
-  u64 done[COUNTS], tile_stats[TILE_STATS];
+  u64 done[COUNTS];
 };
 constexpr int DONE_BITS = 40;
 static_assert(sizeof(Results) == 8 * Config::RESULT_WORDS, "analysis.py reads these words");
@@ -90,8 +86,7 @@ struct Arguments {
   // last; the host polls them.
   Results* results;
   i64 nnz;
-  // min_tile_nnz: from how many nonzeros on a tile is dense; 0 if tiles are not counted.
-  int m, n, tiles_across, min_tile_nnz, offset_count;
+  int m, n, tiles_across, offset_count;
   // Divisions by the height and the width of a tile.
   Divisor tile_row, tile_column;
 };
@@ -100,7 +95,6 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 // The statistics of a warp's nonzeros.
 struct WarpStats {
   u32 flags, counts[COUNTS];
-  u64 tile_stats[TILE_STATS];
 };
 
 // The shared memory of a block.
@@ -181,23 +175,12 @@ struct ThreadRowPointers {
   }
 };
 
-// Two counts of a block in one word, so that one register holds and one reduction adds both: the
-// second is counted from SECOND on.
-constexpr u32 SECOND = 1 << 16;
-static_assert(ITEMS_PER_BLOCK + LOCAL_TILES < SECOND, "the counts of a block stay apart");
-
-// The statistics of a thread's nonzeros: segments and runs, nonempty tiles and dense tiles.
+// The statistics of a thread's nonzeros. Both counts are in one word, so that one register holds
+// and one reduction adds both: runs are counted from FIRST_RUN on.
+constexpr u32 FIRST_RUN = 1 << 16;
+static_assert(ITEMS_PER_BLOCK < FIRST_RUN, "the counts of a block stay apart");
 struct ThreadStats {
-  u32 flags = 0, segments_and_runs = 0, tiles = 0;
-  u64 nnz_in_dense = 0;
-
-  // Counts `added` nonzeros of a tile that held `held` already. Whatever the order in which blocks
-  // add to a tile, exactly one addition makes it nonempty, and at most one makes it dense.
-  __device__ __forceinline__ void count_tile(int held, int added, int min_tile_nnz) {
-    if (held == 0) tiles += 1;
-    if (held < min_tile_nnz && held + added >= min_tile_nnz) tiles += SECOND;
-    if (held + added >= min_tile_nnz) nnz_in_dense += held < min_tile_nnz ? held + added : added;
-  }
+  u32 flags = 0, segments_and_runs = 0;
 };
 
 // A thread's nonzeros and the predecessor of each: item j is nonzero j * THREADS + threadIdx.x of
@@ -255,7 +238,7 @@ __device__ __forceinline__ int first_tile(const Arguments& p, i64 begin, const S
 // global memory.
 __device__ __forceinline__ void count_tiles(const Arguments& p,
                                             const int (&tiles)[ITEMS_PER_THREAD], int first,
-                                            int* local_nnz, ThreadStats& stats) {
+                                            int* local_nnz) {
   for (int i = threadIdx.x; i < LOCAL_TILES; i += THREADS) local_nnz[i] = 0;
   __syncthreads();
 #pragma unroll
@@ -265,13 +248,12 @@ __device__ __forceinline__ void count_tiles(const Arguments& p,
     if (tiles[j] >= first && tiles[j] - first < LOCAL_TILES)
       atomicAdd(local_nnz + tiles[j] - first, added);
     else
-      stats.count_tile(atomicAdd(p.tile_nnz + tiles[j], added), added, p.min_tile_nnz);
+      atomicAdd(p.tile_nnz + tiles[j], added);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < LOCAL_TILES; i += THREADS) {
     const int added = local_nnz[i];
-    if (added > 0)
-      stats.count_tile(atomicAdd(p.tile_nnz + first + i, added), added, p.min_tile_nnz);
+    if (added > 0) atomicAdd(p.tile_nnz + first + i, added);
   }
 }
 
@@ -299,7 +281,7 @@ __device__ __forceinline__ void process_items(const Arguments& p, i64 begin,
       if (same_row && previous_col >= col)
         stats.flags |= previous_col > col ? COLUMNS_FALL : COLUMNS_REPEAT;
       stats.segments_and_runs += offset != previous_offset;
-      if (!(same_row && previous_col + 1 == col)) stats.segments_and_runs += SECOND;
+      if (!(same_row && previous_col + 1 == col)) stats.segments_and_runs += FIRST_RUN;
       if (p.row_ids != nullptr) p.row_ids[begin + i] = static_cast<int>(row);
       if (p.cols_int32 != nullptr) p.cols_int32[begin + i] = static_cast<int>(col);
     }
@@ -313,56 +295,39 @@ __device__ __forceinline__ void process_items(const Arguments& p, i64 begin,
     fill(p.tile_row_offsets, after, last, static_cast<int>(begin) + i);
   }
   if (p.tile_nnz == nullptr) return;
-  count_tiles(p, tiles, first_tile(p, begin, shared), shared.tile_nnz, stats);
+  count_tiles(p, tiles, first_tile(p, begin, shared), shared.tile_nnz);
 }
 
 // Reduces the statistics of each warp to one entry in shared memory.
-__device__ __forceinline__ void reduce_by_warp(const Arguments& p, const ThreadStats& stats,
-                                               Shared& shared) {
+__device__ __forceinline__ void reduce_by_warp(const ThreadStats& stats, Shared& shared) {
   u32 flags = stats.flags;
   for (int distance = 16; distance > 0; distance /= 2)
     flags |= __shfl_xor_sync(FULL_MASK, flags, distance);
   const u32 counts = warp_sum(stats.segments_and_runs);
-  WarpStats sums{flags, {counts % SECOND, counts / SECOND}, {}};
-  if (p.min_tile_nnz > 0) {
-    const u32 tiles = warp_sum(stats.tiles);
-    sums.tile_stats[0] = tiles % SECOND;
-    sums.tile_stats[1] = tiles / SECOND;
-    sums.tile_stats[2] = warp_sum(stats.nnz_in_dense);
-  }
-  if (threadIdx.x % 32 == 0) shared.stats[threadIdx.x / 32] = sums;
+  if (threadIdx.x % 32 == 0)
+    shared.stats[threadIdx.x / 32] = {flags, {counts % FIRST_RUN, counts / FIRST_RUN}};
   __syncthreads();
 }
 
-// Adds the block's statistics to the state; the last block to finish a count writes it, and with
-// the first count all other results. One thread does it, with as few dependent memory operations as
-// possible: they are most of the time for a small pattern.
+// Adds the block's statistics to the state; the last block to finish a count writes it. One thread
+// does it, with as few dependent memory operations as possible: they are most of the time for a
+// small pattern.
 __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&stats)[WARPS]) {
   u32 flags = 0;
-  u64 done[COUNTS], tile_stats[TILE_STATS] = {};
+  u64 done[COUNTS];
   for (u64& sum : done) sum = u64{1} << DONE_BITS;
-#pragma unroll 4  // all warps at once would need more registers than there are
   for (const WarpStats& warp : stats) {
     flags |= warp.flags;
     for (int i = 0; i < COUNTS; ++i) done[i] += warp.counts[i];
-    for (int i = 0; i < TILE_STATS; ++i) tile_stats[i] += warp.tile_stats[i];
   }
   for (int flag = 0; flag < FLAGS; ++flag)
     if (flags >> flag & 1) p.results->flags[flag] = 1;
-  if (p.min_tile_nnz > 0)
-    for (int i = 0; i < TILE_STATS; ++i) atomicAdd(p.state->tile_stats + i, tile_stats[i]);
   if (blockIdx.x == 0) *p.next_state = State{};
-  // The writes above must be visible, to the host or to the last block, before `done` counts this
+  // The writes above must be visible, to the host or to the next launch, before `done` counts this
   // block.
   if (flags != 0) __threadfence_system();
-  if (p.min_tile_nnz > 0 || blockIdx.x == 0) __threadfence();
+  if (blockIdx.x == 0) __threadfence();
   for (int i = 0; i < COUNTS; ++i) done[i] += atomicAdd(p.state->done + i, done[i]);
-  if (p.min_tile_nnz > 0 && done[0] >> DONE_BITS == gridDim.x) {
-    __threadfence();
-    for (int i = 0; i < TILE_STATS; ++i)
-      p.results->tile_stats[i] = atomicAdd(p.state->tile_stats + i, u64{0});
-    __threadfence_system();
-  }
   for (int i = 0; i < COUNTS; ++i)
     if (done[i] >> DONE_BITS == gridDim.x)
       p.results->counts[i] = done[i] & ((u64{1} << DONE_BITS) - 1);
@@ -386,6 +351,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(IndexType) == 4 ? 4
     if (has_items) expand_rows(p, begin, block);
   }
   if (has_items) process_items(p, begin, items, block, stats);
-  reduce_by_warp(p, stats, block);
+  reduce_by_warp(stats, block);
   if (threadIdx.x == 0) publish(p, block.stats);
 }

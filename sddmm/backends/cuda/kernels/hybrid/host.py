@@ -5,14 +5,15 @@ It has no source of its own: it is a kernel made of two, which launch one after 
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats, sort_us
+from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel, sort_us
+from sddmm.backends.cuda.facts import PatternFacts, UniformFacts
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_us
 from sddmm.backends.cuda.kernels.tile import TileKernel
-from sddmm.backends.cuda.spec import AnalysisRequest, GpuKernel, Layouts
+from sddmm.backends.cuda.spec import GpuKernel, Layouts
 
 if TYPE_CHECKING:
     from sddmm.backends.cuda.executor import KernelPlan
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 
 # Predictions are divided by this: two launches must promise so much less than a single kernel.
 _WORTH_TWO_LAUNCHES = 0.9
+# The most nonzeros of a tile that are told apart: more tiles are never dense.
+_MAX_CLASS = 30
+
+
+class _Split(NamedTuple):
+    """Which tile kernel computes the tiles of at least 2^dense_class nonzeros; how many these are,
+    how many nonzeros they hold, and what the run takes."""
+
+    kernel: TileKernel
+    dense_class: int
+    dense: int
+    nnz_in_dense: int
+    run_us: float
 
 
 class Hybrid:
@@ -29,48 +43,80 @@ class Hybrid:
         self.name = name
         self._tile_kernels = tuple(kernel for kernel in tile_kernels if kernel.rate is not None)
         self._gather = gather
-        self._tile_kernel = functools.lru_cache(maxsize=256)(self._fastest_tile_kernel)
 
     @property
     def parts(self) -> tuple[GpuKernel, ...]:
         return (*self._tile_kernels, self._gather)
+
+    @property
+    def tile_sizes(self) -> tuple[tuple[int, int], ...]:
+        return tuple(kernel.block for kernel in self._tile_kernels)
 
     def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         if all(kernel.refuses(problem, device) for kernel in self._tile_kernels):
             return f"no tile kernel computes {problem.dtype}"
         return self._gather.refuses(problem, device)
 
-    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
-        return self._tile_kernel(problem, model).needs(problem, model)
-
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> None:
         return None  # the dense tiles must be known
 
     def cost_us(
-        self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel
+        self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost | None:
-        if stats is None or not 0 < stats.nnz_in_dense < problem.nnz:
+        if facts is None:
             return None
-        tile_kernel = self._tile_kernel(problem, model)
-        run_us = tile_kernel.tiles_us(problem, stats.dense, model)
-        run_us += gather_us(problem, problem.nnz - stats.nnz_in_dense, model)
-        return Cost(run_us / _WORTH_TWO_LAUNCHES, sort_us(problem.nnz, model))
+        split = self._split(problem, facts, model)
+        if split is None or not 0 < split.nnz_in_dense < problem.nnz:
+            return None
+        prepare_us = sort_us(problem.nnz, model) + LIST_TILES_LAUNCHES * model.launch_us
+        return Cost(split.run_us / _WORTH_TWO_LAUNCHES, prepare_us)
 
     def prepare(
         self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
-        tiles, rest = layouts.tiles(dense_only=True), layouts.outside_dense_tiles()
-        tile_kernel = self._tile_kernel(problem, model)
+        split = self._split(problem, layouts.facts(), model)
+        if split is None:  # too many tiles of any size to be counted together
+            uniform = UniformFacts((problem.m, problem.n), problem.nnz)
+            split = self._split(problem, uniform, model)
+        assert split is not None, "some tile kernel serves"
+        block, min_nnz = split.kernel.block, 2**split.dense_class
         return (
-            tile_kernel.plan(tiles, problem, model.device),
-            self._gather.plan(rest, problem, model.device),
+            split.kernel.plan(layouts.tiles(block, min_nnz), problem, model.device),
+            self._gather.plan(layouts.outside_tiles(block, min_nnz), problem, model.device),
         )
 
-    def _fastest_tile_kernel(self, problem: SddmmProblem, model: DeviceModel) -> TileKernel:
-        """The tile kernel with the least time for all of the matrix."""
+    def _split(
+        self, problem: SddmmProblem, facts: PatternFacts, model: DeviceModel
+    ) -> _Split | None:
+        """The split that takes the least time; None if the tiles of no kernel are counted."""
+        splits = (
+            self._split_by(kernel, problem, facts, model)
+            for kernel in self._tile_kernels
+            if kernel.refuses(problem, model.device) is None
+        )
+        return min((s for s in splits if s is not None), key=lambda s: s.run_us, default=None)
 
-        def whole_us(kernel: TileKernel) -> float:
-            return kernel.tiles_us(problem, kernel.tiles(problem.m, problem.n), model)
+    def _split_by(
+        self, kernel: TileKernel, problem: SddmmProblem, facts: PatternFacts, model: DeviceModel
+    ) -> _Split | None:
+        counts = facts.tiles(kernel.block)
+        if counts is None:
+            return None
+        runs = facts.runs / max(1, problem.nnz) if facts.ascends else 1.0  # per nonzero
+        dense_class = _dense_class(kernel, problem, runs, model)
+        dense, nnz = counts.from_class(dense_class)
+        run_us = kernel.tiles_us(problem, dense, nnz, round(runs * nnz), model)
+        run_us += gather_us(problem, problem.nnz - nnz, model)
+        return _Split(kernel, dense_class, dense, nnz, run_us)
 
-        serving = (k for k in self._tile_kernels if not k.refuses(problem, model.device))
-        return min(serving, key=whole_us)
+
+def _dense_class(kernel: TileKernel, problem: SddmmProblem, runs: float, model: DeviceModel) -> int:
+    """The class of tiles, by the logarithm of their nonzeros, from which on computing a tile takes
+    less than gathering them. runs: runs of consecutive columns per nonzero."""
+    assert kernel.rate is not None
+    gathered_us = 1e6 * problem.k * problem.dtype.itemsize / model.l2_bytes
+    stored_us = 1e-6 * (kernel.rate.nonzero_ps + runs * kernel.rate.run_ps) / model.stores
+    saved_us = gathered_us - stored_us  # per nonzero of a tile that is computed
+    if saved_us <= 0:
+        return _MAX_CLASS
+    return max(0, min(_MAX_CLASS, round(math.log2(kernel.one_tile_us(problem, model) / saved_us))))

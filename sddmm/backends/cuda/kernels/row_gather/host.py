@@ -18,7 +18,7 @@ from torch import Tensor
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import (
     PER_CALL,
     KernelPlan,
@@ -28,6 +28,7 @@ from sddmm.backends.cuda.executor import (
     operand_args,
     rows_are_contiguous,
 )
+from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import (
     ROW_IDS,
@@ -77,13 +78,12 @@ class Arguments(ctypes.Structure):
 class RowGather(KernelSpec):
     """Serves every pattern, in any order of its nonzeros."""
 
-    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
-        return ROW_IDS
-
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
         return ROW_IDS
 
-    def cost_us(self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel) -> Cost:
+    def cost_us(
+        self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
+    ) -> Cost:
         return Cost(gather_us(problem, problem.nnz, model))
 
     def prepare(

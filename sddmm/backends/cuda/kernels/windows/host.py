@@ -11,7 +11,7 @@ from torch import Tensor
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileStats, sort_us
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel, sort_us
 from sddmm.backends.cuda.executor import (
     KernelPlan,
     LaunchFn,
@@ -19,11 +19,10 @@ from sddmm.backends.cuda.executor import (
     operand_args,
     rows_are_contiguous,
 )
+from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.row_gather.host import gather_us, pass_bytes, row_loads
 from sddmm.backends.cuda.layouts import WindowList, window_list
 from sddmm.backends.cuda.spec import (
-    ROW_IDS,
-    AnalysisRequest,
     KernelSpec,
     Layouts,
     macros,
@@ -61,13 +60,12 @@ class Windows(KernelSpec):
             return f"holds no row of k = {problem.k}"
         return reason
 
-    def needs(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
-        return ROW_IDS
-
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> None:
         return None  # nonzeros are sorted by window
 
-    def cost_us(self, problem: SddmmProblem, stats: TileStats | None, model: DeviceModel) -> Cost:
+    def cost_us(
+        self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
+    ) -> Cost:
         """Each nonzero is read from shared memory, each row of A once per window that it is in."""
         row_bytes = problem.k * problem.dtype.itemsize
         heads, width = problem.heads or 1, self.width(problem)

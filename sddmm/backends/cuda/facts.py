@@ -1,0 +1,120 @@
+"""The facts of a pattern on which costs depend: the order of its nonzeros, and its tiles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from gemm_core.runtime.launch import ceil_div
+
+Block = tuple[int, int]
+"""Rows and columns of a tile."""
+
+
+class TileCounts(NamedTuple):
+    """Counts of the tiles of one size.
+
+    nonempty: those with nonzeros; full: those without any zero. by_class: entry c counts the tiles
+    of at least 2^c nonzeros, but fewer than 2^(c+1), and their nonzeros.
+    """
+
+    nonempty: int
+    full: int
+    by_class: tuple[tuple[int, int], ...]
+
+    def from_class(self, first: int) -> tuple[int, int]:
+        """The number of tiles of at least 2^first nonzeros, and of their nonzeros."""
+        dense = self.by_class[first:]
+        return sum(tiles for tiles, _ in dense), sum(nnz for _, nnz in dense)
+
+
+class PatternFacts(Protocol):
+    """What costs may depend on, beside the problem.
+
+    runs: the maximal sequences of nonzeros of a row in consecutive columns. ascends: nonzeros come
+    by row, and by column within a row, so that none must be sorted.
+    """
+
+    @property
+    def runs(self) -> int: ...
+
+    @property
+    def ascends(self) -> bool: ...
+
+    def tiles(self, block: Block) -> TileCounts | None:
+        """The counts of tiles of this size; None if they are not known."""
+
+    def row_parts(self, width: int) -> float:
+        """An estimate of the non-empty parts of rows, of `width` columns each."""
+
+
+@dataclass(frozen=True, eq=False)
+class UniformFacts:
+    """The facts of a pattern whose nonzeros are spread by chance.
+
+    every_tile: each tile is computed, whether it holds nonzeros or not.
+    """
+
+    shape: tuple[int, int]
+    nnz: int
+    every_tile: bool = False
+    ascends: bool = True
+
+    @property
+    def runs(self) -> int:
+        """Each nonzero begins a run, unless chance has put one before it."""
+        area = max(1, self.shape[0] * self.shape[1])
+        return round(self.nnz * max(0.0, 1 - self.nnz / area))
+
+    def tiles(self, block: Block) -> TileCounts:
+        m, n = self.shape
+        tiles = ceil_div(m, block[0]) * ceil_div(n, block[1])
+        if tiles == 0 or self.nnz == 0:
+            return TileCounts(0, 0, ())
+        nonempty = tiles if self.every_tile else min(tiles, self.nnz)
+        mean = max(1, self.nnz // nonempty)
+        full = tiles if self.nnz >= m * n else 0
+        by_class = ((0, 0),) * (mean.bit_length() - 1) + ((nonempty, self.nnz),)
+        return TileCounts(nonempty, full, by_class)
+
+    def row_parts(self, width: int) -> float:
+        return expected_row_parts(self.shape, self.nnz, width)
+
+
+@dataclass(frozen=True, eq=False)
+class CountedFacts:
+    """The facts of a pattern that was analysed.
+
+    counts: those of each size of tiles. parts: the non-empty parts of rows by their width, which
+    ascends; those of single columns are all nonzeros.
+    """
+
+    nnz: int
+    runs: int
+    ascends: bool
+    counts: Mapping[Block, TileCounts]
+    parts: tuple[tuple[int, int], ...]
+
+    def tiles(self, block: Block) -> TileCounts | None:
+        return self.counts.get(block)
+
+    def row_parts(self, width: int) -> float:
+        """Between two counted widths, and past the last, logarithms are taken to be linear."""
+        points = [(1, max(1, self.nnz)), *((w, max(1, parts)) for w, parts in self.parts if w > 1)]
+        if len(points) == 1 or width <= 1:
+            return self.nnz
+        (w0, p0), (w1, p1) = next(
+            (pair for pair in itertools.pairwise(points) if pair[1][0] >= width),
+            (points[-2], points[-1]),
+        )
+        slope = math.log(p1 / p0) / math.log(w1 / w0)
+        return float(min(self.nnz, p1 * (width / w1) ** slope))
+
+
+def expected_row_parts(shape: tuple[int, int], nnz: int, width: int) -> float:
+    """The non-empty parts of rows, of `width` columns each, that chance leaves."""
+    parts = shape[0] * ceil_div(shape[1], width)
+    return 0.0 if parts == 0 else -parts * math.expm1(-nnz / parts)

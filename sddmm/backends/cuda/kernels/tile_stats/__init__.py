@@ -1,0 +1,1 @@
+"""The statistics of tiles: how many hold how many nonzeros."""

@@ -1,0 +1,109 @@
+"""The facts of a pattern: its runs, its tiles of every size, the parts of its rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sddmm.backends.cuda.facts import Block, CountedFacts, TileCounts, UniformFacts
+from sddmm.backends.cuda.pattern_layouts import PatternLayouts, base_tile
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import emulated_gpu, random_pattern
+from tests.conftest import H200
+
+SIZES = ((64, 64), (64, 128), (128, 64), (128, 256), (256, 128), (16, 16))
+
+
+def count(mask: torch.Tensor, block: Block) -> TileCounts:
+    """By slicing the dense mask."""
+    tiles = [tile for band in mask.split(block[0]) for tile in band.split(block[1], dim=1)]
+    nnz = [int(tile.sum()) for tile in tiles]
+    by_class = [[0, 0] for _ in range(31)]
+    for entries in nnz:
+        if entries:
+            by_class[entries.bit_length() - 1][0] += 1
+            by_class[entries.bit_length() - 1][1] += entries
+    full = sum(entries == tile.numel() for entries, tile in zip(nnz, tiles, strict=True))
+    return TileCounts(sum(n > 0 for n in nnz), full, tuple((t, n) for t, n in by_class))
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize("shape", [(300, 470), (70, 1030), (16, 16)])
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[:-1]])
+def test_tiles_of_every_size_are_counted(shape: Block, sizes: tuple[Block, ...]) -> None:
+    """A causal mask with scattered nonzeros above: full tiles, at the edges too, and empty ones."""
+    mask = torch.ones(shape, dtype=torch.bool).tril()
+    mask |= torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.001
+    rows, cols = mask.nonzero(as_tuple=True)
+    pattern = SparsePattern.from_coo(rows, cols, shape)
+    facts = PatternLayouts(pattern, H200, sizes).facts()
+    for block in sizes:
+        assert facts.tiles(block) == count(mask, block)
+    assert facts.tiles((32, 48)) is None
+    assert facts.ascends
+    begins = mask.clone()
+    begins[:, 1:] &= ~mask[:, :-1]
+    assert facts.runs == int(begins.sum())
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_a_pattern_that_is_not_sorted_has_the_same_tiles() -> None:
+    pattern = random_pattern(200, 300, 2000, layout="coo")
+    mixed = torch.randperm(2000, generator=torch.Generator().manual_seed(1))
+    shuffled = SparsePattern.from_coo(
+        pattern.row_indices[mixed], pattern.col_indices[mixed], pattern.shape
+    )
+    facts, other = (PatternLayouts(p, H200, SIZES).facts() for p in (pattern, shuffled))
+    assert [facts.tiles(size) for size in SIZES] == [other.tiles(size) for size in SIZES]
+    assert (facts.ascends, other.ascends) == (True, False)
+
+
+def test_a_pattern_is_counted_once() -> None:
+    pattern = random_pattern(200, 300, 2000)
+    with emulated_gpu() as launches:
+        first = PatternLayouts(pattern, H200, SIZES).facts()
+        assert PatternLayouts(pattern, H200, SIZES).facts() is first
+    assert launches == ["analyse", *["tile_stats"] * len(SIZES)]
+
+
+def test_the_tiles_that_are_counted_are_as_large_as_memory_demands() -> None:
+    masks = SIZES[:-1]
+    assert base_tile((16_384, 16_384), 10, masks) == ((64, 64), masks)
+    assert base_tile((16_384, 16_384), 10, SIZES) == ((16, 16), SIZES)
+    assert base_tile((16_384, 16_384), 10, ((128, 224), (64, 64))) == ((64, 64), ((64, 64),))
+    # A million rows and columns: 244 million tiles of 64 x 64 are too many for a few nonzeros.
+    vast = (1_000_000, 1_000_000)
+    assert base_tile(vast, 15_000_000, masks) == (None, ())
+    assert base_tile(vast, 15_000_000, (*masks, (256, 256))) == ((256, 256), ((256, 256),))
+    assert base_tile(vast, 65_000_000, masks) == ((64, 64), masks)
+    assert base_tile(vast, 20_000_000, masks) == ((128, 128), ((128, 256), (256, 128)))
+    assert base_tile((100, 100), 10, ()) == (None, ())
+
+
+def test_dense_tiles_are_those_from_a_class_on() -> None:
+    counts = TileCounts(6, 0, ((1, 1), (2, 5), (0, 0), (3, 30)))
+    assert counts.from_class(0) == (6, 36)
+    assert counts.from_class(2) == (3, 30)
+    assert counts.from_class(9) == (0, 0)
+
+
+def test_a_uniform_pattern_fills_the_tiles_that_chance_would() -> None:
+    facts = UniformFacts((1000, 1000), 500_000)
+    assert facts.tiles((100, 250)) == TileCounts(40, 0, (*((0, 0),) * 13, (40, 500_000)))
+    assert facts.runs == 250_000
+    few = UniformFacts((1000, 1000), 30)
+    assert few.tiles((100, 250)).nonempty == 30
+    assert UniformFacts((1000, 1000), 30, every_tile=True).tiles((100, 250)).nonempty == 40
+    assert UniformFacts((0, 1000), 0).tiles((100, 250)) == TileCounts(0, 0, ())
+    assert UniformFacts((10, 10), 100).tiles((5, 5)).full == 4
+    assert facts.row_parts(250) == pytest.approx(4000)
+
+
+def test_parts_of_rows_are_estimated_between_the_widths_that_were_counted() -> None:
+    facts = CountedFacts(8000, 8000, True, {}, ((16, 4000), (256, 1000)))
+    assert facts.row_parts(1) == 8000
+    assert facts.row_parts(16) == pytest.approx(4000)
+    assert facts.row_parts(64) == pytest.approx(2000)
+    assert facts.row_parts(1024) == pytest.approx(500)
+    assert CountedFacts(8000, 8000, True, {}, ()).row_parts(99) == 8000
+    assert CountedFacts(0, 0, True, {}, ((16, 0),)).row_parts(99) == 0
