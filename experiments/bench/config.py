@@ -35,7 +35,8 @@ class Timing:
     calls: how many preparations and first calls of a method are timed, at most. warm_up_ms: the
     time of the uncounted runs before a method's samples on a GPU, which last until times are steady
     if it is null. slowest: a method whose verified run takes so many times that of the fastest, if
-    it is given, is timed once. samples_per_round: of a method before the next has its turn.
+    it is given, is timed once, and its preparation is not. samples_per_round: how many samples of
+    a method are taken before the next has its turn.
     """
 
     min_samples: int = 3

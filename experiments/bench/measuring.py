@@ -22,6 +22,7 @@ from experiments.bench.timing import (
     first_calls_ms,
     interleaved_ms,
     preparations_ms,
+    slow_methods,
 )
 from experiments.bench.verify import decisive
 
@@ -63,7 +64,7 @@ class Session:
                 runs[name], first_ms[name] = verified
         self.say(f"timing {', '.join(runs)}")
         if self.objective.times_preparation:
-            self._time_preparation(methods, records, runs)
+            self._time_preparation(methods, records, runs, slow_methods(first_ms, self.timing))
         samples_ms, errors = self._samples_ms(runs, first_ms)
         for name in runs:
             if name in errors:
@@ -102,6 +103,8 @@ class Session:
                 for trial in trials:
                     work = functools.partial(_append_result, results, trial.call)
                     first_ms = elapsed_ms(work, self.device)
+                if self.timing.slowest is not None:  # the first run may have loaded its code
+                    first_ms = min(first_ms, elapsed_ms(run, self.device))
         except Exception as error:
             _fail(record, error)
             return None
@@ -118,26 +121,34 @@ class Session:
         return run, first_ms
 
     def _time_preparation(
-        self, methods: Mapping[str, Method], records: dict[str, Record], runs: dict[str, Run]
+        self,
+        methods: Mapping[str, Method],
+        records: dict[str, Record],
+        runs: dict[str, Run],
+        slow: set[str],
     ) -> None:
-        """Fill in prepare_ms and, of the methods whose user would call it, first_call_ms; a method
-        that fails leaves `runs`.
+        """Fill in prepare_ms and, of the methods whose user would call it, first_call_ms, unless a
+        method is slow; one that fails leaves `runs`.
 
         Verification compiled the kernels and set the libraries up; from now on it is preparation
         alone.
         """
         timeout_s, calls = self.timing.timeout_s, self.timing.calls
-        prepare = {name: functools.partial(methods[name].prepare, self.case) for name in runs}
+        prepare = {
+            name: functools.partial(methods[name].prepare, self.case)
+            for name in runs
+            if name not in slow
+        }
         prepared_ms, errors = preparations_ms(prepare, timeout_s, self.device, calls)
         first = functools.partial(self.objective.first_call, case=self.case)
-        called = [name for name in runs if self.objective.times_first_call(methods[name])]
+        called = [name for name in prepare if self.objective.times_first_call(methods[name])]
         unseen = {name: functools.partial(first, methods[name]) for name in called}
         calls_ms, call_errors = first_calls_ms(unseen, timeout_s, self.device, calls)
         for name, error in (call_errors | errors).items():
             del runs[name]
             _fail(records[name], error)
             self.keep(records[name])
-        for name in runs:
+        for name in prepare.keys() & runs.keys():
             records[name].prepare_ms = statistics.median(prepared_ms[name])
             records[name].first_call_ms = calls_ms.get(name, [])
 

@@ -74,11 +74,10 @@ def interleaved_ms(
     samplers: dict[str, Sampler] = {}
     budget_ms = timing.seconds * 1e3
     slow_ms = 10 * max(budget_ms, 1e3)
-    if timing.slowest is not None:
-        slow_ms = min(slow_ms, timing.slowest * min(first_ms.values(), default=0.0))
+    slow = slow_methods(first_ms, timing)
 
     def is_slow(name: str) -> bool:
-        return first_ms[name] > slow_ms
+        return name in slow or first_ms[name] > slow_ms
 
     def is_unfinished(name: str) -> bool:
         own = samples[name]
@@ -107,6 +106,14 @@ def interleaved_ms(
                 if is_unfinished(name):
                     samples[name].append(samplers[name].sample_ms())
     return samples
+
+
+def slow_methods(first_ms: Mapping[str, float], timing: Timing) -> set[str]:
+    """The methods that take timing.slowest times as long as the fastest; none if it is null."""
+    if timing.slowest is None or not first_ms:
+        return set()
+    limit_ms = timing.slowest * min(first_ms.values())
+    return {name for name, ms in first_ms.items() if ms > limit_ms}
 
 
 def preparations_ms(

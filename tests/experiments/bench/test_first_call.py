@@ -91,6 +91,20 @@ def test_the_first_call_of_a_method_with_a_public_call_is_that_call_without_its_
     assert events.count(("call", True)) >= len(records["good"].first_call_ms) >= 10
 
 
+def test_a_method_many_times_slower_than_the_fastest_is_not_prepared_for_timing(
+    config: Config,
+) -> None:
+    def slowly(case: Any) -> torch.Tensor:
+        time.sleep(0.1)
+        return right(case)
+
+    config.timing.slowest, config.timing.calls = 20, 2
+    quick, slow = run(only(quick=right, slow=slowly), "60x50", config)
+    assert (len(quick.first_call_ms), len(slow.first_call_ms)) == (2, 0)
+    assert (len(quick.samples_ms), len(slow.samples_ms)) == (4, 1)
+    assert (quick.status, slow.status, slow.prepare_ms) == ("ok", "ok", None)
+
+
 def test_ours_is_called_as_a_user_calls_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Any] = []
     ours = METHODS.select(["ours"])["ours"]
