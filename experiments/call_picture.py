@@ -41,7 +41,7 @@ PARTS = (
     )),
     Part("Prepare a plan", (
         Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),
-        Step(f"{_CUDA}/planner.py", "Ranks the kernels, once per problem; prepares the best."),
+        Step(f"{_CUDA}/one_off.py", "Picks the kernel for a single run, once per problem."),
         Step(f"{_CUDA}/pattern_layouts.py", "Makes the arrays that the kernel reads."),
         Step(f"{_CUDA}/analysis.py", "Launches one pass over the indices; polls its results."),
         Step(f"{_CUDA}/kernels/row_gather/host.py", "The chosen kernel: macros, parameters."),

@@ -21,7 +21,15 @@ from torch import Tensor
 from sddmm.backends.base import MANY_CALLS, select_backend
 from sddmm.backends.cuda.comparison import same_indices
 from sddmm.errors import memory_blocks, total_bytes
-from sddmm.prepared import PLANS, PlanKey, PlanStore, PreparedPlan, is_capturing, prepare
+from sddmm.prepared import (
+    PLANS,
+    FirstRun,
+    PlanKey,
+    PlanStore,
+    PreparedPlan,
+    is_capturing,
+    prepare,
+)
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.indices import counts_changes
 from sddmm.sparse.pattern import SparsePattern
@@ -117,55 +125,53 @@ class Cache:
         backend: str | None = None,
         kernel: str | None = None,
         calls: int = MANY_CALLS,
+        first_run: FirstRun | None = None,
     ) -> PreparedPlan:
         """The plan of a pattern for a problem, prepared at the first request. Thread-safe.
 
         backend, kernel: the names that the caller requests; a refusal is then a ValueError. calls:
-        the number of runs to prepare for.
+        the number of runs to prepare for. first_run: the run that the plan is requested for.
         """
         key = PlanKey(problem, backend, kernel, calls)
         store = pattern.derive(PLANS, PlanStore)
-        with self._lock:
-            plan = store.by_key.get(key)
-            if plan is not None:
-                store.by_key.move_to_end(key)
-                return plan
-        plan = prepare(pattern, key)
+        by_key = store.by_key
+        if by_key:
+            with self._lock:
+                plan = by_key.get(key)
+                if plan is not None:
+                    by_key.move_to_end(key)
+                    return plan
+        plan = prepare(pattern, key, first_run)
         with self._lock:
             store.add(key, plan)
             pattern.count_growth()
             self._make_room()
         return plan
 
-    def for_next_call(
+    def calls_to_expect(
         self,
         pattern: SparsePattern,
         problem: SddmmProblem,
         backend: str | None = None,
         kernel: str | None = None,
-    ) -> PreparedPlan:
-        """The plan for the next of the calls with a pattern: at the first the cheapest for a single
-        run, from the second on one for many.
+    ) -> int:
+        """For how many runs the next call with a pattern plans: one at the first, then many.
 
         A call that a CUDA graph captures cannot prepare, and runs what was prepared before it.
         Deterministic algorithms are prepared for many runs at the first call, so that all calls
         give the same bits.
         """
-        many = PlanKey(problem, backend, kernel, MANY_CALLS)
+        if kernel is not None or torch.are_deterministic_algorithms_enabled():
+            return MANY_CALLS
         by_key = pattern.derive(PLANS, PlanStore).by_key
-        if many in by_key or kernel is not None or torch.are_deterministic_algorithms_enabled():
-            return self.get_or_prepare(pattern, *many)
+        if by_key and PlanKey(problem, backend, None, MANY_CALLS) in by_key:
+            return MANY_CALLS
         if not select_backend(problem, backend)[0].plans_by_calls:
-            return self.get_or_prepare(pattern, *many)
-        single = many._replace(calls=1)
-        plan = by_key.get(single)
-        if plan is None:
-            return self.get_or_prepare(pattern, *single)
-        if is_capturing(problem.device):
-            return plan
-        plan = self.get_or_prepare(pattern, *many)
-        by_key.pop(single, None)
-        return plan
+            return MANY_CALLS
+        single = PlanKey(problem, backend, None, 1)
+        if single not in by_key or is_capturing(problem.device):
+            return 1
+        return MANY_CALLS
 
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern with the indices of `pattern`, which is one over tensors that a caller
@@ -190,6 +196,14 @@ class Cache:
         is_counted = _is_counted(pattern)
         cached = self._match(pattern, is_counted)[1]
         return self._add(pattern, is_counted, True, ()) if cached is None else cached
+
+    def find(self, pattern: SparsePattern) -> SparsePattern:
+        """The cached pattern of the very tensors of a caller's pattern, else `pattern` itself."""
+        if not (self._entries or self._weak_entries):
+            return pattern
+        entry, cached = self._look_up(_key(pattern))
+        vouches = entry is not None and cached is not None and entry.vouches_for(cached, pattern)
+        return cached if vouches and cached is not None else pattern
 
     def of_pattern(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern of the very tensors of a caller's pattern, else `pattern` itself,

@@ -198,23 +198,11 @@ class Plan:
         """`run` for operands that are checked and have the orientation of the pattern."""
         if not needs_grad(a, b, self.values):
             return self.prepared.compute(a, b, self.values, self.alpha)
-        CACHE.of_pattern(self.pattern)  # from which the operator takes plans
-        values: Tensor = torch.ops.sddmm.sddmm(
-            self.pattern.major_indices,
-            self.pattern.col_indices,
-            a,
-            b,
-            self.values,
-            compressed=self.pattern.is_csr,
-            blocksize=self.pattern.blocksize,
-            alpha=self.alpha,
-            out_dtype=self.problem.out_dtype,
-            precision=self.problem.precision,
-            backend=self.prepared.requested_backend,
-            kernel_name=self.prepared.kernel,
-            calls=self.prepared.calls,
-        )
-        return values
+        prepared_plan = self.prepared
+        return sample_by_operator(
+            self.pattern, self.problem, a, b, self.values, self.alpha,
+            prepared_plan.requested_backend, prepared_plan.kernel, prepared_plan.calls,
+        )  # fmt: skip
 
     def explain(self) -> str:
         """The backend and kernel that serve, why the others do not, and the time to prepare."""
@@ -300,6 +288,37 @@ class Plan:
         for name, tensor in inputs.items():
             if tensor is not None and overlap(out, tensor):
                 raise ValueError(f"out shares memory with {name}; give it memory of its own")
+
+
+def sample_by_operator(
+    pattern: SparsePattern,
+    problem: SddmmProblem,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    alpha: float,
+    backend: str | None,
+    kernel: str | None,
+    calls: int,
+) -> Tensor:
+    """The values of a call by the torch operator, which autograd follows."""
+    CACHE.of_pattern(pattern)  # from which the operator takes plans
+    result: Tensor = torch.ops.sddmm.sddmm(
+        pattern.major_indices,
+        pattern.col_indices,
+        a,
+        b,
+        values,
+        compressed=pattern.is_csr,
+        blocksize=pattern.blocksize,
+        alpha=alpha,
+        out_dtype=problem.out_dtype,
+        precision=problem.precision,
+        backend=backend,
+        kernel_name=kernel,
+        calls=calls,
+    )
+    return result
 
 
 def _rebuild(

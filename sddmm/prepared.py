@@ -59,15 +59,46 @@ class PreparedPlan(NamedTuple):
 
     def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
         """Return a new tensor of values, which autograd does not follow."""
-        problem, shape = self.problem, self.values_shape
-        try:
-            out = torch.empty(shape, dtype=problem.out_dtype, device=problem.device)
-        except torch.OutOfMemoryError as error:
-            size = math.prod(shape) * problem.out_dtype.itemsize
-            raise out_of_memory(f"a result of shape {shape}", size, problem.device) from error
+        out = new_values(self.problem, self.values_shape)
         if out.numel():
             self.execute(a, b, values, alpha, out)
         return out
+
+
+class FirstRun:
+    """The run of a call that may have to prepare its plan first, with memory for its result.
+
+    Calling it with an executor launches the run, which a backend may do before it has finished
+    preparing. `result` launches it, unless that was done, by the finished plan.
+    """
+
+    __slots__ = ("_launched", "_operands", "_out")
+
+    def __init__(
+        self, problem: SddmmProblem, a: Tensor, b: Tensor, values: Tensor | None, alpha: float
+    ) -> None:
+        self._operands = a, b, values, alpha
+        heads, nnz = problem.heads, problem.nnz
+        self._out = new_values(problem, (nnz,) if heads is None else (heads, nnz))
+        self._launched = self._out.numel() == 0
+
+    def __call__(self, execute: Executor) -> None:
+        if not self._launched:
+            execute(*self._operands, self._out)
+            self._launched = True
+
+    def result(self, plan: PreparedPlan) -> Tensor:
+        self(plan.execute)
+        return self._out
+
+
+def new_values(problem: SddmmProblem, shape: tuple[int, ...]) -> Tensor:
+    """Memory for the values of a problem."""
+    try:
+        return torch.empty(shape, dtype=problem.out_dtype, device=problem.device)
+    except torch.OutOfMemoryError as error:
+        size = math.prod(shape) * problem.out_dtype.itemsize
+        raise out_of_memory(f"a result of shape {shape}", size, problem.device) from error
 
 
 class PlanStore:
@@ -104,9 +135,12 @@ def is_capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def prepare(pattern: SparsePattern, key: PlanKey) -> PreparedPlan:
+def prepare(
+    pattern: SparsePattern, key: PlanKey, first_run: FirstRun | None = None
+) -> PreparedPlan:
     """The plan of a pattern; ValueError if a request of the caller is refused.
 
+    first_run: the run that the plan is needed for, which may be launched while it is prepared.
     RuntimeError while a CUDA graph is captured: preparing waits for the GPU.
     """
     versions = pattern.versions
@@ -122,7 +156,7 @@ def prepare(pattern: SparsePattern, key: PlanKey) -> PreparedPlan:
             "while a CUDA graph is captured; call it once before the capture, or capture the run "
             "of a plan"
         )
-    execute = backend.prepare(pattern, problem, kernel, calls)
+    execute = backend.prepare(pattern, problem, kernel, calls, first_run)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     heads, nnz = problem.heads, problem.nnz
     values_shape = (nnz,) if heads is None else (heads, nnz)  # without a call, for the first call

@@ -16,10 +16,7 @@ NOT_INTERLEAVED = (
     "run: rows of one case with different letters were measured at different times, not "
     "interleaved; a is the oldest"
 )
-_LEFT = (
-    *("matrix", "shape", "run", "device", "dtype", "method", "variant", "status", "reason"),
-    *("class", "chosen", "best of ours", "best peer", "first peer"),
-)
+_LEFT = ("matrix", "shape", "run", "device", "dtype", "method", "variant", "status", "reason")
 
 
 def speedups(records: Iterable[Record], baseline: str) -> dict[str, float]:

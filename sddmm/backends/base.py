@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -35,6 +35,10 @@ class Executor(Protocol):
         """
 
 
+FirstRun = Callable[[Executor], None]
+"""Launches a run with an executor, at its first call."""
+
+
 class Backend(Protocol):
     """One way to compute a problem."""
 
@@ -59,11 +63,13 @@ class Backend(Protocol):
         problem: SddmmProblem,
         kernel: str | None = None,
         calls: int = MANY_CALLS,
+        first_run: FirstRun | None = None,
     ) -> Executor:
         """Do all work that depends on the pattern alone, its check (ValueError) included.
 
         kernel: request one of `kernels`. calls: the number of runs to expect; what is prepared
         must pay within them. 1: the cheapest single run, preparation and binding included.
+        first_run: may be called with the executor before `prepare` has finished, to save time.
         """
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, by_head
+from sddmm.backends.base import MANY_CALLS, FirstRun, by_head
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -36,6 +36,7 @@ class ReferenceBackend:
         problem: SddmmProblem,
         kernel: str | None = None,
         calls: int = MANY_CALLS,
+        first_run: FirstRun | None = None,
     ) -> ReferenceExecutor:
         pattern.check()
         return ReferenceExecutor(pattern, problem)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, by_head
+from sddmm.backends.base import MANY_CALLS, FirstRun, by_head
 from sddmm.sparse.indices import compress
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class TorchCsrBackend:
         problem: SddmmProblem,
         kernel: str | None = None,
         calls: int = MANY_CALLS,
+        first_run: FirstRun | None = None,
     ) -> TorchCsrExecutor:
         pattern.check()
         return TorchCsrExecutor(pattern, problem)

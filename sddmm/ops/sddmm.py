@@ -26,8 +26,8 @@ from sddmm.operands import (
 )
 from sddmm.ops import traced
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
-from sddmm.plan import Plan
-from sddmm.prepared import PLANS, PlanStore, PreparedPlan, Signature
+from sddmm.plan import Plan, sample_by_operator
+from sddmm.prepared import PLANS, FirstRun, PlanStore, Signature
 from sddmm.problem import SddmmProblem, make_problem
 from sddmm.sparse.containers import SparseInput, parse_sparse
 from sddmm.sparse.pattern import SparsePattern
@@ -99,15 +99,13 @@ def sddmm(
         result = traced.sample(parts, a, b, alpha, scale, out_dtype, precision)
         return _to_container(parts, result, to_output)
     if isinstance(S, SparsePattern):  # there is nothing to parse
-        prepared_plan = _resolve_plan(S, a, b, None, out_dtype, precision)
-        return to_output(_run_plan(S, prepared_plan, a, b, None, alpha))
+        return to_output(_sample(S, a, b, None, alpha, out_dtype, precision))
     sparse = parse_sparse(S)
     values = sparse.values if scale else None
     pattern = sparse.pattern
     if sparse.transposed:
         a, b = transpose_if_csc(a, b, pattern, True)
-    prepared_plan = _resolve_plan(pattern, a, b, values, out_dtype, precision, sparse)
-    result = _run_plan(pattern, prepared_plan, a, b, values, alpha)
+    result = _sample(pattern, a, b, values, alpha, out_dtype, precision, sparse)
     return _to_container(sparse, result, to_output)
 
 
@@ -133,8 +131,7 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     sum_dtype = traced.sum_dtype(a.dtype, beta)
     pattern = sparse.pattern
     a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
-    prepared_plan = _resolve_plan(pattern, a, b, read_values, sum_dtype, "ieee", sparse)
-    result = _run_plan(pattern, prepared_plan, a, b, None, alpha)
+    result = _sample(pattern, a, b, read_values, alpha, sum_dtype, "ieee", sparse, False)
     return _to_container(sparse, traced.add_scaled(result, beta, values).to(a.dtype), to_output)
 
 
@@ -197,37 +194,68 @@ def plan(
     return Plan(pattern, prepared_plan, alpha, values, sparse.transposed, sparse.source, owner)
 
 
-def _resolve_plan(
+def _sample(
     pattern: SparsePattern,
     a: Tensor,
     b: Tensor,
     values: Tensor | None,
+    alpha: float,
     out_dtype: torch.dtype | None,
     precision: str,
     sparse: SparseInput | None = None,
-) -> PreparedPlan:
-    """The pattern's plan for operands with this signature, by one look-up from the third call on.
+    read_values: bool = True,
+) -> Tensor:
+    """The values of a call, by one look-up of the plan from the third call on.
 
     Operands are checked when their signature is new, values at every call. sparse: what S was
-    parsed into, unless S is the pattern itself.
+    parsed into, unless S is the pattern itself. read_values: whether to multiply by the values.
     """
     plans = pattern.derive(PLANS, PlanStore)
     signature = (
         a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout,
         out_dtype, precision,
     )  # fmt: skip
-    prepared_plan = plans.by_signature.get(signature)
-    if prepared_plan is None:
-        problem = _problem(pattern, a, b, signature)
-        # The cached pattern of the very tensors of a caller's pattern may have the plan already.
-        owner = CACHE.of_pattern(pattern) if sparse is None else pattern
-        prepared_plan = CACHE.for_next_call(owner, problem)
-        plans.add_signature(signature, prepared_plan)
+    plan = plans.by_signature.get(signature)
+    problem = _problem(pattern, a, b, signature) if plan is None else plan.problem
     if values is not None:
-        check_values(values, prepared_plan.problem)
+        check_values(values, problem)
+        if not read_values:
+            values = None
     if sparse is not None and sparse.is_scipy:
-        _check_scipy(prepared_plan.problem, a, b)
-    return prepared_plan
+        _check_scipy(problem, a, b)
+    if plan is None:
+        return _sample_by_new_plan(
+            pattern, problem, a, b, values, alpha, plans, signature, sparse is None
+        )
+    if needs_grad(a, b, values):
+        return Plan(pattern, plan, alpha, values).sample(a, b)
+    return plan.compute(a, b, values, alpha)
+
+
+def _sample_by_new_plan(
+    pattern: SparsePattern,
+    problem: SddmmProblem,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    alpha: float,
+    plans: PlanStore,
+    signature: Signature,
+    is_callers: bool,
+) -> Tensor:
+    """The values of a call whose signature leads to no plan. is_callers: whether S is a pattern."""
+    # The cached pattern of the very tensors of a caller's pattern may have the plan already.
+    owner = CACHE.find(pattern) if is_callers else pattern
+    calls = CACHE.calls_to_expect(owner, problem)
+    if needs_grad(a, b, values):
+        return sample_by_operator(owner, problem, a, b, values, alpha, None, None, calls)
+    run = FirstRun(problem, a, b, values, alpha)
+    plan = CACHE.get_or_prepare(owner, problem, calls=calls, first_run=run)
+    if calls > 1:
+        if is_callers:
+            CACHE.of_pattern(pattern)  # for calls with its tensors as a tuple
+        plans.add_signature(signature, plan)
+    return run.result(plan)
 
 
 # The problems of calls by the metadata of pattern and operands: equal calls need no second check.
@@ -248,19 +276,6 @@ def _problem(pattern: SparsePattern, a: Tensor, b: Tensor, signature: Signature)
             _PROBLEMS.clear()
         _PROBLEMS[key] = problem
     return problem
-
-
-def _run_plan(
-    pattern: SparsePattern,
-    prepared_plan: PreparedPlan,
-    a: Tensor,
-    b: Tensor,
-    values: Tensor | None,
-    alpha: float,
-) -> Tensor:
-    if needs_grad(a, b, values):
-        return Plan(pattern, prepared_plan, alpha, values).sample(a, b)
-    return prepared_plan.compute(a, b, values, alpha)
 
 
 def _check_scipy(problem: SddmmProblem, a: Tensor, b: Tensor) -> None:

@@ -19,6 +19,7 @@ from sddmm.ops.base import (
     rounded_bound,
     tolerance,
 )
+from sddmm.prepared import FirstRun
 from sddmm.problem import SddmmProblem
 
 
@@ -44,11 +45,10 @@ def _compute(
     if values is not None:
         check_values(values, problem)
     if calls is None:
-        prepared_plan = CACHE.for_next_call(pattern, problem, backend, kernel_name)
-    else:
-        calls = call_count(calls)
-        prepared_plan = CACHE.get_or_prepare(pattern, problem, backend, kernel_name, calls)
-    return prepared_plan.compute(a, b, values, alpha)
+        calls = CACHE.calls_to_expect(pattern, problem, backend, kernel_name)
+    run = FirstRun(problem, a, b, values, alpha)
+    calls = call_count(calls)
+    return run.result(CACHE.get_or_prepare(pattern, problem, backend, kernel_name, calls, run))
 
 
 def _fake(

@@ -27,10 +27,10 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     prepare = CudaBackend.prepare
 
     def counting(
-        self: CudaBackend, pattern: Any, problem: Any, kernel: str | None, number: int
+        self: CudaBackend, pattern: Any, problem: Any, kernel: str | None, number: int, *rest: Any
     ) -> Any:
         calls.append(number)
-        return prepare(self, pattern, problem, kernel, number)
+        return prepare(self, pattern, problem, kernel, number, *rest)
 
     monkeypatch.setattr(CudaBackend, "prepare", counting)
     return calls
@@ -153,6 +153,22 @@ def test_ever_new_patterns_are_never_prepared_for_many_and_not_kept(prepared: li
             sddmm.sddmm(inputs(kind, seed), *operands())
         assert sddmm.cache_info().patterns <= 1
     assert set(prepared) == {1}
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_a_first_call_reads_no_operand_at_an_index_out_of_range(
+    layout: str, index_dtype: torch.dtype
+) -> None:
+    """Its kernel is launched before the host knows; a read out of range would crash here."""
+    S = random_pattern(M, N, NNZ, layout=layout, index_dtype=index_dtype)
+    S.col_indices[NNZ // 2] = 2**30
+    for _ in range(3):
+        with pytest.raises(ValueError, match=rf"col_indices\[{NNZ // 2}\] is {2**30}"):
+            sddmm.sddmm(S, *operands())
+    S.col_indices[NNZ // 2] = 0
+    a, b = operands()
+    assert_close(sddmm.sddmm(S, a, b), S, a, b)
 
 
 def test_a_capture_runs_what_was_prepared_before_it(

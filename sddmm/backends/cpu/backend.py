@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, by_head, resolve_lazy_view
+from sddmm.backends.base import MANY_CALLS, FirstRun, by_head, resolve_lazy_view
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.indices import as_array
@@ -50,6 +50,7 @@ class CpuBackend:
         problem: SddmmProblem,
         kernel: str | None = None,
         calls: int = MANY_CALLS,
+        first_run: FirstRun | None = None,
     ) -> CpuExecutor:
         pattern.check()
         return CpuExecutor(pattern, problem)

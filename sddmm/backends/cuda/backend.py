@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.base import MANY_CALLS
+from sddmm.backends.base import MANY_CALLS, FirstRun
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.kernels.registry import KERNELS
@@ -47,14 +47,19 @@ class CudaBackend:
         problem: SddmmProblem,
         kernel: str | None = None,
         calls: int = MANY_CALLS,
+        first_run: FirstRun | None = None,
     ) -> GpuExecutor:
         device = _device(problem)
         if device.index != loader.runtime.current_device():
             with torch.cuda.device(device.index):
-                return self.prepare(pattern, problem, kernel, calls)
+                return self.prepare(pattern, problem, kernel, calls, first_run)
         if pattern.blocksize is not None:
             pattern = pattern.expanded
         try:
+            if kernel is None and (calls <= 1 or problem.nnz == 0):
+                executor = self.planner.one_off.prepare(pattern, problem, device, first_run)
+                if executor is not None:
+                    return executor
             return self.planner.prepare(pattern, problem, device, kernel, calls)
         except torch.OutOfMemoryError as error:
             row_ids_bytes = 4 * problem.nnz

@@ -29,12 +29,14 @@ class KernelPlan(NamedTuple):
 
     bind(a, b_t): returns the launch on two operands at their present addresses and strides.
     accepts(x): whether the kernel can read x without a copy. to_accepted(x): returns a copy that it
-    can read.
+    can read. is_guarded: whether the launch computes nothing if the analysis, which may still run,
+    finds the pattern invalid.
     """
 
     bind: Callable[[Tensor, Tensor], LaunchFn]
     accepts: Callable[[Tensor], bool]
     to_accepted: Callable[[Tensor], Tensor] = Tensor.contiguous
+    is_guarded: bool = False
 
 
 class GpuExecutor:
@@ -104,19 +106,33 @@ def _in_memory(x: Tensor) -> Tensor:
 def make_launch(
     kernel: Kernel, blocks: int, arguments: Mapping[str, Any], per_call: tuple[str, ...] = PER_CALL
 ) -> Callable[..., None]:
-    """The launch of a kernel with these arguments; it is called with those named in `per_call`."""
+    """The launch of a kernel with these arguments; it is called with those named in `per_call`.
+
+    The first call packs all arguments into the kernel's own memory. Memory that keeps them packed
+    takes longer to make, so the second call makes it: many operands come at an address once.
+    """
     positions = _positions(kernel.parameters)
     assert arguments.keys() <= positions.keys(), (kernel.name, arguments.keys() - positions)
-    packed = Parameters(
-        kernel.parameters,
-        [arguments.get(name, 0) for name in positions],
-        [positions[name] for name in per_call],
-    )
+    values = [arguments.get(name, 0) for name in positions]
+    changing = [positions[name] for name in per_call]
+    packed: Parameters | None = None
+    is_first = True
 
-    def launch(*values: float) -> None:
-        for slot, value in zip(packed.slots, values, strict=True):
-            slot.value = value
-        kernel.launch(blocks, packed)
+    def launch(*call_values: float) -> None:
+        nonlocal packed, is_first
+        if packed is not None:
+            for slot, value in zip(packed.slots, call_values, strict=True):
+                slot.value = value
+            kernel.launch(blocks, packed)
+        elif is_first:
+            is_first = False
+            own = values.copy()  # another thread may launch too
+            for position, value in zip(changing, call_values, strict=True):
+                own[position] = value
+            kernel(blocks, *own)
+        else:
+            packed = Parameters(kernel.parameters, values, changing)
+            launch(*call_values)
 
     return launch
 
@@ -130,16 +146,16 @@ def _positions(parameters: type[ctypes.Structure]) -> dict[str, int]:
 def operand_args(a: Tensor, b_t: Tensor) -> tuple[dict[str, int], int]:
     """The addresses and pitches of the operands, by the name of the parameter; and the largest
     power of two, up to 16, that divides the address of every row of a and of b_t."""
+    address_a, address_b = a.data_ptr(), b_t.data_ptr()
+    strides_a, strides_b = a.stride(), b_t.stride()
+    pitch_a, pitch_b = strides_a[-2], strides_b[-2]
+    head_a, head_b = (strides_a[0], strides_b[0]) if len(strides_a) == 3 else (0, 0)
+    pitches = pitch_a | pitch_b | head_a | head_b
+    bits = address_a | address_b | pitches * a.element_size() | 16
     args = {
-        "a": a.data_ptr(),
-        "b": b_t.data_ptr(),
-        "pitch_a": row_pitch(a),
-        "pitch_b": row_pitch(b_t),
-        "head_a": head_pitch(a),
-        "head_b": head_pitch(b_t),
-    }
-    pitches = args["pitch_a"] | args["pitch_b"] | args["head_a"] | args["head_b"]
-    bits = args["a"] | args["b"] | pitches * a.element_size() | 16
+        "a": address_a, "b": address_b, "pitch_a": pitch_a, "pitch_b": pitch_b,
+        "head_a": head_a, "head_b": head_b,
+    }  # fmt: skip
     return args, bits & -bits
 
 

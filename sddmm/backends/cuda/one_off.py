@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.runtime.device import Device
+from sddmm.backends.base import FirstRun
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import device_model
@@ -46,22 +47,30 @@ class OneOffPlanner:
         self.choose = functools.lru_cache(maxsize=1024)(self._choose)
 
     def prepare(
-        self, pattern: SparsePattern, problem: SddmmProblem, device: Device
+        self,
+        pattern: SparsePattern,
+        problem: SddmmProblem,
+        device: Device,
+        first_run: FirstRun | None = None,
     ) -> GpuExecutor | None:
         """The fastest kernel for a single run; None if all that serve must be prepared longer.
 
-        ValueError, as SparsePattern.check, for a wrong pattern.
+        first_run: launched behind the analysis, before the host waits for it, if the kernel is
+        guarded. ValueError, as SparsePattern.check, for a wrong pattern.
         """
         for candidate in self.choose(problem, device):
-            layouts = AheadLayouts(pattern, device, candidate.request)
+            layouts = AheadLayouts(pattern, device, candidate.request, first_run is not None)
             try:
                 plans = candidate.kernel.prepare(layouts, problem, device_model(device))
+                explanation = functools.partial(self._explain, candidate, problem, device)
+                current_device = loader.runtime.current_device
+                executor = GpuExecutor(plans, explanation, {}, device.index, current_device)
+                if first_run is not None and all(plan.is_guarded for plan in plans):
+                    first_run(executor)
             finally:
                 analysis = layouts.wait()
             if analysis.ascends or candidate.request == ROW_IDS:
-                explanation = functools.partial(self._explain, candidate, problem, device)
-                current_device = loader.runtime.current_device
-                return GpuExecutor(plans, explanation, {}, device.index, current_device)
+                return executor
         return None
 
     def _choose(self, problem: SddmmProblem, device: Device) -> list[Candidate]:

@@ -76,10 +76,17 @@ class AheadLayouts:
     """The arrays of a pattern that is taken to be sorted, while its analysis still runs.
 
     All that they hold is what the analysis writes, so only `wait` waits for it. A thread calls
-    `wait` before it launches another analysis.
+    `wait` before it launches another analysis. is_guarded: whether kernels may be launched before
+    `wait`, which then look at `Nonzeros.invalid` first.
     """
 
-    def __init__(self, pattern: SparsePattern, device: Device, request: AnalysisRequest) -> None:
+    def __init__(
+        self,
+        pattern: SparsePattern,
+        device: Device,
+        request: AnalysisRequest,
+        is_guarded: bool = False,
+    ) -> None:
         self._shape = pattern.shape
         self._tiles: TileWork | None = None
         self._analyses: list[Analysis] = pattern.derive(ANALYSES, list)
@@ -87,7 +94,7 @@ class AheadLayouts:
             if cached.request == request or (request == ROW_IDS and cached.row_ids is not None):
                 self._analysis = cached
                 return
-        self._analysis = analysis.launch(pattern, device, request)
+        self._analysis = analysis.launch(pattern, device, request, is_guarded)
 
     def wait(self) -> Analysis:
         """The analysis when it is done; cached with the pattern from then on."""
@@ -102,7 +109,7 @@ class AheadLayouts:
     def by_row(self) -> Nonzeros:
         row_ids = self._analysis.row_ids
         assert row_ids is not None, "the kernel did not request row ids"
-        return Nonzeros(row_ids, self._analysis.cols, None)
+        return Nonzeros(row_ids, self._analysis.cols, None, self._analysis.invalid)
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         """Every tile."""

@@ -76,12 +76,8 @@ class Planner:
         """The launches for a problem on a device.
 
         kernel: request one by name. calls: the number of runs to expect. What is prepared pays
-        within them; for a single one nothing is sorted or counted.
+        within them. `one_off` plans single runs.
         """
-        if kernel is None and (calls <= 1 or problem.nnz == 0):
-            executor = self.one_off.prepare(pattern, problem, device)
-            if executor is not None:
-                return executor
         preparation = _Preparation(self.context(problem, device), pattern)
         if kernel is not None:
             return preparation.requested(kernel)

@@ -67,7 +67,7 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "partial_sums", "out")),
-        *((name, POINTER) for name in ("rows", "cols", "perm")),
+        *((name, POINTER) for name in ("rows", "cols", "perm", "invalid")),
         *((name, LONG) for name in ("nnz", "pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
         ("warps_per_head", LONG),
         *((name, INT) for name in ("nnz_per_warp", "heads", "k")),
@@ -95,10 +95,11 @@ class RowGather(KernelSpec):
         """The launch that computes these nonzeros of the problem."""
         width = gather_slice(problem, nonzeros.cols.numel(), device)
         launcher = _Launcher(self, nonzeros, problem, device)
-        if width == problem.k:
-            return KernelPlan(launcher.bind, rows_are_contiguous)
-        bind = functools.partial(_bind_slices, launcher, problem, width)
-        return KernelPlan(bind, rows_are_contiguous)
+        bind = launcher.bind
+        if width != problem.k:
+            bind = functools.partial(_bind_slices, launcher, problem, width)
+        is_guarded = nonzeros.invalid is not None
+        return KernelPlan(bind, rows_are_contiguous, is_guarded=is_guarded)
 
 
 class _Launcher:
@@ -125,9 +126,10 @@ class _Launcher:
         )  # fmt: skip
         return make_launch(variant.kernel, variant.blocks, {
             **args, "rows": nonzeros.rows.data_ptr(), "cols": nonzeros.cols.data_ptr(),
-            "perm": address(nonzeros.perm), "nnz": nnz, "head_out": part.nnz,
-            "warps_per_head": variant.warps_per_head, "nnz_per_warp": variant.nnz_per_warp,
-            "heads": part.heads or 1, "k": part.k, "alpha": 1.0,
+            "perm": address(nonzeros.perm), "invalid": address(nonzeros.invalid), "nnz": nnz,
+            "head_out": part.nnz, "warps_per_head": variant.warps_per_head,
+            "nnz_per_warp": variant.nnz_per_warp, "heads": part.heads or 1, "k": part.k,
+            "alpha": 1.0,
         }, per_call)  # fmt: skip
 
 

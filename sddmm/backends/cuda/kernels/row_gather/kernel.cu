@@ -37,6 +37,8 @@ struct Arguments {
   const Sum<Element>* partial_sums;
   Config::Output* out;
   const int *rows, *cols, *perm;  // (nnz,); perm may be null
+  // Null, or whether a nonzero may lie outside the matrix: then nothing is computed.
+  const int* invalid;
   i64 nnz;
   i64 pitch_a, pitch_b;          // elements from row to row
   i64 head_a, head_b, head_out;  // elements from head to head
@@ -52,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const i64 warp = static_cast<i64>(blockIdx.x) * (Config::THREADS / 32) + threadIdx.x / 32;
   const i64 head = warp / p.warps_per_head;
   const i64 begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
-  if (head >= p.heads) return;
+  if (head >= p.heads || (p.invalid != nullptr && *p.invalid)) return;
   const i64 end = begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz;
 
   const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
