@@ -16,7 +16,10 @@ NOT_INTERLEAVED = (
     "run: rows of one case with different letters were measured at different times, not "
     "interleaved; a is the oldest"
 )
-_LEFT = ("matrix", "shape", "run", "device", "dtype", "method", "variant", "status", "reason")
+_LEFT = (
+    *("matrix", "shape", "run", "device", "dtype", "method", "variant", "status", "reason"),
+    *("class", "chosen", "best of ours", "best peer", "first peer"),
+)
 
 
 def speedups(records: Iterable[Record], baseline: str) -> dict[str, float]:

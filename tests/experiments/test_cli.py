@@ -173,7 +173,7 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
         (["timing.secnds=1"], "unknown config key 'timing.secnds'; did you mean 'timing.seconds'?"),
         (["+timing.foo=1"], "unknown config key 'timing.foo'; choose from: min_samples, "),
         (["matrix=nope"], "unknown matrix 'nope'; choose from: 1000x1000, banded_20k, "),
-        (["+study=nope"], "unknown study 'nope'; choose from: peers, "),
+        (["+study=nope"], "unknown study 'nope'; choose from: first_call, peers, "),
         (["k=abc"], "k=abc: Value 'abc' of type 'str' could not be converted to Integer"),
         (["k=0"], "k must be >= 1, got 0"),
         (["sparsity=1"], "sparsity must be a fraction in 0 <= sparsity < 1, got 1.0"),

@@ -41,6 +41,14 @@ def test_the_study_of_regret_covers_classes_densities_sizes_dtypes_and_heads() -
     assert blocks == {16, 32, 64, 128}
 
 
+def test_the_study_of_first_calls_has_patterns_of_few_and_of_many_nonzeros() -> None:
+    problems = OmegaConf.load(ROOT / "conf/study/first_call.yaml")["problems"]
+    configs = [c for _, c in problems_of(Config(problems=OmegaConf.to_container(problems)))]
+    assert {config.family for config in configs} < CLASSES
+    sizes = [config.matrix.size().nnz for config in configs]
+    assert min(sizes) < 10_000 < 30_000_000 < max(sizes)
+
+
 def test_no_problem_of_the_study_stands_twice() -> None:
     keys = [(repr(c.matrix), c.k, c.dtype, c.heads) for _, c in study()]
     assert len(keys) == len(set(keys))

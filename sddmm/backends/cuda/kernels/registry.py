@@ -9,6 +9,7 @@ from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_mma.host import tile_mma
 from sddmm.backends.cuda.kernels.tile_warp.host import tile_warp
 from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
+from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
 from sddmm.backends.cuda.spec import GpuKernel, KernelSpec
@@ -26,6 +27,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     ),
     tile_warp(16, (6, 4)),
     tile_warp(32, (4, 3)),
+    tile_wgmma_tf32x3(),
     tile_wmma((16, 16), (4, 2)),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),

@@ -135,7 +135,7 @@ def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | 
     assert launches.count("row_gather") == 8
 
 
-WGMMA = [name for name in SPECS if name.startswith("tile_wgmma")]
+WGMMA = [name for name, spec in SPECS.items() if isinstance(spec, TileWgmma)]
 
 
 @pytest.mark.parametrize("name", WGMMA)
