@@ -7,6 +7,7 @@ from sddmm.backends.cuda.kernels.hybrid.host import Hybrid
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_mma.host import tile_mma
+from sddmm.backends.cuda.kernels.tile_simt.host import tile_simt
 from sddmm.backends.cuda.kernels.tile_warp.host import tile_warp
 from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
 from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
@@ -28,6 +29,8 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_warp(16, (6, 4)),
     tile_warp(32, (4, 3)),
     tile_wgmma_tf32x3(),
+    tile_simt((64, 64, 16), (8, 4), 5, TileRate(39e12, 1.8e-3, 2, 2)),
+    tile_simt((64, 128, 16), (8, 8), 3, TileRate(43e12, 3.5e-3, 2, 2)),
     tile_wmma((16, 16), (4, 2)),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),

@@ -196,6 +196,7 @@ def test_hybrid_of_a_dense_block_and_scattered_nonzeros(heads: int | None) -> No
         (torch.float16, "ieee", (9, 0), "tile_wgmma"),
         (torch.bfloat16, "ieee", (8, 0), "tile_mma"),
         (torch.float32, "tf32", (9, 0), "tile_mma_tf32"),
+        (torch.float32, "ieee", (8, 9), "tile_simt"),
     ],
 )
 def test_every_tile_of_a_pattern_that_is_dense_and_uniform(
@@ -255,6 +256,7 @@ def test_duplicates_and_unsorted_columns_in_tiles() -> None:
     pattern = SparsePattern.from_csr(crow, cols, (3, 151))
     for name in ("tile_mma_64x64x32", "tile_wmma_m16n16k16", "row_gather", "windows", *WGMMA):
         check(name, pattern, 16, torch.float16)
+    check("tile_simt_64x64x16", pattern, 16, torch.float32)
 
 
 @pytest.mark.parametrize("lazy", [torch._neg_view, lambda x: torch._efficientzerotensor(x.shape)])

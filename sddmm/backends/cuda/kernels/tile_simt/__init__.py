@@ -1,0 +1,1 @@
+"""tile_simt: dense tiles of exact float32 by multiply-adds."""
