@@ -92,6 +92,10 @@ class TileKernel(KernelSpec, abc.ABC):
         return (self.plan(layouts.tiles(self.block), problem, model.device),)
 
     @property
+    def tile_sizes(self) -> tuple[tuple[int, int], ...]:
+        return () if self.rate is None else (self.block,)
+
+    @property
     def block(self) -> tuple[int, int]:
         """Rows and columns of a tile."""
         return self.tile[:2]
