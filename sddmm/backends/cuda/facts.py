@@ -55,7 +55,7 @@ class PatternFacts(Protocol):
 class UniformFacts:
     """The facts of a pattern whose nonzeros are spread by chance.
 
-    every_tile: each tile is computed, whether it holds nonzeros or not.
+    every_tile: each tile is computed, whether it holds nonzeros or not, and none is classified.
     """
 
     shape: tuple[int, int]
@@ -74,7 +74,9 @@ class UniformFacts:
         tiles = ceil_div(m, block[0]) * ceil_div(n, block[1])
         if tiles == 0 or self.nnz == 0:
             return TileCounts(0, 0, ())
-        nonempty = tiles if self.every_tile else min(tiles, self.nnz)
+        if self.every_tile:
+            return TileCounts(tiles, 0, ())
+        nonempty = min(tiles, self.nnz)
         mean = max(1, self.nnz // nonempty)
         full = tiles if self.nnz >= m * n else 0
         by_class = ((0, 0),) * (mean.bit_length() - 1) + ((nonempty, self.nnz),)

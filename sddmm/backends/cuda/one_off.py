@@ -7,6 +7,7 @@ the pattern: those that take the nonzeros in any order, and those that compute e
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.runtime.device import Device
@@ -31,7 +32,8 @@ _SIZE = 128
 
 
 class Candidate(NamedTuple):
-    """A kernel for a single run, the analysis that it needs, and the time of both together."""
+    """A kernel for a single run, the analysis that it needs, and the time of both together; that
+    is 0 if there is no other."""
 
     kernel: GpuKernel
     request: AnalysisRequest
@@ -75,42 +77,69 @@ class OneOffPlanner:
 
     def _choose(self, problem: SddmmProblem, device: Device) -> list[Candidate]:
         """The fastest kernel, and if that needs ascending columns, one that needs no order."""
-        ranking = [c for c in self._rank(problem, device) if not c.kernel.refuses(problem, device)]
-        any_order = [candidate for candidate in ranking if candidate.request == ROW_IDS]
-        return [*(c for c in ranking[:1] if c.request != ROW_IDS), *any_order[:1]]
+        small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
+        any_order, every_tile = self._serving(small, device)
+        is_sparse = problem.nnz < _MIN_DENSITY * problem.m * problem.n
+        if is_sparse or not every_tile:
+            if len(any_order) == 1 and any_order[0].refuses(problem, device) is None:
+                return [Candidate(any_order[0], ROW_IDS, 0.0)]
+            every_tile = []
+        best: list[Candidate] = []
+        for candidate in self._rank((*every_tile, *any_order), problem, device):
+            if candidate.kernel.refuses(problem, device) is None:
+                if candidate.request == ROW_IDS:
+                    return [*best, candidate]
+                best = best or [candidate]
+        return best
 
-    def _rank(self, problem: SddmmProblem, device: Device) -> list[Candidate]:
+    def _rank(
+        self, kernels: Iterable[GpuKernel], problem: SddmmProblem, device: Device
+    ) -> list[Candidate]:
         """The kernels for a single run, the fastest first; those that could not be are left out."""
         model = device_model(device)
-        is_dense = problem.nnz >= _MIN_DENSITY * problem.m * problem.n
         facts = UniformFacts((problem.m, problem.n), problem.nnz, every_tile=True)
         ranking: list[Candidate] = []
-        small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
-        for kernel in self._serving(small, device):
-            if kernel.tile_sizes and not is_dense:
-                continue
+        for kernel in kernels:
             request = kernel.needs_ahead(problem, model)
             cost = None if request is None else kernel.cost_us(problem, facts, model)
             if request is not None and cost is not None:
                 total_us = cost.run_us + _analysis_us(problem, request, model)
                 ranking.append(Candidate(kernel, request, total_us))
-        return sorted(ranking, key=lambda candidate: candidate.total_us)
+        return sorted(ranking, key=_total_us)
 
-    def _kernels_for(self, small: SddmmProblem, device: Device) -> list[GpuKernel]:
-        """The kernels that serve small problems of these dtypes."""
-        return [kernel for kernel in self._kernels if kernel.refuses(small, device) is None]
+    def _kernels_for(
+        self, small: SddmmProblem, device: Device
+    ) -> tuple[list[GpuKernel], list[GpuKernel]]:
+        """The kernels that serve a single run of a small problem: those that take its nonzeros in
+        any order, and those that compute every tile."""
+        serving = [kernel for kernel in self._kernels if kernel.refuses(small, device) is None]
+        ranking = self._rank(serving, small, device)
+        any_order = [c.kernel for c in ranking if c.request == ROW_IDS]
+        return any_order, [c.kernel for c in ranking if c.request != ROW_IDS]
 
     def _explain(self, chosen: Candidate, problem: SddmmProblem, device: Device) -> list[str]:
         """An executor holds this method, so no object of it may hold a pattern: a cycle."""
-        lines = [f"kernel   {chosen.kernel.name}: {chosen.total_us:.3g} us predicted of one run"]
-        for other in self._rank(problem, device):
-            if other.kernel is not chosen.kernel:
-                lines.append(f"  not    {other.kernel.name}: {other.total_us:.3g} us predicted")
+        serving = [k for k in self._kernels if k.refuses(problem, device) is None]
+        ranking = self._rank(serving, problem, device)
+        total_us = next(c.total_us for c in ranking if c.kernel is chosen.kernel)
+        lines = [
+            f"kernel   {chosen.kernel.name}: {total_us:.3g} us predicted of a single run, "
+            "its analysis included"
+        ]
+        lines += [
+            f"  not    {other.kernel.name}: {other.total_us:.3g} us predicted"
+            for other in ranking
+            if other.kernel is not chosen.kernel
+        ]
         for kernel in self._kernels:
             reason = kernel.refuses(problem, device)
             if reason is not None and not kernel.parts:
                 lines.append(f"  not    {kernel.name}: {reason}")
         return lines
+
+
+def _total_us(candidate: Candidate) -> float:
+    return candidate.total_us
 
 
 def _analysis_us(problem: SddmmProblem, request: AnalysisRequest, model: DeviceModel) -> float:

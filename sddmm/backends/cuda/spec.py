@@ -153,16 +153,9 @@ class KernelSpec:
 
     def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else the reason why not."""
-        if device.capability < self.min_capability:
-            return f"needs compute capability {format_capability(self.min_capability)}"
-        if self.max_capability is not None and device.capability > self.max_capability:
-            return f"is made of instructions that end with {format_capability(self.max_capability)}"
-        if self.shared_bytes > device.shared_bytes:
-            return f"needs {self.shared_bytes} bytes of shared memory, has {device.shared_bytes}"
-        if problem.dtype not in self.dtypes:
-            return f"computes {self._dtype_names}, not {dtype_name(problem.dtype)}"
-        if is_less_exact(self.precision, problem.precision):
-            return f"computes with precision {self.precision}, less than {problem.precision}"
+        reason = _refuses_kind(self, problem.dtype, problem.precision, device)
+        if reason is not None:
+            return reason
         if max(problem.m, problem.n, problem.k) >= _INT32:
             name = next(name for name in ("m", "n", "k") if getattr(problem, name) >= _INT32)
             return f"counts {name} in 32 bits, got {getattr(problem, name)}"
@@ -177,13 +170,28 @@ class KernelSpec:
             return f"counts at most {_MAX_TILES} tiles, got {tiles}"
         return None
 
-    @functools.cached_property
-    def _dtype_names(self) -> str:
-        return dtype_names(self.dtypes)
-
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an m x n matrix, empty ones too; 0 for kernels that compute none."""
         return _count_tiles((m, n), self.tile[:2]) if self.tile[0] else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _refuses_kind(
+    spec: KernelSpec, dtype: torch.dtype, precision: str, device: Device
+) -> str | None:
+    """The reason why a kernel computes no problem of this dtype and precision on a device. Cached,
+    as every problem asks every kernel."""
+    if device.capability < spec.min_capability:
+        return f"needs compute capability {format_capability(spec.min_capability)}"
+    if spec.max_capability is not None and device.capability > spec.max_capability:
+        return f"is made of instructions that end with {format_capability(spec.max_capability)}"
+    if spec.shared_bytes > device.shared_bytes:
+        return f"needs {spec.shared_bytes} bytes of shared memory, has {device.shared_bytes}"
+    if dtype not in spec.dtypes:
+        return f"computes {dtype_names(spec.dtypes)}, not {dtype_name(dtype)}"
+    if is_less_exact(spec.precision, precision):
+        return f"computes with precision {spec.precision}, less than {precision}"
+    return None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -63,7 +63,7 @@ class Hybrid:
     def cost_us(
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost | None:
-        if facts is None:
+        if facts is None or isinstance(facts, UniformFacts):  # whose tiles are all alike
             return None
         split = self._split(problem, facts, model)
         if split is None or not 0 < split.nnz_in_dense < problem.nnz:
