@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 # A uniform pattern has at least this part of the non-empty row segments expected by chance.
 _UNIFORM_PART = 0.95
 
-# Estimates for a ranking of preparations only: the launches of a stable sort with all that is
-# gathered by it, the bytes that it moves per nonzero, and the launches that list tiles.
-_SORT_LAUNCHES, _SORT_BYTES = 12, 160
-LIST_TILES_LAUNCHES = 20
+# Estimates for a ranking of preparations only: a stable sort with all that is gathered by it takes
+# as long as so many launches, and as moving so many bytes per nonzero; and listing tiles as so many
+# launches.
+_SORT_LAUNCHES, _SORT_BYTES = 400, 550
+LIST_TILES_LAUNCHES = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class DeviceModel:
     l2_bytes, memory_bytes, shared_bytes: bytes per second gathered from L2 and from memory, and
     read from shared memory through registers. launch_us: the time of a launch. tensor_cores: the
     rate of the tensor cores, an H200's being 1; stores: that of loads and stores by single
-    elements.
+    elements and of other instructions.
     """
 
     device: Device

@@ -35,7 +35,8 @@ class PatternFacts(Protocol):
     """What costs may depend on, beside the problem.
 
     runs: the maximal sequences of nonzeros of a row in consecutive columns. ascends: nonzeros come
-    by row, and by column within a row, so that none must be sorted.
+    by row, and by column within a row, so that none must be sorted. is_uniform: nonzeros are
+    spread by chance, so that all tiles are alike.
     """
 
     @property
@@ -43,6 +44,9 @@ class PatternFacts(Protocol):
 
     @property
     def ascends(self) -> bool: ...
+
+    @property
+    def is_uniform(self) -> bool: ...
 
     def tiles(self, block: Block) -> TileCounts | None:
         """The counts of tiles of this size; None if they are not known."""
@@ -62,6 +66,7 @@ class UniformFacts:
     nnz: int
     every_tile: bool = False
     ascends: bool = True
+    is_uniform = True
 
     @property
     def runs(self) -> int:
@@ -99,6 +104,7 @@ class CountedFacts:
     ascends: bool
     counts: Mapping[Block, TileCounts]
     parts: tuple[tuple[int, int], ...]
+    is_uniform = False
 
     def tiles(self, block: Block) -> TileCounts | None:
         return self.counts.get(block)

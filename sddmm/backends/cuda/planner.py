@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.analysis import Analysis
@@ -26,6 +27,9 @@ from sddmm.backends.cuda.spec import AnalysisRequest, GpuKernel
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
+
+# The least time of a run for which tiles are counted.
+_WORTH_COUNTING_US = 1.0
 
 Kernels = Mapping[str, GpuKernel]
 
@@ -149,19 +153,17 @@ class PlanningContext:
 
     def _tile_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes of the tiles of all kernels, if one could be faster than those that need no
-        count: with all nonzeros in a single tile, in a single run."""
+        count: with all nonzeros in full tiles, in a single run."""
         problem, model = self.problem, self.model
-        uncounted_us = [
-            cost.run_us
-            for kernel in self.serving
-            if (cost := kernel.cost_us(problem, None, model)) is not None
-        ]
+        uncounted = (kernel.cost_us(problem, None, model) for kernel in self.serving)
+        uncounted_us = min((c.run_us for c in uncounted if c is not None), default=float("inf"))
         sizes = tuple(dict.fromkeys(size for kernel in self.serving for size in kernel.tile_sizes))
-        one_tile = TileCounts(1, 0, ((0, 0),) * problem.nnz.bit_length() + ((1, problem.nnz),))
-        facts = CountedFacts(problem.nnz, 1, True, dict.fromkeys(sizes, one_tile), ())
+        least = {size: ceil_div(problem.nnz, size[0] * size[1]) for size in sizes}
+        counts = {size: TileCounts(tiles, tiles, ()) for size, tiles in least.items()}
+        facts = CountedFacts(problem.nnz, 1, True, counts, ())
         for kernel in self.serving:
             cost = kernel.cost_us(problem, facts, model) if kernel.tile_sizes else None
-            if cost is not None and cost.run_us < min(uncounted_us, default=float("inf")):
+            if cost is not None and cost.run_us + _WORTH_COUNTING_US < uncounted_us:
                 return sizes
         return ()
 

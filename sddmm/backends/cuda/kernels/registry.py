@@ -17,17 +17,21 @@ from sddmm.backends.cuda.spec import GpuKernel, KernelSpec
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
-    tile_wgmma(128, 256, 256, TileRate(656e12, 9.7e-3)),
-    tile_wgmma(128, 224, 256, TileRate(646e12, 9.5e-3)),
-    tile_wgmma(256, 152, 176, TileRate(652e12, 12.5e-3)),
-    tile_mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(539e12, 15e-3)),
-    tile_mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4),
+    tile_wgmma(128, 256, 256, TileRate(700e12, 8.0e-3, 6.9)),
+    tile_wgmma(128, 224, 256, TileRate(690e12, 8.0e-3, 6.9)),
+    tile_wgmma(256, 152, 176, TileRate(695e12, 10.2e-3, 6.9)),
+    tile_mma(
+        "tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(508e12, 8.0e-3, 1.5, 5.5)
+    ),
+    tile_mma(
+        "tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4, rate=TileRate(280e12, 2.1e-3, 1.5, 4.5)
+    ),
     tile_mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32", TileRate(150e12, 5e-3)),
     tile_mma(
         "tile_mma_tf32x3_64x64x32", (64, 64, 32), (2, 2), 3, 2, "tf32x3", TileRate(45e12, 5e-3)
     ),
-    tile_warp(16, (6, 4)),
-    tile_warp(32, (4, 3)),
+    tile_warp(16, (6, 4), TileRate(136e12, 0.06e-3, 1.4, 9.9)),
+    tile_warp(32, (4, 3), TileRate(206e12, 0.36e-3, 2.5, 12.3)),
     tile_wgmma_tf32x3(),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(39e12, 1.8e-3, 2, 2)),
     tile_simt((64, 128, 16), (8, 8), 3, TileRate(43e12, 3.5e-3, 2, 2)),

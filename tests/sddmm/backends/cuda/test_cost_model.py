@@ -124,7 +124,7 @@ def test_heads_cost_as_much_as_so_many_problems() -> None:
     one, four = problem(10_000, 1_000_000), problem(10_000, 1_000_000)._replace(heads=4)
     single = gather_us(one, one.nnz, MODEL) - MODEL.launch_us
     together = gather_us(four, four.nnz, MODEL) - MODEL.launch_us
-    assert together == pytest.approx(4 * single)
+    assert together == pytest.approx(4 * single, rel=0.02)  # indices are read once
 
 
 def test_kernels_say_what_they_do_not_serve() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel, sort_us
 from sddmm.backends.cuda.facts import PatternFacts, UniformFacts
-from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_us
+from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_us, parts_per_nonzero
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.spec import GpuKernel, Layouts
 
@@ -63,7 +63,7 @@ class Hybrid:
     def cost_us(
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost | None:
-        if facts is None or isinstance(facts, UniformFacts):  # whose tiles are all alike
+        if facts is None or facts.is_uniform:
             return None
         split = self._split(problem, facts, model)
         if split is None or not 0 < split.nnz_in_dense < problem.nnz:
@@ -106,7 +106,8 @@ class Hybrid:
         dense_class = _dense_class(kernel, problem, runs, model)
         dense, nnz = counts.from_class(dense_class)
         run_us = kernel.tiles_us(problem, dense, nnz, round(runs * nnz), model)
-        run_us += gather_us(problem, problem.nnz - nnz, model)
+        parts = parts_per_nonzero(facts, problem.nnz)
+        run_us += gather_us(problem, problem.nnz - nnz, model, parts)
         return _Split(kernel, dense_class, dense, nnz, run_us)
 
 

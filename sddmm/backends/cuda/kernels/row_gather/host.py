@@ -54,6 +54,16 @@ _MIN_REUSE = 4
 # nonzero load at once.
 _PASS_BYTES, _SEGMENT_BYTES = 512, 64
 
+# The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
+# row, and of each segment.
+_LOAD_PS, _SEGMENT_PS = 5.1, 4.6
+# The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
+# part of a row has.
+NEAR_COLUMNS = 64
+_L2_BASE, _L2_SCATTERED = 0.35, 1.3
+# By how much faster memory seems than it is, as it is read while rows are loaded from L2.
+_MEMORY_OVERLAP = 2.2
+
 # Warps that a multiprocessor holds at the registers of this kernel.
 _WARPS_PER_SM = 16
 _MAX_SHARE = 512
@@ -84,7 +94,8 @@ class RowGather(KernelSpec):
     def cost_us(
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
-        return Cost(gather_us(problem, problem.nnz, model))
+        parts = None if facts is None else parts_per_nonzero(facts, problem.nnz)
+        return Cost(gather_us(problem, problem.nnz, model, parts))
 
     def prepare(
         self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
@@ -238,6 +249,11 @@ def share_of_warp(problem: SddmmProblem, nnz: int, device: Device, group: int) -
     return max(group, min(_MAX_SHARE, ceil_div(nnz_per_warp, group) * group))
 
 
+def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:
+    """The `parts` of gather_us."""
+    return None if facts.is_uniform else facts.row_parts(NEAR_COLUMNS) / max(1, nnz)
+
+
 def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
     """Elements of k to gather at a time: all, unless only a slice of the operands stays in L2."""
     row_bytes = problem.k * problem.dtype.itemsize
@@ -249,19 +265,30 @@ def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
     return min(problem.k, max(1, slices) * _SLICE_BYTES // problem.dtype.itemsize)
 
 
-def gather_us(problem: SddmmProblem, nnz: int, model: DeviceModel) -> float:
-    """Gathering so many of the problem's nonzeros."""
+def gather_us(
+    problem: SddmmProblem, nnz: int, model: DeviceModel, parts: float | None = None
+) -> float:
+    """Gathering so many of the problem's nonzeros.
+
+    parts: the non-empty parts of rows, of NEAR_COLUMNS columns each, per nonzero; None where the
+    pattern is uniform. Near nonzeros find rows of B in L1, so that instructions are the limit.
+    """
     itemsize, heads = problem.dtype.itemsize, problem.heads or 1
     width = gather_slice(problem, nnz, model.device)
     slices = ceil_div(problem.k, width) if width else 1
-    rows_touched = min(problem.m, nnz)
-    gathered = heads * (nnz + rows_touched) * problem.k * itemsize
-    rows = min(problem.n, nnz) + rows_touched
-    in_l2 = min(1.0, _L2_FRACTION * model.device.l2_bytes / max(1, rows * width * itemsize))
-    from_memory = gathered * (1 - in_l2) + heads * rows * problem.k * itemsize * in_l2
-    partial_sums = 2 * 4 * heads * nnz * (slices - 1)
-    seconds = max(gathered / model.l2_bytes, from_memory / model.memory_bytes)
-    return slices * model.launch_us + 1e6 * (seconds + partial_sums / model.memory_bytes)
+    row_bytes = problem.k * itemsize
+    segments = ceil_div(row_bytes, _SEGMENT_BYTES)
+    rows, columns = min(problem.m, nnz), min(problem.n, nnz)
+    from_l2 = 1.0 if parts is None else min(1.0, _L2_BASE + _L2_SCATTERED * parts)
+    instructions_us = 1e-6 * (nnz + rows) * (_LOAD_PS + _SEGMENT_PS * segments) / model.stores
+    l2_us = 1e6 * (nnz * from_l2 + rows) * segments * _SEGMENT_BYTES / model.l2_bytes
+    from_memory = (rows + columns) * row_bytes
+    if parts is None and slices == 1:  # rows of B that L2 has no room for come from memory
+        missed = 1 - min(1.0, _L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes))
+        from_memory += round(missed * (nnz - columns) * row_bytes)
+    from_memory += nnz * problem.out_dtype.itemsize + 8 * nnz * (slices - 1)
+    memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)
+    return slices * model.launch_us + heads * max(instructions_us, l2_us) + memory_us
 
 
 ROW_GATHER = RowGather(
