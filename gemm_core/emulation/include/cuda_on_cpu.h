@@ -204,6 +204,19 @@ inline T __shfl_up_sync(unsigned, T value, int apart) {
   const int lane = int(threadIdx.x % emulation::warp_size);
   return __shfl_sync(0u, value, lane < apart ? lane : lane - apart);
 }
+// The low word of the double word {high, low} >> shift.
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return unsigned(((unsigned long long)high << 32 | low) >> shift % 32);
+}
+// Four bytes of the double word {high, low}: byte i is the one that hexadecimal digit i names.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  unsigned bytes = 0;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned digit = selector >> 4 * i & 7;
+    bytes |= ((digit < 4 ? low >> 8 * digit : high >> 8 * (digit - 4)) & 0xff) << 8 * i;
+  }
+  return bytes;
+}
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int x) {
   return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));

@@ -1,10 +1,140 @@
-// Storing the rows of a tile whose nonzeros have consecutive columns: as segments, by whole warps,
-// without a look at the columns.
+// Storing the rows of a tile whose nonzeros have consecutive columns: as segments of the output, by
+// whole warps, without a look at the columns.
 #pragma once
 
 #include "sddmm/sampled_tile.cuh"
 
 namespace sddmm {
+
+// A BM x BN tile of results of 16 bits in shared memory, two to a word. Words are XORed with the
+// row, in groups of four, so that storing fragments has no bank conflicts.
+template <int BM, int BN, class OUT>
+struct RoundedTile {
+  static constexpr int ROW_WORDS = BN / 2;
+  static constexpr int GROUPS = ROW_WORDS / 4 < 8 ? ROW_WORDS / 4 : 8, LINE_ROWS = 8 / GROUPS;
+  static_assert(sizeof(OUT) == 2 && BN % 32 == 0 && (GROUPS & (GROUPS - 1)) == 0, "whole words");
+  u32* words;
+  float alpha;
+
+  // Stores sums of an accumulator fragment.
+  __device__ __forceinline__ void operator()(int row, int column, float v0, float v1) const {
+    words[index(row, column / 2)] = Numeric<OUT>::pair(alpha * v0, alpha * v1);
+  }
+  __device__ __forceinline__ void operator()(int row, int column, float v) const {
+    reinterpret_cast<OUT*>(words + index(row, column / 2))[column % 2] =
+        Narrow<OUT>::from(alpha * v);
+  }
+
+  // Stores `count` > 0 results of a row from `column` on to out[0 ..], by all lanes of a warp, two at a
+  // time to addresses that are multiples of four bytes.
+  __device__ __forceinline__ void store_segment(int row, int column, int count, OUT* out) const {
+    const int odd = starts_between_words(out);
+#pragma unroll 1
+    for (int i = 2 * lane() - odd; i < count; i += 64) {
+      const u32 pair = pair_at(row, column + i);
+      if (i >= 0 && i + 1 < count) {
+        *reinterpret_cast<u32*>(out + i) = pair;
+      } else if (i >= 0) {
+        out[i] = low_half(pair);
+      } else {
+        out[0] = low_half(pair >> 16);
+      }
+    }
+  }
+
+  // Stores rows row .. row + ROWS - 1, all of whose columns hold nonzeros; `row` is a multiple of
+  // eight. Lane r has the first nonzero of row r. Of the results that a warp stores at once, lane 0
+  // has the first and the last where the row begins between words of the output.
+  template <int ROWS>
+  __device__ __forceinline__ void store_full_rows(int row, int begin, OUT* out) const {
+    constexpr int PART = BN < 64 ? BN : 64;  // the number of results that are stored at once
+    constexpr int AHEAD = 8;                 // the number of rows loaded before the first is stored
+    const int own = lane() % (PART / 2), before = (own + PART / 2 - 1) % (PART / 2);
+    const int odd_base = starts_between_words(out);
+    // A number, so that the compiler adds an offset to it instead of to what `out` is made of.
+    const unsigned long long own_out = reinterpret_cast<unsigned long long>(out) + 4 * own;
+#pragma unroll 1
+    for (int first = 0; first < ROWS; first += AHEAD, row += AHEAD) {
+      int from[AHEAD], odd[AHEAD];
+      u32 pairs[AHEAD][BN / PART];
+#pragma unroll
+      for (int r = 0; r < AHEAD; ++r) {
+        from[r] = __shfl_sync(FULL_MASK, begin, first + r);
+        odd[r] = (from[r] + odd_base) & 1;
+#pragma unroll
+        for (int part = 0; part < BN / PART; ++part)
+          pairs[r][part] = __byte_perm(words[index(row + r, part * (PART / 2) + before)],
+                                       words[index(row + r, part * (PART / 2) + own)],
+                                       odd[r] ? 0x5432 : 0x7654);
+      }
+      if (BN < 64 && lane() >= PART / 2) continue;
+#pragma unroll
+      for (int r = 0; r < AHEAD; ++r) {
+        OUT* const target = reinterpret_cast<OUT*>(own_out + (from[r] - odd[r]) * 2ll);
+#pragma unroll
+        for (int part = 0; part < BN / PART; ++part) {
+          if (odd[r] && own == 0) {
+            target[part * PART + PART] = low_half(pairs[r][part]);
+            target[part * PART + 1] = low_half(pairs[r][part] >> 16);
+          } else {
+            *reinterpret_cast<u32*>(target + part * PART) = pairs[r][part];
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store_entry(int row, int column, int nonzero, OUT* out) const {
+    out[nonzero] = low_half(words[index(row, column / 2)] >> column % 2 * 16);
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ int starts_between_words(const OUT* out) {
+    return reinterpret_cast<unsigned long long>(out) / 2 % 2;
+  }
+  static __device__ __forceinline__ OUT low_half(u32 pair) { return {static_cast<u16>(pair)}; }
+  static __device__ __forceinline__ int index(int row, int word) {
+    return row * ROW_WORDS + (word ^ row / LINE_ROWS % GROUPS * 4);
+  }
+  // The results of `column` and of the next one; what is not in the row may be anything.
+  __device__ __forceinline__ u32 pair_at(int row, int column) const {
+    const int first = (column + 2) / 2 - 1, second = (column + 1) / 2;
+    return __funnelshift_r(words[index(row, first < 0 ? 0 : first)],
+                           words[index(row, second < ROW_WORDS ? second : 0)], column % 2 * 16);
+  }
+};
+
+// The same of float sums, which are scaled when they are stored.
+template <int BM, int BN, bool WEIGHTED, class T, class OUT>
+struct ScaledTile {
+  SampledTile<BM, BN> tile;
+  const Result<T, OUT>& result;
+
+  __device__ __forceinline__ void store_segment(int row, int column, int count, OUT* out) const {
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < count; i += 32) store(row, column + i, out + i);
+  }
+  template <int ROWS>
+  __device__ __forceinline__ void store_full_rows(int row, int begin, OUT* out) const {
+#pragma unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+      OUT* const target = out + __shfl_sync(FULL_MASK, begin, r);
+#pragma unroll
+      for (int i = threadIdx.x % 32; i < BN; i += 32) store(row + r, i, target + i);
+    }
+  }
+  __device__ __forceinline__ void store_entry(int row, int column, int nonzero, OUT* out) const {
+    store(row, column, out + nonzero);
+  }
+
+ private:
+  __device__ __forceinline__ void store(int row, int column, OUT* out) const {
+    float sum = result.alpha * tile.sum(row, column);
+    if constexpr (WEIGHTED) sum *= widened(result.values[out - result.out]);
+    *out = Narrow<OUT>::from(sum);
+  }
+};
 
 // The rows of one warp of a tile. Lane r holds what is known of row r, r + 32 ... of the warp. No
 // row has two nonzeros in the same column, and columns ascend, so that a row's first and last tell
@@ -12,7 +142,8 @@ namespace sddmm {
 template <int BM, int BN, int THREADS>
 struct SegmentRows {
   static constexpr int ROWS = BM * 32 / THREADS, ROWS_PER_LANE = (ROWS + 31) / 32;
-  static_assert(ROWS % 4 == 0 && BM * 32 % THREADS == 0, "equal shares");
+  static constexpr int SHARED_ROWS = ROWS < 32 ? ROWS : 32;  // rows that the lanes hold at once
+  static_assert(ROWS % 8 == 0 && BM * 32 % THREADS == 0, "equal shares");
 
   // first: the first column in the tile of a row that is a segment, else -1.
   int begin[ROWS_PER_LANE], end[ROWS_PER_LANE], first[ROWS_PER_LANE];
@@ -41,83 +172,40 @@ struct SegmentRows {
     }
   }
 
-  // Stores all nonzeros once all threads have stored their sums.
-  template <class OUT, class T>
-  __device__ __forceinline__ void store(const SampledTile<BM, BN>& tile, const int* cols, int n0,
-                                        const int*, const Result<T, OUT>& result) const {
-    if (result.values == nullptr) {
-      store_rows<false>(tile, cols, n0, result);
-    } else {
-      store_rows<true>(tile, cols, n0, result);
+  // Stores all nonzeros of a RoundedTile or ScaledTile that all threads have filled.
+  template <class Tile, class OUT>
+  __device__ __forceinline__ void store(const Tile& tile, const int* cols, int n0, OUT* out) const {
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_LANE; ++i) {
+      const int count = end[i] - begin[i], row = warp_row() + 32 * i;
+      if (__all_sync(FULL_MASK, count == BN)) {
+        tile.template store_full_rows<SHARED_ROWS>(row, begin[i], out);
+        continue;
+      }
+#pragma unroll 2
+      for (int r = 0; r < SHARED_ROWS; ++r) {
+        const int from = __shfl_sync(FULL_MASK, begin[i], r);
+        const int length = __shfl_sync(FULL_MASK, count, r);
+        const int column = __shfl_sync(FULL_MASK, first[i], r);
+        if (column >= 0 && length > 0) tile.store_segment(row + r, column, length, out + from);
+      }
+      if (__all_sync(FULL_MASK, first[i] >= 0)) continue;
+#pragma unroll 1
+      for (int r = lane() / LANES_PER_ROW; r < SHARED_ROWS; r += 32 / LANES_PER_ROW) {
+        const int from = __shfl_sync(FULL_MASK, begin[i], r);
+        const int to = __shfl_sync(FULL_MASK, end[i], r);
+        if (__shfl_sync(FULL_MASK, first[i], r) < 0)
+          sample_row<BN>(from + lane() % LANES_PER_ROW, to, cols, n0,
+                         [&](int nonzero, int column) {
+                           tile.store_entry(row + r, column, nonzero, out);
+                         });
+      }
     }
   }
 
  private:
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ int warp_row() { return threadIdx.x / 32 * ROWS; }
-
-  template <bool WEIGHTED, class OUT, class T>
-  __device__ __forceinline__ void store_rows(const SampledTile<BM, BN>& tile, const int* cols,
-                                             int n0, const Result<T, OUT>& result) const {
-    bool scattered = false;
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_LANE; ++i) {
-      scattered |= first[i] < 0;
-#pragma unroll 4
-      for (int r = 0; r < (ROWS < 32 ? ROWS : 32); ++r) {
-        const int from = __shfl_sync(FULL_MASK, begin[i], r), to = __shfl_sync(FULL_MASK, end[i], r);
-        const int column = __shfl_sync(FULL_MASK, first[i], r);
-        if (column >= 0 && from < to)
-          store_segment<WEIGHTED>(tile, warp_row() + 32 * i + r, column, from, to - from, result);
-      }
-    }
-    if (!__any_sync(FULL_MASK, scattered)) return;
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_LANE; ++i)
-#pragma unroll 1
-      for (int r = lane() / LANES_PER_ROW; r < (ROWS < 32 ? ROWS : 32); r += 32 / LANES_PER_ROW) {
-        const int from = __shfl_sync(FULL_MASK, begin[i], r), to = __shfl_sync(FULL_MASK, end[i], r);
-        if (__shfl_sync(FULL_MASK, first[i], r) < 0)
-          sample_row(tile, warp_row() + 32 * i + r, from + lane() % LANES_PER_ROW, to, cols, n0,
-                     [&](int nonzero, float sum) { result.store(nonzero, sum); });
-      }
-  }
-
-  // Stores `count` sums of a row from `column` on to out[begin ..].
-  template <bool WEIGHTED, class OUT, class T>
-  static __device__ __forceinline__ void store_segment(const SampledTile<BM, BN>& tile, int row,
-                                                       int column, int begin, int count,
-                                                       const Result<T, OUT>& result) {
-    OUT* const out = result.out + begin;
-    const auto scaled = [&](int i) {
-      float sum = result.alpha * tile.sum(row, column + i);
-      if constexpr (WEIGHTED) sum *= widened(result.values[begin + i]);
-      return sum;
-    };
-    if constexpr (sizeof(OUT) == 2) {
-      // Pairs at addresses that are multiples of four bytes. In 64 entries that begin between two
-      // such addresses, lane 0 has the first and the last.
-      const bool odd = reinterpret_cast<unsigned long long>(out) % 4 != 0;
-      const int low = odd && lane() > 0 ? 2 * lane() - 1 : 2 * lane();
-      const int high = !odd ? low + 1 : lane() > 0 ? low + 1 : 63;
-#pragma unroll
-      for (int part = 0; part < BN; part += 64) {
-        const int i = part + low, j = part + high;
-        if (BN > 64 && part >= count) break;
-        const float v0 = i < count ? scaled(i) : 0.f, v1 = j < count ? scaled(j) : 0.f;
-        if (j == i + 1 && j < count) {
-          *reinterpret_cast<u32*>(out + i) = Numeric<OUT>::pair(v0, v1);
-        } else {
-          if (i < count) out[i] = Narrow<OUT>::from(v0);
-          if (j < count) out[j] = Narrow<OUT>::from(v1);
-        }
-      }
-    } else {
-#pragma unroll
-      for (int i = lane(); i < BN; i += 32)
-        if (i < count) out[i] = Narrow<OUT>::from(scaled(i));
-    }
-  }
 };
 
 }  // namespace sddmm

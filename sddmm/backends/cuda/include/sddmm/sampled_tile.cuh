@@ -38,11 +38,11 @@ struct SampledTile {
 // The number of lanes that sample a row of scattered nonzeros together.
 constexpr int LANES_PER_ROW = 8;
 
-// Calls store(nonzero, sum) for this lane's share of the nonzeros begin .. end - 1, which are of one
-// row of the tile. cols: the columns, counted from the tile's column n0 on.
-template <class Tile, class Store>
-__device__ __forceinline__ void sample_row(const Tile& tile, int row, int begin, int end,
-                                           const int* cols, int n0, const Store& store) {
+// Calls store(nonzero, column) for this lane's share of the nonzeros begin .. end - 1, which are of
+// one row of the tile. cols: the columns in the matrix; the tile's first is n0, and it has BN.
+template <int BN, class Store>
+__device__ __forceinline__ void sample_row(int begin, int end, const int* cols, int n0,
+                                           const Store& store) {
   constexpr int AHEAD = 4;  // the number of columns that are loaded before the first is used
   for (int first = begin; first < end; first += AHEAD * LANES_PER_ROW) {
     int columns[AHEAD];
@@ -53,8 +53,8 @@ __device__ __forceinline__ void sample_row(const Tile& tile, int row, int begin,
     }
 #pragma unroll
     for (int d = 0; d < AHEAD; ++d)
-      if (Tile::has_column(columns[d]))
-        store(first + d * LANES_PER_ROW, tile.sum(row, columns[d]));
+      if (static_cast<u32>(columns[d]) < static_cast<u32>(BN))
+        store(first + d * LANES_PER_ROW, columns[d]);
   }
 }
 
@@ -114,7 +114,10 @@ struct ScatteredRows {
       // The nonzeros of longer rows.
 #pragma unroll
       for (int i = 0; i < ROWS_PER_THREAD; ++i)
-        sample_row(tile, row(i), begin[i] + DEPTH * LANES_PER_ROW, end[i], cols, n0, store_entry);
+        sample_row<BN>(begin[i] + DEPTH * LANES_PER_ROW, end[i], cols, n0,
+                       [&](int nonzero, int column) {
+                         store_entry(nonzero, tile.sum(row(i), column));
+                       });
     });
   }
 

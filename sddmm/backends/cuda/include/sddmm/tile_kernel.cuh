@@ -36,9 +36,9 @@ __device__ __forceinline__ bool is_empty(const int* offsets, int row_stride) {
 
 // Computes one tile by all threads of the block: runs the main loop, stores the accumulators to
 // shared memory, which the main loop no longer needs, and samples the nonzeros there.
-// store_tile(accumulators, tile) passes every accumulator to the SampledTile. SEGMENTS: whether
-// columns strictly ascend within each row, mostly without gaps, and perm is null. DEPTH: the number
-// of nonzeros of each of its rows whose columns a lane prefetches otherwise.
+// store_tile(accumulators, tile) passes every accumulator to the tile in shared memory. SEGMENTS:
+// whether columns strictly ascend within each row, mostly without gaps, and perm is null. DEPTH: the
+// number of nonzeros of each of its rows whose columns a lane prefetches otherwise.
 template <class Mainloop, int BM, int BN, bool SEGMENTS = false, int DEPTH = 1, class T, class OUT,
           class StoreTile>
 __device__ __forceinline__ void compute_tile(const TileArguments<T, OUT>& p, unsigned char* shared,
@@ -61,11 +61,28 @@ __device__ __forceinline__ void compute_tile(const TileArguments<T, OUT>& p, uns
 
   rows.load(p.cols, n0);
   __syncthreads();  // all threads have read the main loop's last stage
-  const SampledTile<BM, BN> tile{reinterpret_cast<float*>(shared)};
-  store_tile(acc, tile);
-  __syncthreads();
   const Result<T, OUT> result{p.out + head * p.head_out, p.values, static_cast<float>(p.alpha)};
-  rows.store(tile, p.cols, n0, p.perm, result);
+  // Stores the accumulators to a tile in shared memory, and waits for all threads.
+  const auto filled = [&](const auto& tile) {
+    store_tile(acc, tile);
+    __syncthreads();
+    return tile;
+  };
+  const SampledTile<BM, BN> tile{reinterpret_cast<float*>(shared)};
+  if constexpr (SEGMENTS) {
+    if (p.values != nullptr) {
+      const ScaledTile<BM, BN, true, T, OUT> scaled{filled(tile), result};
+      rows.store(scaled, p.cols, n0, result.out);
+    } else if constexpr (sizeof(OUT) == 2) {
+      const RoundedTile<BM, BN, OUT> rounded{reinterpret_cast<u32*>(shared), result.alpha};
+      rows.store(filled(rounded), p.cols, n0, result.out);
+    } else {
+      const ScaledTile<BM, BN, false, T, OUT> scaled{filled(tile), result};
+      rows.store(scaled, p.cols, n0, result.out);
+    }
+  } else {
+    rows.store(filled(tile), p.cols, n0, p.perm, result);
+  }
 }
 
 }  // namespace sddmm
