@@ -379,5 +379,14 @@ def test_a_study_of_problems_is_measured_and_reported(call, tmp_path: Path) -> N
     assert call("run", *chosen, "only=[huge]", code=1) == "error: no problem is named huge\n"
 
 
+def test_matrices_of_a_study_are_generated_ahead(
+    call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "cache"))
+    call("warm", "+study=regret", "only=[tiny_64,tiny_300]", "device=cpu")
+    assert len(list((tmp_path / "cache").glob("uniform-*.npz"))) == 2
+    assert not (tmp_path / "results" / "records.jsonl").exists()
+
+
 def test_docs_takes_no_arguments(call) -> None:
     assert call("docs", "now", code=1) == "error: docs takes no arguments, got now\n"
