@@ -22,7 +22,7 @@ from sddmm.backends.cuda.executor import Explanation, GpuExecutor
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts, UniformFacts
 from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
-from sddmm.backends.cuda.spec import AnalysisRequest, GpuKernel
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -41,11 +41,14 @@ class Prediction(NamedTuple):
     cost: Cost
 
 
-class AheadPlan(NamedTuple):
-    """A kernel that may be prepared while the analysis runs, and the analysis that it needs."""
+class UniformPlan(NamedTuple):
+    """The plan for a sorted, uniform pattern: the first analysis, which finds out whether the
+    pattern is such, and the fastest kernel then. is_ahead: it is prepared while the analysis runs.
+    """
 
     kernel: GpuKernel
     request: AnalysisRequest
+    is_ahead: bool
 
 
 class Planner:
@@ -93,10 +96,8 @@ class PlanningContext:
 
     They are cached and reused for every pattern. serving: the kernels that do not refuse.
     tile_sizes: the sizes of tiles on whose counts their costs depend; empty if no kernel that
-    depends on counts can be the fastest. ahead: what may be prepared while the first analysis
-    runs. uniform_threshold: a sorted pattern with at least this many non-empty row segments counts
-    as uniform, and its tiles are not counted. executor(plans, explanation): what runs the plans of
-    a kernel.
+    depends on counts can be the fastest. if_uniform(calls): the plan for a uniform pattern.
+    executor(plans, explanation): what runs the plans of a kernel.
     """
 
     def __init__(self, kernels: Kernels, problem: SddmmProblem, device: Device) -> None:
@@ -112,7 +113,7 @@ class PlanningContext:
             current_device=loader.runtime.current_device,
         )  # fmt: skip
         self.tile_sizes = self._tile_sizes()
-        self._ahead = functools.lru_cache(maxsize=8)(self._plan_ahead)
+        self.if_uniform = functools.lru_cache(maxsize=8)(self._plan_if_uniform)
 
     def rank(self, facts: PatternFacts, calls: int = MANY_CALLS) -> list[Prediction]:
         """All kernels worth considering for such a pattern, the least total time first."""
@@ -128,28 +129,22 @@ class PlanningContext:
         problem = self.problem
         return self.rank(UniformFacts((problem.m, problem.n), problem.nnz), calls)
 
-    def ahead(self, calls: int) -> AheadPlan | None:
-        """The kernel to prepare on the assumption that the pattern is sorted and uniform."""
-        return self._ahead(calls)
-
     def is_uniform(self, analysis: Analysis) -> bool:
-        """Whether a pattern with this analysis, of the request of `ahead`, counts as uniform."""
+        """Whether a pattern with this analysis, of the request of `if_uniform`, is sorted and has
+        as many non-empty row segments as chance leaves. Where no tiles count, order is enough."""
         if not self.tile_sizes or analysis.request.block is None:
             return analysis.rows_ascend
         least = uniform_threshold(self.problem, analysis.request.block[1])
         return analysis.ascends and analysis.row_segments >= least
 
-    def _plan_ahead(self, calls: int) -> AheadPlan | None:
-        ranking = self.rank_if_uniform(calls)
-        if not ranking:
-            return None
-        best = ranking[0].kernel
-        request = best.needs_ahead(self.problem, self.model)
-        if request is not None and request.block is None and self.tile_sizes:
-            # Row segments are as wide as the widest tile.
+    def _plan_if_uniform(self, calls: int) -> UniformPlan:
+        best = self.rank_if_uniform(calls)[0].kernel
+        ahead = best.needs_ahead(self.problem, self.model)
+        request = ahead or ROW_IDS
+        if request.block is None and self.tile_sizes:  # row segments are as wide as widest tiles
             widest = max(self.tile_sizes, key=lambda block: block[1])
             request = request._replace(block=widest)
-        return None if request is None else AheadPlan(best, request)
+        return UniformPlan(best, request, ahead is not None)
 
     def _tile_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes of the tiles of all kernels, if one could be faster than those that need no
@@ -190,12 +185,15 @@ class _Preparation:
     def fastest(self, calls: int) -> GpuExecutor:
         """The kernel with the least predicted time of its preparation and so many runs."""
         context = self._context
-        ahead = context.ahead(calls)
-        if ahead is not None:
-            analysis, executor = self._prepare_ahead(ahead, _explain_uniform(context, calls))
+        uniform = context.if_uniform(calls)
+        layouts = PatternLayouts(self._pattern, context.device, context.tile_sizes)
+        explanation = _explain_uniform(context, calls)
+        if uniform.is_ahead:
+            analysis, executor = self._prepare_ahead(uniform, explanation)
             if context.is_uniform(analysis):
                 return executor
-        layouts = PatternLayouts(self._pattern, context.device, context.tile_sizes)
+        elif context.is_uniform(layouts.analysis(uniform.request)):
+            return self._prepare(uniform.kernel, layouts, explanation)
         ranking = context.rank(layouts.facts(), calls)
         return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
 
@@ -209,7 +207,7 @@ class _Preparation:
         return context.executor(plans, explanation)
 
     def _prepare_ahead(
-        self, ahead: AheadPlan, explanation: Explanation
+        self, ahead: UniformPlan, explanation: Explanation
     ) -> tuple[Analysis, GpuExecutor]:
         """The analysis of the pattern, and what is prepared from it while the GPU still runs it."""
         context = self._context
