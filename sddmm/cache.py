@@ -100,6 +100,13 @@ class _Entry:
         return bool(self.counters) and all(counter() is tensor for counter, tensor in counters)
 
 
+class _Seen(NamedTuple):
+    """A sparse tensor that came once, and the problems for which it came."""
+
+    owner: weakref.ref[Tensor]
+    problems: set[SddmmProblem]
+
+
 class Cache:
     """Patterns of index tensors that callers hold, and plans of any pattern.
 
@@ -113,6 +120,10 @@ class Cache:
         self.max_patterns, self.max_bytes = max_patterns, max_bytes
         self._entries: OrderedDict[PatternKey, _Entry] = OrderedDict()  # the cache's own patterns
         self._weak_entries: dict[PatternKey, _Entry] = {}  # patterns that others keep
+        self._most_bytes = (
+            0  # all that the entries can hold, and those that went since it was summed
+        )
+        self._seen: dict[int, _Seen] = {}  # sparse tensors that came, by identity
         self._lock = threading.RLock()  # a weak reference may die while it is held
 
     def __len__(self) -> int:
@@ -163,15 +174,17 @@ class Cache:
         """
         if kernel is not None or torch.are_deterministic_algorithms_enabled():
             return MANY_CALLS
-        by_key = pattern.derive(PLANS, PlanStore).by_key
+        store = pattern.derive(PLANS, PlanStore)
+        by_key = store.by_key
         if by_key and PlanKey(problem, backend, None, MANY_CALLS) in by_key:
             return MANY_CALLS
         if not select_backend(problem, backend)[0].plans_by_calls:
             return MANY_CALLS
-        single = PlanKey(problem, backend, None, 1)
-        if single not in by_key or is_capturing(problem.device):
+        if problem not in store.seen:
+            store.see(problem)
             return 1
-        return MANY_CALLS
+        single = PlanKey(problem, backend, None, 1)
+        return 1 if single in by_key and is_capturing(problem.device) else MANY_CALLS
 
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern with the indices of `pattern`, which is one over tensors that a caller
@@ -188,7 +201,30 @@ class Cache:
         """As `of_tensors`, for a sparse tensor's indices: changes of them through the tensors that
         it was made of are not counted, so their content is compared. It goes with its owner."""
         cached = self._match(pattern, is_counted=False)[1]
-        return self._add(pattern, False, True, (owner,)) if cached is None else cached
+        if cached is None:
+            cached = self._add(pattern, False, True, (owner,))
+            first = self._seen.get(id(owner))
+            if first is not None:
+                cached.derive(PLANS, PlanStore).seen = first.problems
+        return cached
+
+    def see(self, pattern: SparsePattern, owner: Tensor) -> set[SddmmProblem] | None:
+        """A set to add the problem to if the owner, a sparse tensor, comes for the first time and
+        no pattern with its indices is cached; else None."""
+        seen = self._seen.get(id(owner))
+        if seen is not None and seen.owner() is owner:
+            return None
+        if self._entries and self._match(pattern, is_counted=False)[1] is not None:
+            return None
+        number = id(owner)
+        seen = _Seen(weakref.ref(owner, lambda dead: self._forget(number, dead)), set())
+        self._seen[number] = seen
+        return seen.problems
+
+    def _forget(self, number: int, dead: object) -> None:
+        seen = self._seen.get(number)
+        if seen is not None and seen.owner is dead:
+            del self._seen[number]
 
     def of_operator(self, pattern: SparsePattern) -> SparsePattern:
         """As `of_tensors`, for tensors that an operator received. Compiled code makes new tensor
@@ -218,6 +254,7 @@ class Cache:
         with self._lock:
             self._entries.clear()
             self._weak_entries.clear()
+            self._seen.clear()
 
     def info(self) -> CacheInfo:
         with self._lock:
@@ -271,6 +308,7 @@ class Cache:
         with self._lock:
             self._entries[key] = entry
             self._entries.move_to_end(key)
+            self._most_bytes += entry.max_bytes
             self._make_room()
         return cached
 
@@ -294,7 +332,10 @@ class Cache:
         while len(entries) > self.max_patterns:
             entries.popitem(last=False)
         # To count takes as long as a small call: not while all is small for certain.
-        if sum(entry.max_bytes for entry in entries.values()) <= self.max_bytes:
+        if self._most_bytes <= self.max_bytes:
+            return
+        self._most_bytes = sum(entry.max_bytes for entry in entries.values())
+        if self._most_bytes <= self.max_bytes:
             return
         while len(entries) > 1 and self._count_bytes() > self.max_bytes:
             entries.popitem(last=False)

@@ -69,14 +69,21 @@ class FirstRun:
     """The run of a call that may have to prepare its plan first, with memory for its result.
 
     Calling it with an executor launches the run, which a backend may do before it has finished
-    preparing. `result` launches it, unless that was done, by the finished plan.
+    preparing. `result` launches it, unless that was done.
     """
 
-    __slots__ = ("_launched", "_operands", "_out")
+    __slots__ = ("_launched", "_operands", "_out", "keeps_pattern")
 
     def __init__(
-        self, problem: SddmmProblem, a: Tensor, b: Tensor, values: Tensor | None, alpha: float
+        self,
+        problem: SddmmProblem,
+        a: Tensor,
+        b: Tensor,
+        values: Tensor | None,
+        alpha: float,
+        keeps_pattern: bool = True,
     ) -> None:
+        self.keeps_pattern = keeps_pattern
         self._operands = a, b, values, alpha
         heads, nnz = problem.heads, problem.nnz
         self._out = new_values(problem, (nnz,) if heads is None else (heads, nnz))
@@ -87,8 +94,8 @@ class FirstRun:
             execute(*self._operands, self._out)
             self._launched = True
 
-    def result(self, plan: PreparedPlan) -> Tensor:
-        self(plan.execute)
+    def result(self, execute: Executor) -> Tensor:
+        self(execute)
         return self._out
 
 
@@ -105,9 +112,11 @@ class PlanStore:
     """The prepared plans of one pattern, by key, and by the signatures of the calls they serve.
 
     A plan for a single run has no signature: the next call of its kind looks for a better plan.
+    seen: the problems of calls that were planned for a single run.
     """
 
     def __init__(self) -> None:
+        self.seen: set[SddmmProblem] = set()
         self.by_key: OrderedDict[PlanKey, PreparedPlan] = OrderedDict()
         self.by_signature: dict[Signature, PreparedPlan] = {}
 
@@ -118,6 +127,11 @@ class PlanStore:
             oldest = self.by_key.popitem(last=False)[1]
             signatures = list(self.by_signature.items())  # another thread may add one meanwhile
             self.by_signature = {like: plan for like, plan in signatures if plan is not oldest}
+
+    def see(self, problem: SddmmProblem) -> None:
+        if len(self.seen) >= _MAX_SIGNATURES_PER_PATTERN:
+            self.seen.clear()
+        self.seen.add(problem)
 
     def add_signature(self, signature: Signature, plan: PreparedPlan) -> None:
         if plan.calls == 1:
@@ -150,12 +164,7 @@ def prepare(
     if kernel is not None and not backend.kernels:
         cuda = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
         raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{cuda}")
-    if is_capturing(problem.device):
-        raise RuntimeError(
-            "sddmm has not seen these indices of S with such operands, and cannot prepare for them "
-            "while a CUDA graph is captured; call it once before the capture, or capture the run "
-            "of a plan"
-        )
+    _refuse_capture(problem.device)
     execute = backend.prepare(pattern, problem, kernel, calls, first_run)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     heads, nnz = problem.heads, problem.nnz
@@ -164,3 +173,31 @@ def prepare(
         problem, values_shape, backend.name, name, kernel, calls, refusals, prepare_ms,
         execute, versions,
     )  # fmt: skip
+
+
+def run_once(
+    pattern: SparsePattern,
+    problem: SddmmProblem,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    alpha: float,
+    calls: int = 1,
+) -> Tensor:
+    """The values of a call of which nothing is kept. Raises as `prepare`.
+
+    calls: the number of runs to plan for, where the call is to give the bits of those.
+    """
+    run = FirstRun(problem, a, b, values, alpha, keeps_pattern=False)
+    backend = select_backend(problem)[0]
+    _refuse_capture(problem.device)
+    return run.result(backend.prepare(pattern, problem, None, calls, run))
+
+
+def _refuse_capture(device: torch.device) -> None:
+    if is_capturing(device):
+        raise RuntimeError(
+            "sddmm has not seen these indices of S with such operands, and cannot prepare for them "
+            "while a CUDA graph is captured; call it once before the capture, or capture the run "
+            "of a plan"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -35,8 +35,14 @@ class Executor(Protocol):
         """
 
 
-FirstRun = Callable[[Executor], None]
-"""Launches a run with an executor, at its first call."""
+class FirstRun(Protocol):
+    """The run that a plan is prepared for, which a backend may launch before it has finished."""
+
+    keeps_pattern: bool
+    """Whether a later call may use what is prepared; else the pattern goes with this call."""
+
+    def __call__(self, execute: Executor) -> None:
+        """Launch the run with an executor, unless that was done."""
 
 
 class Backend(Protocol):

@@ -27,7 +27,7 @@ from sddmm.operands import (
 from sddmm.ops import traced
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
 from sddmm.plan import Plan, sample_by_operator
-from sddmm.prepared import PLANS, FirstRun, PlanStore, Signature
+from sddmm.prepared import PLANS, FirstRun, PlanStore, Signature, run_once
 from sddmm.problem import SddmmProblem, make_problem
 from sddmm.sparse.containers import SparseInput, parse_sparse
 from sddmm.sparse.pattern import SparsePattern
@@ -100,7 +100,7 @@ def sddmm(
         return _to_container(parts, result, to_output)
     if isinstance(S, SparsePattern):  # there is nothing to parse
         return to_output(_sample(S, a, b, None, alpha, out_dtype, precision))
-    sparse = parse_sparse(S)
+    sparse = parse_sparse(S, is_sampled_at_once=_is_sampled_at_once(S, a, b))
     values = sparse.values if scale else None
     pattern = sparse.pattern
     if sparse.transposed:
@@ -125,7 +125,7 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     if not is_plain(a, b) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         return _to_container(parts, traced.sampled_addmm(parts, a, b, beta, alpha), to_output)
-    sparse = parse_sparse(S)
+    sparse = parse_sparse(S, is_sampled_at_once=_is_sampled_at_once(S, a, b))
     values = traced.require_values(sparse.values)
     read_values = values if beta != 0 else None
     sum_dtype = traced.sum_dtype(a.dtype, beta)
@@ -194,6 +194,16 @@ def plan(
     return Plan(pattern, prepared_plan, alpha, values, sparse.transposed, sparse.source, owner)
 
 
+def _is_sampled_at_once(S: Any, a: Tensor, b: Tensor) -> bool:
+    """Whether nothing of a call with a torch sparse tensor outlives it: no gradient, no plan that
+    later calls must give the bits of."""
+    return (
+        isinstance(S, Tensor)
+        and not needs_grad(a, b, S)
+        and not torch.are_deterministic_algorithms_enabled()
+    )
+
+
 def _sample(
     pattern: SparsePattern,
     a: Tensor,
@@ -210,19 +220,23 @@ def _sample(
     Operands are checked when their signature is new, values at every call. sparse: what S was
     parsed into, unless S is the pattern itself. read_values: whether to multiply by the values.
     """
-    plans = pattern.derive(PLANS, PlanStore)
     signature = (
         a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout,
         out_dtype, precision,
     )  # fmt: skip
-    plan = plans.by_signature.get(signature)
+    plan = plans = None
+    is_kept = sparse is None or not (sparse.is_scipy or sparse.first_problems is not None)
+    if is_kept:
+        plans = pattern.derive(PLANS, PlanStore)
+        plan = plans.by_signature.get(signature)
     problem = _problem(pattern, a, b, signature) if plan is None else plan.problem
     if values is not None:
         check_values(values, problem)
         if not read_values:
             values = None
-    if sparse is not None and sparse.is_scipy:
-        _check_scipy(problem, a, b)
+    if plans is None:
+        assert sparse is not None
+        return _sample_once(pattern, problem, a, b, values, alpha, sparse)
     if plan is None:
         return _sample_by_new_plan(
             pattern, problem, a, b, values, alpha, plans, signature, sparse is None
@@ -255,7 +269,27 @@ def _sample_by_new_plan(
         if is_callers:
             CACHE.of_pattern(pattern)  # for calls with its tensors as a tuple
         plans.add_signature(signature, plan)
-    return run.result(plan)
+    return run.result(plan.execute)
+
+
+def _sample_once(
+    pattern: SparsePattern,
+    problem: SddmmProblem,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    alpha: float,
+    sparse: SparseInput,
+) -> Tensor:
+    """The values of a call of which nothing is kept but, of a sparse tensor, that it came."""
+    calls = 1
+    if sparse.is_scipy:
+        _check_scipy(problem, a, b)
+        if torch.are_deterministic_algorithms_enabled():
+            calls = MANY_CALLS
+    elif sparse.first_problems is not None:
+        sparse.first_problems.add(problem)
+    return run_once(pattern, problem, a, b, values, alpha, calls)
 
 
 # The problems of calls by the metadata of pattern and operands: equal calls need no second check.

@@ -48,7 +48,8 @@ def _compute(
         calls = CACHE.calls_to_expect(pattern, problem, backend, kernel_name)
     run = FirstRun(problem, a, b, values, alpha)
     calls = call_count(calls)
-    return run.result(CACHE.get_or_prepare(pattern, problem, backend, kernel_name, calls, run))
+    plan = CACHE.get_or_prepare(pattern, problem, backend, kernel_name, calls, run)
+    return run.result(plan.execute)
 
 
 def _fake(

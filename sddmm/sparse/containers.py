@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from sddmm.backends.cuda import loader
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import from_cupy, to_cupy
 from sddmm.operands import from_numpy, identity, to_numpy
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.torch_tensors import KINDS, check_gradient_order, parts_of_tensor, pattern_over
+
+if TYPE_CHECKING:
+    from sddmm.problem import SddmmProblem
 
 
 class SparseInput(NamedTuple):
@@ -21,6 +25,8 @@ class SparseInput(NamedTuple):
     `is_scipy`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
     memory, which the pattern is over, may change unseen.
     `is_cupyx`: that memory is CuPy's, whose stream waits for what reads it (`cupy_arrays.py`).
+    `first_problems`: a set for the problem of this call, if S is a torch sparse tensor that comes
+    for the first time, and whose own indices, which the pattern is then over, serve the call.
     `source`: the pattern over a sparse tensor's own indices, whose counted changes say when to
     compare them again; None where the changes of `pattern` itself are counted.
     """
@@ -32,22 +38,25 @@ class SparseInput(NamedTuple):
     is_scipy: bool = False
     source: SparsePattern | None = None
     is_cupyx: bool = False
+    first_problems: set[SddmmProblem] | None = None
 
     def stable_pattern(self) -> SparsePattern:
         """The pattern for what outlives the call: of its own memory, if changes go unseen."""
         return self.pattern.clone() if self.is_scipy else self.pattern
 
 
-def parse_sparse(S: Any, use_cache: bool = True) -> SparseInput:
+def parse_sparse(S: Any, use_cache: bool = True, is_sampled_at_once: bool = False) -> SparseInput:
     """The pattern and the values of S, which may be of any supported kind.
 
+    is_sampled_at_once: whether nothing reads the pattern after this call. A torch sparse tensor's
+    own indices then serve the first call on a GPU.
     use_cache: whether the cached pattern of the very same indices, which may have plans already,
     may take the place of a SparsePattern or a tuple.
     """
     if isinstance(S, SparsePattern):
         return SparseInput(CACHE.of_pattern(S) if use_cache else S, None, identity)
     if isinstance(S, Tensor):
-        return _from_torch(S)
+        return _from_torch(S, is_sampled_at_once)
     if isinstance(S, tuple) and len(S) == 3:
         if use_cache and isinstance(S[0], Tensor) and isinstance(S[1], Tensor):
             pattern = CACHE.of_tensors(SparsePattern.from_coo(*S, copy=False))
@@ -79,9 +88,13 @@ def _described(S: Any, package: str) -> str:
     return repr(type(S))
 
 
-def _from_torch(S: Tensor) -> SparseInput:
+def _from_torch(S: Tensor, is_sampled_at_once: bool) -> SparseInput:
     parts = parts_of_tensor(S)
     pattern = pattern_over(parts)
+    if is_sampled_at_once and S.grad_fn is None and loader.runtime.refuses(pattern.device) is None:
+        first_problems = CACHE.see(pattern, S)
+        if first_problems is not None:
+            return SparseInput(pattern, parts.values, parts.wrap, first_problems=first_problems)
     cached = CACHE.of_sparse(pattern, S)
     if S.grad_fn is not None:
         check_gradient_order(S, cached)

@@ -94,6 +94,8 @@ def test_a_plan_counts_as_the_calls_that_it_was_made_for(prepared: list[int]) ->
     plan = sddmm.plan(S, k=K, dtype=torch.float32, calls=1)
     plan.run(*operands())
     sddmm.sddmm(S, *operands())
+    assert prepared == [MANY_CALLS, 1], "the first call has the same plan"
+    sddmm.sddmm(S, *operands())
     assert prepared == [MANY_CALLS, 1, MANY_CALLS]
 
 

@@ -61,7 +61,10 @@ class OneOffPlanner:
         guarded. ValueError, as SparsePattern.check, for a wrong pattern.
         """
         for candidate in self.choose(problem, device):
-            layouts = AheadLayouts(pattern, device, candidate.request, first_run is not None)
+            layouts = AheadLayouts(
+                pattern, device, candidate.request, is_guarded=first_run is not None,
+                is_kept=first_run is None or first_run.keeps_pattern,
+            )  # fmt: skip
             try:
                 plans = candidate.kernel.prepare(layouts, problem, device_model(device))
                 explanation = functools.partial(self._explain, candidate, problem, device)

@@ -77,7 +77,8 @@ class AheadLayouts:
 
     All that they hold is what the analysis writes, so only `wait` waits for it. A thread calls
     `wait` before it launches another analysis. is_guarded: whether kernels may be launched before
-    `wait`, which then look at `Nonzeros.invalid` first.
+    `wait`, which then look at `Nonzeros.invalid` first. is_kept: whether the pattern keeps the
+    analysis, for a later plan.
     """
 
     def __init__(
@@ -86,10 +87,11 @@ class AheadLayouts:
         device: Device,
         request: AnalysisRequest,
         is_guarded: bool = False,
+        is_kept: bool = True,
     ) -> None:
         self._shape = pattern.shape
         self._tiles: TileWork | None = None
-        self._analyses: list[Analysis] = pattern.derive(ANALYSES, list)
+        self._analyses: list[Analysis] = pattern.derive(ANALYSES, list) if is_kept else []
         for cached in self._analyses:
             if cached.request == request or (request == ROW_IDS and cached.row_ids is not None):
                 self._analysis = cached
