@@ -28,7 +28,7 @@ MAX_POLLS = 2000  # of pinned results before the host waits for the driver; some
 
 # The 64-bit words of the kernel's results (row segments, runs, four flags) and of the state that
 # its blocks accumulate. It writes the counts of segments and of runs last.
-_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 3, 2
+_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 2, 2
 _ITEMS_PER_BLOCK = 2048  # nonzeros, or entries of crow_indices, that a block of the kernel reads
 
 
@@ -77,7 +77,7 @@ class AnalyseArguments(ctypes.Structure):
     _fields_ = [
         *((name, POINTER) for name in ("major_indices", "col_indices", "row_ids", "cols_int32")),
         *((name, POINTER) for name in ("tile_nnz", "tile_row_offsets")),
-        *((name, POINTER) for name in ("state", "next_state", "results", "invalid")),
+        *((name, POINTER) for name in ("state", "next_state", "results")),
         ("nnz", LONG),
         *((name, INT) for name in ("m", "n", "tiles_across", "offset_count")),
         *(
@@ -100,8 +100,7 @@ class Analysis:
     offsets of every tile, valid if the pattern `ascends`: rows never fall, nor do columns in a row.
     distinct: it ascends and no position is there twice, so that columns strictly ascend.
     row_segments: the non-empty parts of rows as wide as a tile, if it ascends. runs: the maximal
-    sequences of nonzeros of a row, in the pattern's order, in consecutive columns. invalid: (1,)
-    int32, whether an index lies outside the matrix; None unless kernels are to read it.
+    sequences of nonzeros of a row, in the pattern's order, in consecutive columns.
 
     Until `wait` has returned the GPU may still write: tensors exist, but hold no values yet, and
     all other fields have none.
@@ -112,7 +111,6 @@ class Analysis:
     cols: Tensor
     tile_nnz: Tensor | None
     offsets: TileOffsets | None
-    invalid: Tensor | None
     _pattern: SparsePattern | None
     _read_results: Callable[[], list[int]]
     rows_ascend: bool = False
@@ -142,16 +140,8 @@ class Analysis:
         return self
 
 
-def launch(
-    pattern: SparsePattern,
-    device: Device,
-    request: AnalysisRequest = ROW_IDS,
-    is_guarded: bool = False,
-) -> Analysis:
-    """Launch an analysis without waiting for it. A thread waits before it launches another.
-
-    is_guarded: whether kernels that are launched behind it need `invalid`.
-    """
+def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = ROW_IDS) -> Analysis:
+    """Launch an analysis without waiting for it. A thread waits before it launches another."""
     major, cols = pattern.major_indices.contiguous(), pattern.col_indices.contiguous()
     nnz, csr = cols.numel(), pattern.is_csr
     narrow = cols.dtype == torch.int32
@@ -166,7 +156,6 @@ def launch(
     if request.tile_row_offsets:
         memory = cols.new_empty(sizes.offset_count, dtype=torch.int32)
         offsets = TileOffsets(memory, 0, sizes.tile_row_stride, 1, sizes.row_stride)
-    invalid = torch.empty(1, dtype=torch.int32, device=cols.device) if is_guarded else None
     kernel, results = _kernel_and_results(cols.device, device.index, narrow, csr)
     results.reset()
     kernel(
@@ -174,11 +163,11 @@ def launch(
         0 if row_ids is None or row_ids is major else row_ids.data_ptr(),
         0 if narrow else cols_int32.data_ptr(), 0 if tile_nnz is None else tile_nnz.data_ptr(),
         0 if offsets is None else offsets.offsets.data_ptr(), results.state, results.next_state,
-        results.address, 0 if invalid is None else invalid.data_ptr(), nnz, *sizes.parameters,
+        results.address, nnz, *sizes.parameters,
     )  # fmt: skip
     results.swap_state()
     read = functools.partial(results.wait, device.index)
-    return Analysis(request, row_ids, cols_int32, tile_nnz, offsets, invalid, pattern, read)
+    return Analysis(request, row_ids, cols_int32, tile_nnz, offsets, pattern, read)
 
 
 def reciprocal(divisor: int) -> tuple[int, int]:

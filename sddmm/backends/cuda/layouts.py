@@ -21,14 +21,11 @@ class Nonzeros(NamedTuple):
     """Coordinates of nonzeros: rows and cols are (count,) int32.
 
     perm: the position of each in the pattern; None if they are all, in the pattern's order.
-    invalid: (1,) int32 if they may lie outside the matrix, which the device knows before the host:
-    0 if none does.
     """
 
     rows: Tensor
     cols: Tensor
     perm: Tensor | None
-    invalid: Tensor | None = None
 
 
 class TileList(NamedTuple):
@@ -91,7 +88,7 @@ def int32(x: Tensor) -> Tensor:
 
 def by_row_and_column(nonzeros: Nonzeros, shape: tuple[int, int]) -> Nonzeros:
     """The nonzeros sorted by row and column; duplicates keep their order."""
-    rows, cols, perm, _ = nonzeros
+    rows, cols, perm = nonzeros
     sorting = row_major(rows, cols, shape)
     positions = sorting if perm is None else perm[sorting]
     return Nonzeros(rows[sorting], cols[sorting], int32(positions))

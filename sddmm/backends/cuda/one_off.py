@@ -57,12 +57,12 @@ class OneOffPlanner:
     ) -> GpuExecutor | None:
         """The fastest kernel for a single run; None if all that serve must be prepared longer.
 
-        first_run: launched behind the analysis, before the host waits for it, if the kernel is
-        guarded. ValueError, as SparsePattern.check, for a wrong pattern.
+        first_run: launched behind the analysis, before the host waits for it, if the kernel takes
+        any indices. ValueError, as SparsePattern.check, for a wrong pattern.
         """
         for candidate in self.choose(problem, device):
             layouts = AheadLayouts(
-                pattern, device, candidate.request, is_guarded=first_run is not None,
+                pattern, device, candidate.request,
                 is_kept=first_run is None or first_run.keeps_pattern,
             )  # fmt: skip
             try:
@@ -70,7 +70,7 @@ class OneOffPlanner:
                 explanation = functools.partial(self._explain, candidate, problem, device)
                 current_device = loader.runtime.current_device
                 executor = GpuExecutor(plans, explanation, {}, device.index, current_device)
-                if first_run is not None and all(plan.is_guarded for plan in plans):
+                if first_run is not None and all(plan.takes_any_indices for plan in plans):
                     first_run(executor)
             finally:
                 analysis = layouts.wait()

@@ -76,8 +76,7 @@ class AheadLayouts:
     """The arrays of a pattern that is taken to be sorted, while its analysis still runs.
 
     All that they hold is what the analysis writes, so only `wait` waits for it. A thread calls
-    `wait` before it launches another analysis. is_guarded: whether kernels may be launched before
-    `wait`, which then look at `Nonzeros.invalid` first. is_kept: whether the pattern keeps the
+    `wait` before it launches another analysis. is_kept: whether the pattern keeps the
     analysis, for a later plan.
     """
 
@@ -86,7 +85,6 @@ class AheadLayouts:
         pattern: SparsePattern,
         device: Device,
         request: AnalysisRequest,
-        is_guarded: bool = False,
         is_kept: bool = True,
     ) -> None:
         self._shape = pattern.shape
@@ -96,7 +94,7 @@ class AheadLayouts:
             if cached.request == request or (request == ROW_IDS and cached.row_ids is not None):
                 self._analysis = cached
                 return
-        self._analysis = analysis.launch(pattern, device, request, is_guarded)
+        self._analysis = analysis.launch(pattern, device, request)
 
     def wait(self) -> Analysis:
         """The analysis when it is done; cached with the pattern from then on."""
@@ -111,7 +109,7 @@ class AheadLayouts:
     def by_row(self) -> Nonzeros:
         row_ids = self._analysis.row_ids
         assert row_ids is not None, "the kernel did not request row ids"
-        return Nonzeros(row_ids, self._analysis.cols, None, self._analysis.invalid)
+        return Nonzeros(row_ids, self._analysis.cols, None)
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         """Every tile."""

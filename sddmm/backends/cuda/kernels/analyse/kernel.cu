@@ -54,7 +54,6 @@ struct Results {
 // the finished blocks from bit DONE_BITS on, and a count of theirs below.
 struct State {
   u64 done[COUNTS];
-  u64 invalid_blocks;  // the number of blocks that found the pattern invalid
 };
 constexpr int DONE_BITS = 40;
 static_assert(sizeof(Results) == 8 * Config::RESULT_WORDS, "analysis.py reads these words");
@@ -86,9 +85,6 @@ struct Arguments {
   // Pinned host memory. Every word starts at 0 except the counts, which start at -1 and are written
   // last; the host polls them.
   Results* results;
-  // Output or null: whether the pattern is invalid, for kernels that are launched before the host
-  // has read `results`.
-  int* invalid;
   i64 nnz;
   int m, n, tiles_across, offset_count;
   // Divisions by the height and the width of a tile.
@@ -326,19 +322,15 @@ __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&st
   }
   for (int flag = 0; flag < FLAGS; ++flag)
     if (flags >> flag & 1) p.results->flags[flag] = 1;
-  if (flags & INVALID) atomicAdd(&p.state->invalid_blocks, u64{1});
   if (blockIdx.x == 0) *p.next_state = State{};
-  // The writes above must be visible, to the host, to the last block or to the next launch, before
-  // `done` counts this block.
+  // The writes above must be visible, to the host or to the next launch, before `done` counts this
+  // block.
   if (flags != 0) __threadfence_system();
   if (blockIdx.x == 0) __threadfence();
   for (int i = 0; i < COUNTS; ++i) done[i] += atomicAdd(p.state->done + i, done[i]);
   for (int i = 0; i < COUNTS; ++i)
     if (done[i] >> DONE_BITS == gridDim.x)
       p.results->counts[i] = done[i] & ((u64{1} << DONE_BITS) - 1);
-  if (p.invalid == nullptr || done[0] >> DONE_BITS != gridDim.x) return;
-  __threadfence();
-  *p.invalid = atomicAdd(&p.state->invalid_blocks, u64{0}) != 0;
 }
 
 // Each block loads ITEMS_PER_BLOCK nonzeros and checks as many entries of crow, finds the nonzeros'

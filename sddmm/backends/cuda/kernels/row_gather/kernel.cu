@@ -27,7 +27,15 @@ struct Config {
 };
 
 using Element = Config::Element;
-using Rows = GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
+// The rows of an operand. An index past the last row loads the last: a first call is launched before
+// the host knows that its indices are valid, and discards the values if they are not.
+struct Rows : GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL> {
+  int last;
+  __device__ __forceinline__ Row row(int i) const {
+    const bool exists = static_cast<unsigned>(i) <= static_cast<unsigned>(last);
+    return GlobalRows::row(exists ? i : last);
+  }
+};
 constexpr int LOADS_PER_PASS = Config::PASS_BYTES / STEP_BYTES;
 static_assert(Config::PASS_BYTES % STEP_BYTES == 0, "every lane loads equally many chunks");
 
@@ -37,13 +45,11 @@ struct Arguments {
   const Sum<Element>* partial_sums;
   Config::Output* out;
   const int *rows, *cols, *perm;  // (nnz,); perm may be null
-  // Null, or whether a nonzero may lie outside the matrix: then nothing is computed.
-  const int* invalid;
   i64 nnz;
   i64 pitch_a, pitch_b;          // elements from row to row
   i64 head_a, head_b, head_out;  // elements from head to head
   i64 warps_per_head;
-  int nnz_per_warp, heads, k;
+  int nnz_per_warp, heads, m, n, k;
   double alpha;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
@@ -54,14 +60,15 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const i64 warp = static_cast<i64>(blockIdx.x) * (Config::THREADS / 32) + threadIdx.x / 32;
   const i64 head = warp / p.warps_per_head;
   const i64 begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
-  if (head >= p.heads || (p.invalid != nullptr && *p.invalid)) return;
+  if (head >= p.heads) return;
   const i64 end = begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz;
 
   const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
                                                static_cast<Sum<Element>>(p.alpha)};
   constexpr int pass_elements = Config::PASS_BYTES / sizeof(Element);
   gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, false>(
-      Rows{p.a + head * p.head_a, p.pitch_a, p.k}, Rows{p.b + head * p.head_b, p.pitch_b, p.k},
+      Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
+      Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1},
       p.rows, p.cols, p.perm, begin, end, (p.k + pass_elements - 1) / pass_elements,
       [&](i64 position, Sum<Element> sum) {
         if (p.partial_sums != nullptr) sum += p.partial_sums[head * p.head_out + position];
