@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from experiments.bench.svg import BLUE, FAINT, GREEN, GREY, PAPER, Picture
 
 _WIDTH, _TOP, _ROW, _HEADING = 940, 96, 22, 32
-_FIRST, _THIRD, _FILE, _SENTENCE = 40, 84, 116, 470
+_FIRST, _LATER, _FILE, _SENTENCE = 40, 84, 116, 470
 
 
 @dataclass(frozen=True)
 class Step:
-    """A file that the first call enters, what it does there, and whether the third enters it."""
+    """A file that the first call enters, what it does there, and whether a later call does."""
 
     file: str
     sentence: str
-    third: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ PARTS = (
 )  # fmt: skip
 
 
-def steps(third: bool = False) -> tuple[str, ...]:
-    """The files that the first call enters, or the third, in order."""
-    return tuple(step.file for part in PARTS for step in part.steps if step.third or not third)
+def steps(later: bool = False) -> tuple[str, ...]:
+    """The files that the first call enters, or a later one, in order."""
+    return tuple(step.file for part in PARTS for step in part.steps if step.later or not later)
 
 
 def draw() -> str:
@@ -65,12 +65,12 @@ def draw() -> str:
     title = "One GPU call of sddmm(pattern, a, b), file by file"
     picture = Picture(_WIDTH, height, title)
     picture.text(16, 30, title, size=16, bold=True)
-    counts = len(steps()), len(steps(third=True))
+    counts = len(steps()), len(steps(later=True))
     picture.text(
-        16, 50, f"The first call on a pattern enters {counts[0]} files, the third {counts[1]}: it "
-        f"finds what the second has prepared.", color=GREY,
+        16, 50, f"The first call on a pattern enters {counts[0]} files, a later one {counts[1]}: "
+        f"it finds what the second and the third have prepared.", color=GREY,
     )  # fmt: skip
-    for x, label, color in ((_FIRST, "1st", BLUE), (_THIRD, "3rd", GREEN)):
+    for x, label, color in ((_FIRST, "1st", BLUE), (_LATER, "later", GREEN)):
         picture.text(x, _TOP - 16, label, size=11.5, color=color, anchor="middle", bold=True)
         picture.line(x, _TOP - 8, x, height - 16, color, width=1.5, arrow=True)
     y = _TOP
@@ -85,7 +85,7 @@ def draw() -> str:
 
 
 def _row(picture: Picture, y: float, step: Step) -> None:
-    for x, color, enters in ((_FIRST, BLUE, True), (_THIRD, GREEN, step.third)):
+    for x, color, enters in ((_FIRST, BLUE, True), (_LATER, GREEN, step.later)):
         if enters:
             picture.rect(x - 6, y + 5, 12, 12, color, PAPER, radius=6)
     picture.text(_FILE, y + 15, step.file, size=11.5, mono=True)

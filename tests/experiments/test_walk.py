@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.walk import first_and_third
+from experiments.walk import first_and_later
 from gemm_core.emulation.kernel import missing_compiler
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
@@ -12,11 +12,11 @@ pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g+
 
 @pytest.mark.parametrize(("kind", "most"), [("csr", 11), ("pattern", 7)])
 def test_a_call_enters_few_files(kind: str, most: int) -> None:
-    first, third = first_and_third(kind)
+    first, later = first_and_later(kind)
     assert len(first.files) <= 15
     assert first.changes <= 53
-    assert len(third.files) <= most
-    assert third.changes <= 20
-    assert {*third.files} - {*first.files} <= {"sddmm/backends/cuda/comparison.py"}
+    assert len(later.files) <= most
+    assert later.changes <= 20
+    assert {*later.files} - {*first.files} <= {"sddmm/backends/cuda/comparison.py"}
     # A count of nothing would hold, too.
-    assert {"sddmm/ops/sddmm.py", "gemm_core/runtime/launch.py"} <= {*third.files}
+    assert {"sddmm/ops/sddmm.py", "gemm_core/runtime/launch.py"} <= {*later.files}
