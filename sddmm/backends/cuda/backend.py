@@ -10,8 +10,9 @@ import torch
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import MANY_CALLS, FirstRun
 from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.block_planner import BlockPlanner
 from sddmm.backends.cuda.executor import GpuExecutor
-from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, KERNELS
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.spec import GpuKernel
 from sddmm.errors import out_of_memory
@@ -29,10 +30,11 @@ class CudaBackend:
 
     def __init__(self, kernels: Mapping[str, GpuKernel] = KERNELS) -> None:
         self.planner = Planner(kernels)
+        self.blocks = BlockPlanner(BLOCK_KERNELS)
 
     @property
     def kernels(self) -> Sequence[str]:
-        return tuple(self.planner.kernels)
+        return (*self.planner.kernels, *self.blocks.kernels)
 
     def available(self) -> str | None:
         return loader.runtime.unavailable()
@@ -53,9 +55,12 @@ class CudaBackend:
         if device.index != loader.runtime.current_device():
             with torch.cuda.device(device.index):
                 return self.prepare(pattern, problem, kernel, calls, first_run)
-        if pattern.blocksize is not None:
-            pattern = pattern.expanded
         try:
+            if problem.blocksize is not None or kernel in self.blocks.kernels:
+                executor = self.blocks.prepare(pattern, problem, device, kernel)
+                if executor is not None:
+                    return executor
+                pattern, problem = pattern.expanded, problem._replace(blocksize=None)
             if kernel is None and (calls <= 1 or problem.nnz == 0):
                 executor = self.planner.one_off.prepare(pattern, problem, device, first_run)
                 if executor is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from sddmm.backends.cuda.cost_model import TileRate
+from sddmm.backends.cuda.kernels.block import BlockKernel, BlockRate
+from sddmm.backends.cuda.kernels.block_mma.host import block_mma
+from sddmm.backends.cuda.kernels.block_simt.host import block_simt
 from sddmm.backends.cuda.kernels.hybrid.host import Hybrid
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.tile import TileKernel
@@ -48,3 +51,16 @@ _ALL: tuple[GpuKernel, ...] = (
 )  # fmt: skip
 KERNELS: dict[str, GpuKernel] = {kernel.name: kernel for kernel in _ALL}
 """All that the planner of sddmm asks."""
+
+BLOCK_KERNELS: dict[str, BlockKernel] = {
+    kernel.name: kernel
+    for kernel in (
+        block_mma("block_mma_64x64", (32, 32), (2, 2), 2, 3, BlockRate(180e12, 0.3e-3)),
+        block_mma("block_mma_32x32", (32, 32), (1, 1), 2, 3, BlockRate(190e12, 0.4e-3)),
+        block_mma("block_mma_16x16", (16, 16), (1, 1), 2, 7, BlockRate(96e12, 0.05e-3)),
+        block_simt("block_simt_64x64", (64, 64, 16), (8, 8), 8, BlockRate(44e12, 0.0)),
+        block_simt("block_simt_32x32", (32, 32, 16), (8, 4), 16, BlockRate(31e12, 0.0)),
+        block_simt("block_simt_16x16", (16, 16, 16), (4, 2), 16, BlockRate(16e12, 0.0)),
+    )
+}
+"""All that the planner of block patterns asks."""

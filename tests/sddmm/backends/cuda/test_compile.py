@@ -15,7 +15,7 @@ from gemm_core.runtime.compile import CACHE_VARIABLE, Cubin, compile_kernel
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import analysis, comparison, loader
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
-from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
@@ -229,5 +229,6 @@ def test_every_source_is_of_a_kernel() -> None:
         tile_stats.TILE_STATS,
         comparison.SAME_INDICES,
     )
-    used = {spec.path for spec in (*SPECS.values(), *others)}
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values())
+    used = {spec.path for spec in (*kernels, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

@@ -57,28 +57,19 @@ def check(
     a, b_t = operand(pattern.shape[0]), operand(pattern.shape[1])
     with emulated_gpu(device) as launches:
         plan = sddmm.plan(
-            pattern if values is None else with_values(pattern, values), k=k, dtype=dtype,
+            pattern if values is None else pattern.to_torch(values), k=k, dtype=dtype,
             heads=heads, out_dtype=out_dtype, precision=precision, kernel=kernel, backend="cuda",
             alpha=2.0 if scaled else 1.0,
         )  # fmt: skip
         got = plan.run(a, b_t.mT)
     left = a.double()[..., pattern.row_ids.long(), :]
-    right = b_t.double()[..., pattern.col_indices.long(), :]
+    right = b_t.double()[..., pattern.col_ids.long(), :]
     expected = (left * right).sum(-1)
     if values is not None:
         expected = 2 * expected * values.double()
     wrong = (got.double() != expected).nonzero()
     assert not len(wrong), f"{len(wrong)} of {got.numel()} wrong, first at {wrong[0].tolist()}"
     return plan, launches
-
-
-def with_values(pattern: SparsePattern, values: torch.Tensor) -> torch.Tensor:
-    if pattern.is_csr:
-        return torch.sparse_csr_tensor(
-            pattern.crow_indices, pattern.col_indices, values, pattern.shape
-        )
-    indices = torch.stack([pattern.row_ids, pattern.col_indices])
-    return torch.sparse_coo_tensor(indices, values, pattern.shape)
 
 
 EVERY_SPEC = [pytest.param(spec, id=name) for name, spec in SPECS.items()]

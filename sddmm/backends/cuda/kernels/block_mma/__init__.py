@@ -1,0 +1,1 @@
+"""block_mma: full blocks by mma, straight from global memory."""

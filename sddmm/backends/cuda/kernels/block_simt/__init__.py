@@ -1,0 +1,1 @@
+"""block_simt: full blocks in exact float32."""
