@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sddmm import SparsePattern
-from tests.fuzz.case import COMPRESSED, Case
+from tests.fuzz.case import BLOCKED, COMPRESSED, Case
 
 # What stands around indices: no row or column has it.
 _NO_INDEX = 2**30
@@ -31,6 +31,8 @@ def positions(case: Case) -> tuple[Tensor, Tensor]:
     rows, cols = _duplicated(case, rng, rows, cols)
     keep = rng.permutation(rows.size)[: case.max_nnz]
     rows, cols = rows[keep], cols[keep]
+    if case.kind in BLOCKED:
+        return _blocks(case, rows, cols)
     if case.kind == "scipy_csc":
         order = np.lexsort((rows, cols) if case.order == "sorted" else (cols,))
     elif case.order == "sorted":
@@ -40,6 +42,23 @@ def positions(case: Case) -> tuple[Tensor, Tensor]:
     else:
         order = np.arange(rows.size)
     return torch.from_numpy(rows[order]), torch.from_numpy(cols[order])
+
+
+def _blocks(case: Case, rows: Any, cols: Any) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the nonzeros of the blocks that these positions are in, each once, or
+    for each of its positions where there are to be duplicates."""
+    bm, bn = case.block_m, case.block_n
+    flat = rows // bm * (case.n // bn) + cols // bn
+    if case.duplicates == "none":
+        flat = np.unique(flat)
+    flat = flat[: max(1, case.max_nnz // (bm * bn))]
+    down, across = np.divmod(flat, max(1, case.n // bn))
+    order = np.lexsort((across, down) if case.order == "sorted" else (down,))
+    shape = (flat.size, bm, bn)
+    rows = (down[order, None] * bm + np.arange(bm))[:, :, None]
+    cols = (across[order, None] * bn + np.arange(bn))[:, None, :]
+    flat_rows, flat_cols = (np.broadcast_to(x, shape).reshape(-1) for x in (rows, cols))
+    return torch.from_numpy(flat_rows.copy()), torch.from_numpy(flat_cols.copy())
 
 
 def _places(case: Case, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -200,8 +219,13 @@ def guarded(x: Tensor, step: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def stored(case: Case, rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor]:
-    """The two index arrays as S's kind stores them: rows or their starts, columns (CSC: rows)."""
+    """The two index arrays as S's kind stores them: rows or their starts, columns (CSC: rows; BSR:
+    of blocks)."""
     major, minor, groups = rows, cols, case.m
+    if case.kind in BLOCKED:
+        first = slice(None, None, case.block_m * case.block_n)
+        major, minor = rows[first] // case.block_m, cols[first] // case.block_n
+        groups = case.m // case.block_m
     if case.kind == "scipy_csc":
         major, minor, groups = cols, rows, case.n
     if case.kind in COMPRESSED:
@@ -222,7 +246,11 @@ class Indices:
     @classmethod
     def of(cls, case: Case, rows: Tensor, cols: Tensor) -> Indices:
         major, minor = stored(case, rows, cols)
-        step = 1 if case.kind in ("torch_csr", "scipy_csr", "scipy_csc") else case.index_strides
+        step = (
+            1
+            if case.kind in ("torch_csr", "torch_bsr", "scipy_csr", "scipy_csc")
+            else case.index_strides
+        )
         if case.kind in ("torch_coo", "torch_coo_uncoalesced"):
             both = torch.stack([major, minor]).to(case.on)
             return cls(both[0], both[1], both)
@@ -255,6 +283,11 @@ def sparse(case: Case, indices: Indices, values: Tensor) -> Any:
             indices.both, values, shape, is_coalesced=case.kind == "torch_coo" or None,
             check_invariants=False,
         )  # fmt: skip
+    if case.kind == "torch_bsr":
+        blocks = values.view(-1, case.block_m, case.block_n)
+        return torch.sparse_bsr_tensor(major, minor, blocks, shape, check_invariants=False)
+    if case.kind == "pattern_bsr":
+        return SparsePattern.from_bsr(major, minor, (case.block_m, case.block_n), shape)
     if case.kind == "pattern_csr":
         return SparsePattern.from_csr(major, minor, shape)
     if case.kind == "pattern_coo":

@@ -13,11 +13,12 @@ DTYPES = (*HALF, "float32", "float64")
 SCIPY = ("scipy_coo", "scipy_csr", "scipy_csc")
 NUMPY = (*SCIPY, "tuple_numpy", "pattern_numpy")
 KINDS = (
-    "torch_csr", "torch_coo", "torch_coo_uncoalesced", "pattern_csr", "pattern_coo", "tuple",
-    *NUMPY,
+    "torch_csr", "torch_coo", "torch_coo_uncoalesced", "torch_bsr", "pattern_csr", "pattern_coo",
+    "pattern_bsr", "tuple", *NUMPY,
 )  # fmt: skip
-WITH_VALUES = ("torch_csr", "torch_coo", "torch_coo_uncoalesced", *SCIPY)
-COMPRESSED = ("torch_csr", "pattern_csr", "scipy_csr", "scipy_csc")
+WITH_VALUES = ("torch_csr", "torch_coo", "torch_coo_uncoalesced", "torch_bsr", *SCIPY)
+BLOCKED = ("torch_bsr", "pattern_bsr")
+COMPRESSED = ("torch_csr", "pattern_csr", "scipy_csr", "scipy_csc", *BLOCKED)
 DENSITIES = ("empty", "one", "row", "column", "full", "tiles", "diagonal", "power", "random")
 STRIDES = (
     "contiguous", "transposed", "stepped", "every_second_row", "padded", "offset", "misaligned",
@@ -36,6 +37,7 @@ HOSTILE = (
 _EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 151, 152, 153, 223, 224, 225, 255, 256)
 _EDGES = (*_EDGES, 257)
 _INNER = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200)
+_BLOCKS = (1, 2, 3, 7, 16, 17, 32, 64)
 _LONG_INNER = (255, 256, 257, 512, 1000, 1024, 1030, 2053)
 _ALPHAS = (0.0, -1.0, 0.5, -2.75, 0.1, 1e-6, 1e6, 1e-30, 1e30, 3e-39)
 # Elements of both operands, and products, of one case at most.
@@ -50,9 +52,9 @@ class Case:
     kind: of S. order: of the nonzeros, "sorted", "shuffled" or "columns" (unsorted within a row).
     again: what follows the first call on the same object. change: what happens to S before one more
     call. hostile: what is wrong with the arguments. gradients: with respect to a, b, S's values.
-    device: "cpu", "cuda", or "emulated", where GPU kernels run on CPU tensors.
-    max_nnz: nonzeros are cut off there. An entry "spmm" multiplies by b's rows, (n, k), or with
-    `transpose` by a.
+    device: "cpu", "cuda", or "emulated", where GPU kernels run on CPU tensors. block_m, block_n: of
+    BSR, the size of its blocks. max_nnz: nonzeros are cut off there. An entry "spmm" multiplies by
+    b's rows, (n, k), or with `transpose` by a.
     """
 
     seed: int = 0
@@ -67,6 +69,8 @@ class Case:
     kind: str = "pattern_coo"
     index_dtype: str = "int64"
     order: str = "sorted"
+    block_m: int = 1
+    block_n: int = 1
     density: str = "random"
     filled: float = 0.1
     duplicates: str = "none"
@@ -191,6 +195,8 @@ def _pattern(rng: random.Random, fields: dict[str, Any]) -> None:
     kinds = KINDS if fields["device"] == "cpu" else tuple(x for x in KINDS if x not in NUMPY)
     fields.update(
         kind=rng.choice(kinds),
+        block_m=rng.choice(_BLOCKS),
+        block_n=rng.choice(_BLOCKS),
         index_dtype=rng.choice(("int32", "int64")),
         order=rng.choice(("sorted", "sorted", "shuffled", "columns")),
         density=rng.choice(DENSITIES) if rng.random() < 0.6 else "random",
@@ -250,7 +256,9 @@ def _suit(rng: random.Random, fields: dict[str, Any], kernel: str) -> None:
         fields.update(dtype="float32", precision=precision)
     elif kernel.startswith("tile_wmma"):
         fields.update(dtype="float16", precision="ieee")
-    elif kernel.startswith("tile"):
+    elif kernel.startswith("block_simt"):
+        fields.update(dtype="float32")
+    elif kernel.startswith(("tile", "block")):
         fields.update(dtype=rng.choice(HALF), precision="ieee")
 
 
@@ -265,6 +273,7 @@ def _later(rng: random.Random, fields: dict[str, Any]) -> None:
 def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
     """Leave out what cannot be built: it is no matter of the package."""
     kind, entry = fields["kind"], fields["entry"]
+    _fit_blocks(fields)
     if kind in SCIPY:
         if fields["dtype"] in HALF:
             fields["dtype"] = rng.choice(("float32", "float64"))
@@ -302,11 +311,15 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
     if kind == "torch_coo_uncoalesced" and entry != "op":  # of whose values torch has no gradient
         sparse = entry in ("sddmm", "sampled_addmm")
         fields["gradients"] = "" if sparse else fields["gradients"].replace("v", "")
-    if kind in ("torch_csr", "torch_coo") and "plan" in entry and fields["change"] is not None:
+    if (
+        kind in ("torch_csr", "torch_coo", "torch_bsr")
+        and "plan" in entry
+        and fields["change"] is not None
+    ):
         # The values of a tensor that requires a gradient are a view, which forbids changes of it.
         fields["gradients"] = fields["gradients"].replace("v", "")
-    if fields["again"] == "deepcopy" and kind == "torch_csr" and "plan" not in entry:
-        fields["again"] = "copy"  # torch copies no CSR tensor
+    if fields["again"] == "deepcopy" and kind in ("torch_csr", "torch_bsr") and "plan" not in entry:
+        fields["again"] = "copy"  # torch copies no compressed tensor
     if fields["again"] in ("copy", "deepcopy", "pickle") and kind in WITH_VALUES:
         # torch copies leaves only, and S is none if its values require a gradient
         fields["gradients"] = fields["gradients"].replace("v", "")
@@ -318,6 +331,18 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
         _fit_spmm(fields)
     else:
         fields["transpose"] = False
+
+
+def _fit_blocks(fields: dict[str, Any]) -> None:
+    """Sizes that the blocks divide."""
+    for size, block in (("m", "block_m"), ("n", "block_n")):
+        if fields["kind"] not in BLOCKED:
+            fields[block] = 1
+            continue
+        fields[block] = max(1, min(fields[block], fields[size]))
+        fields[size] -= fields[size] % fields[block]
+    if fields["kind"] in BLOCKED:
+        fields["value_strides"] = 1  # torch makes blocks of them without a copy
 
 
 def _fit_spmm(fields: dict[str, Any]) -> None:

@@ -181,7 +181,7 @@ def _is_frozen(case: Case) -> bool:
     those of numpy arrays, and of the tensors that a sparse tensor was made of."""
     if case.entry not in ("plan", "plan_out"):
         return False
-    if case.kind in ("torch_csr", "torch_coo", "torch_coo_uncoalesced"):
+    if case.kind in ("torch_csr", "torch_coo", "torch_coo_uncoalesced", "torch_bsr"):
         return case.change == "original"
     return case.kind in (*SCIPY, "tuple_numpy")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import sddmm
 from tests.fuzz import build
 from tests.fuzz.build import Indices, dtype_of
-from tests.fuzz.case import SCIPY, WITH_VALUES, Case
+from tests.fuzz.case import BLOCKED, COMPRESSED, SCIPY, WITH_VALUES, Case
 from tests.fuzz.refusals import differentiable, wrong_dtype
 from tests.fuzz.truth import Truth
 
@@ -56,7 +56,7 @@ class Use:
         self.plan: sddmm.Plan | None = None
 
     def _leaf_is_S(self) -> bool:
-        return self.case.kind in ("torch_csr", "torch_coo") and self.case.entry != "op"
+        return self.case.kind in ("torch_csr", "torch_coo", "torch_bsr") and self.case.entry != "op"
 
     def _upstream(self) -> Tensor:
         """The gradient that comes from above, (h, nnz), of the result's dtype, on the CPU."""
@@ -130,7 +130,7 @@ class Use:
 
     def _as_truth(self, name: str, gradient: Tensor) -> Tensor:
         if name == "v":
-            return gradient if gradient.layout == torch.strided else gradient.values()
+            return gradient if gradient.layout == torch.strided else gradient.values().reshape(-1)
         if gradient.dtype != dtype_of(self.case.dtype):
             raise Wrong(f"the gradient of {name} is {gradient.dtype}")
         gradient = gradient.mT if name == "b" else gradient
@@ -164,10 +164,12 @@ class Use:
     def _operator(self, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor:
         rows, cols = self.indices.major, self.indices.minor
         values = self.values if self.case.scale else None
-        compressed = self.case.kind in build.COMPRESSED
+        case = self.case
+        blocksize = (case.block_m, case.block_n) if case.kind in BLOCKED else None
         result: Tensor = torch.ops.sddmm.sddmm(
-            rows, cols, a, b, values, compressed=compressed, **options
-        )
+            rows, cols, a, b, values,
+            compressed=case.kind in COMPRESSED, blocksize=blocksize, **options,
+        )  # fmt: skip
         return result
 
     def _product(self, dense: Any, out_dtype: torch.dtype | None) -> Any:
@@ -223,7 +225,7 @@ class Use:
             return self._bare(result)
         if result.layout != self.S.layout or result.shape != self.S.shape:
             raise Wrong(f"{self.S.layout} in, {result.layout} out")
-        if case.kind == "torch_csr":
+        if case.kind in ("torch_csr", "torch_bsr"):
             pairs = [(result.crow_indices(), self.S.crow_indices())]
             pairs.append((result.col_indices(), self.S.col_indices()))
         else:
@@ -231,7 +233,7 @@ class Use:
         if not all(torch.equal(x, y) for x, y in pairs):
             raise Wrong("the result has not S's indices")
         values: Tensor = result._values() if case.kind.endswith("uncoalesced") else result.values()
-        return values
+        return values.reshape(-1)
 
     def _bare(self, result: Any) -> Tensor:
         numpy = self.case.numpy_operands and self.case.entry != "plan_out"
@@ -270,7 +272,7 @@ class Use:
             return S.major_indices, S.col_indices
         if original or kind == "tuple" or self.case.entry == "op":
             return self.indices.major, self.indices.minor
-        if kind == "torch_csr":
+        if kind in ("torch_csr", "torch_bsr"):
             return S.crow_indices(), S.col_indices()
         return tuple(S._indices())  # type: ignore[return-value]
 
@@ -280,7 +282,9 @@ class Use:
         not tell."""
         self.rows, self.cols = build.turned(self.case, self.rows, self.cols)
         contents = build.stored(self.case, self.rows, self.cols)
-        rebinds = how == "data" and self.case.kind in ("tuple", "pattern_coo", "pattern_csr")
+        rebinds = how == "data" and self.case.kind in (
+            "tuple", "pattern_coo", "pattern_csr", "pattern_bsr"
+        )  # fmt: skip
         for handle, content in zip(self.handles(how == "original"), contents, strict=True):
             if rebinds:
                 handle.data = content.to(handle.device)
@@ -303,7 +307,7 @@ class Use:
     def spoil_index(self, negative: bool) -> None:
         """One column (CSC: row) out of range, in place."""
         case = self.case
-        limit = case.m if case.kind == "scipy_csc" else case.n
+        limit = case.m if case.kind == "scipy_csc" else case.n // case.block_n
         handle = self.handles(False)[1]
         handle[len(handle) // 2] = -1 if negative else limit
 

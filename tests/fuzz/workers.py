@@ -43,9 +43,9 @@ def kernels_of(device: str) -> tuple[str, ...]:
     """The GPU kernels that may be demanded by name."""
     if device == "cpu":
         return ()
-    from sddmm.backends.cuda.kernels.registry import KERNELS
+    from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, KERNELS
 
-    return tuple(KERNELS)
+    return (*KERNELS, *BLOCK_KERNELS)
 
 
 def set_up(device: str) -> None:
