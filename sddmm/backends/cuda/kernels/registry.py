@@ -33,8 +33,8 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_mma(
         "tile_mma_tf32x3_64x64x32", (64, 64, 32), (2, 2), 3, 2, "tf32x3", TileRate(45e12, 5e-3)
     ),
-    tile_warp(16, (6, 4), TileRate(136e12, 0.06e-3, 1.4, 9.9)),
-    tile_warp(32, (4, 3), TileRate(206e12, 0.36e-3, 2.5, 12.3)),
+    tile_warp(16, (6, 3), TileRate(136e12, 0.06e-3, 1.4, 9.9)),
+    tile_warp(32, (4, 2), TileRate(206e12, 0.36e-3, 2.5, 12.3)),
     tile_wgmma_tf32x3(),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(39e12, 1.8e-3, 2, 2)),
     tile_simt((64, 128, 16), (8, 8), 3, TileRate(43e12, 3.5e-3, 2, 2)),

@@ -117,11 +117,29 @@ struct ScaledTile {
   }
   template <int ROWS>
   __device__ __forceinline__ void store_full_rows(int row, int begin, OUT* out) const {
-#pragma unroll 8
-    for (int r = 0; r < ROWS; ++r) {
-      OUT* const target = out + __shfl_sync(FULL_MASK, begin, r);
+    constexpr int AHEAD = 4;  // the number of rows loaded before the first is stored
+    constexpr int PARTS = BN / 32;
+#pragma unroll 1
+    for (int first = 0; first < ROWS; first += AHEAD, row += AHEAD) {
+      int from[AHEAD];
+      float sums[AHEAD][PARTS];
+      [[maybe_unused]] T weights[AHEAD][PARTS];
 #pragma unroll
-      for (int i = threadIdx.x % 32; i < BN; i += 32) store(row + r, i, target + i);
+      for (int r = 0; r < AHEAD; ++r) {
+        from[r] = __shfl_sync(FULL_MASK, begin, first + r) + static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+          if constexpr (WEIGHTED) weights[r][part] = result.values[from[r] + 32 * part];
+          sums[r][part] = result.alpha * tile.sum(row + r, threadIdx.x % 32 + 32 * part);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < AHEAD; ++r)
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+          if constexpr (WEIGHTED) sums[r][part] *= widened(weights[r][part]);
+          out[from[r] + 32 * part] = Narrow<OUT>::from(sums[r][part]);
+        }
     }
   }
   __device__ __forceinline__ void store_entry(int row, int column, int nonzero, OUT* out) const {

@@ -54,10 +54,11 @@ class Arguments(ctypes.Structure):
 class TileWarp(TileKernel):
     """Serves half types; pays where the full tiles of a pattern are this small.
 
-    min_blocks_of_long: as min_blocks, for rows of more than 128 bytes.
+    min_blocks_of_others: as min_blocks, for rows of more than 128 bytes, and for those that do not
+    start at multiples of 16 bytes: their loads take more registers.
     """
 
-    min_blocks_of_long: int = 1
+    min_blocks_of_others: int = 1
 
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> None:
         return None  # so many tiles are listed where they are not empty
@@ -78,7 +79,9 @@ class TileWarp(TileKernel):
         kernels: dict[int, Kernel] = {}
 
         def specialise(load_bytes: int) -> Kernel:
-            defines = macros({**fixed, "LOAD_BYTES": load_bytes})
+            short = row_bytes <= 2 * _STEP_BYTES and load_bytes == 16
+            min_blocks = self.min_blocks if short else self.min_blocks_of_others
+            defines = macros({**fixed, "LOAD_BYTES": load_bytes, "MIN_BLOCKS": min_blocks})
             return loader.runtime.load_kernel(self, defines, Arguments, device.index)
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
@@ -97,18 +100,15 @@ class TileWarp(TileKernel):
         return KernelPlan(bind, rows_are_contiguous)
 
     def _passes(self, row_bytes: int) -> dict[str, int | bool]:
-        """How a row is loaded: a short one at once; a long one in passes, for which the compiler
-        needs more registers."""
+        """How a row is loaded: a short one at once, a long one in passes."""
         steps = ceil_div(max(1, row_bytes), _STEP_BYTES)
         small = self.tile[0] == 16
         if steps > (4 if small else 2):
             steps = 2 if small else 1
-        one_pass = row_bytes <= steps * _STEP_BYTES
         return {
             "STEPS": steps,
-            "ONE_PASS": one_pass,
+            "ONE_PASS": row_bytes <= steps * _STEP_BYTES,
             "NO_TAIL": row_bytes > 0 == row_bytes % (steps * _STEP_BYTES),
-            "MIN_BLOCKS": self.min_blocks if one_pass and steps <= 2 else self.min_blocks_of_long,
         }
 
 
@@ -124,8 +124,8 @@ def _by_rows(work: TileWork) -> TileWork:
 
 
 def tile_warp(size: int, min_blocks: tuple[int, int], rate: TileRate | None = None) -> TileWarp:
-    """The variant whose tiles have this many rows and columns. min_blocks: for short rows, and for
-    long ones."""
+    """The variant whose tiles have this many rows and columns. min_blocks: for short aligned rows,
+    and for others."""
     return TileWarp(
         name=f"tile_warp_{size}x{size}",
         source="tile_warp",
@@ -133,7 +133,7 @@ def tile_warp(size: int, min_blocks: tuple[int, int], rate: TileRate | None = No
         threads=_THREADS,
         tile=(size, size, 32),
         min_blocks=min_blocks[0],
-        min_blocks_of_long=min_blocks[1],
+        min_blocks_of_others=min_blocks[1],
         rate=rate,
         defines={"FRAGMENTS_M": size // 16, "FRAGMENTS_N": size // 8},
     )

@@ -131,36 +131,57 @@ __device__ __forceinline__ void multiply(Sums& sums, const RowsOfA& a, const Col
       }
 }
 
-// Stores the nonzeros of a lane's part of one row. row: see Config::MASKED. column: the lane's first
-// one, in the tile; first_column: the same in the matrix.
-__device__ __forceinline__ void store_row(float (&sums)[LANE_COLUMNS], int2 row, int column,
-                                          int first_column, const Arguments& p,
-                                          const Result<Element, Output>& result) {
-  const auto store = [&](int nonzero, float sum) {
-    result.store(p.perm == nullptr ? nonzero : p.perm[nonzero], sum);
-  };
-  if constexpr (Config::MASKED) {
-    const u32 mask = row.y, own = mask >> column & (1u << LANE_COLUMNS) - 1;
-    int nonzero = row.x + __popc(mask & (1u << column) - 1);
-    if (own == (1u << LANE_COLUMNS) - 1 && p.perm == nullptr) {
+// The nonzeros of a lane's part of one row, where `row` is (first nonzero, mask of columns): bit c of
+// `columns` is set if the lane's column c holds one, and `first` is the first of them.
+struct RowPart {
+  u32 columns;
+  int first;
+
+  __device__ __forceinline__ RowPart(int2 row, int column)
+      : columns(static_cast<u32>(row.y) >> column & (1u << LANE_COLUMNS) - 1),
+        first(row.x + __popc(row.y & (1u << column) - 1)) {}
+  __device__ __forceinline__ bool is_full() const { return columns == (1u << LANE_COLUMNS) - 1; }
+  __device__ __forceinline__ bool has(int c) const { return columns >> c & 1; }
+  __device__ __forceinline__ int nonzero(int c) const {
+    return first + __popc(columns & (1u << c) - 1);
+  }
+};
+
+// Scales the sums of a lane's part of one row by alpha and by the values of its nonzeros.
+__device__ __forceinline__ void scale_row(float (&sums)[LANE_COLUMNS], const RowPart& part,
+                                          const Arguments& p, float alpha) {
 #pragma unroll
-      for (int c = 0; c < LANE_COLUMNS; ++c) {
-        sums[c] *= result.alpha;
-        if (result.values != nullptr) sums[c] *= widened(result.values[nonzero + c]);
-      }
-      store_run(result.out + nonzero, sums);
-    } else if (own != 0) {
+  for (int c = 0; c < LANE_COLUMNS; ++c) {
+    sums[c] *= alpha;
+    if (p.values == nullptr || !part.has(c)) continue;
+    sums[c] *= widened(p.values[p.perm == nullptr ? part.nonzero(c) : p.perm[part.nonzero(c)]]);
+  }
+}
+
+// Stores scaled sums.
+__device__ __forceinline__ void store_row(const float (&sums)[LANE_COLUMNS], const RowPart& part,
+                                          const int* perm, Output* out) {
+  if (part.is_full() && perm == nullptr) {
+    store_run(out + part.first, sums);
+    return;
+  }
 #pragma unroll
-      for (int c = 0; c < LANE_COLUMNS; ++c)
-        if (own >> c & 1) store(nonzero++, sums[c]);
-    }
-  } else {
-    for (int nonzero = row.x; nonzero < row.y; ++nonzero) {
-      const int own = p.cols[nonzero] - first_column;
+  for (int c = 0; c < LANE_COLUMNS; ++c)
+    if (part.has(c))
+      out[perm == nullptr ? part.nonzero(c) : perm[part.nonzero(c)]] =
+          Narrow<Output>::from(sums[c]);
+}
+
+// Stores the nonzeros row.x .. row.y - 1 of one row that are in the lane's columns, which may be
+// there more than once. first_column: the lane's first one, in the matrix.
+__device__ __forceinline__ void search_row(const float (&sums)[LANE_COLUMNS], int2 row,
+                                           int first_column, const Arguments& p,
+                                           const Result<Element, Output>& result) {
+  for (int nonzero = row.x; nonzero < row.y; ++nonzero) {
+    const int own = p.cols[nonzero] - first_column;
 #pragma unroll
-      for (int c = 0; c < LANE_COLUMNS; ++c)
-        if (own == c) store(nonzero, sums[c]);
-    }
+    for (int c = 0; c < LANE_COLUMNS; ++c)
+      if (own == c) result.store(p.perm == nullptr ? nonzero : p.perm[nonzero], sums[c]);
   }
 }
 
@@ -207,10 +228,23 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
         multiply(sums, rows_of_a, columns_of_b);
       }
     }
+    // Two loops, so that all values are loaded before the first result is stored.
+    if constexpr (Config::MASKED) {
+#pragma unroll
+      for (int i = 0; i < FRAGMENTS_M; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          scale_row(sums[i][h], RowPart(rows[i][h], column), p, result.alpha);
+    }
 #pragma unroll
     for (int i = 0; i < FRAGMENTS_M; ++i)
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        store_row(sums[i][h], rows[i][h], column, coord.y * BLOCK_N + column, p, result);
+      for (int h = 0; h < 2; ++h) {
+        if constexpr (Config::MASKED) {
+          store_row(sums[i][h], RowPart(rows[i][h], column), p.perm, result.out);
+        } else {
+          search_row(sums[i][h], rows[i][h], coord.y * BLOCK_N + column, p, result);
+        }
+      }
   }
 }
