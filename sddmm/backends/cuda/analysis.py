@@ -96,8 +96,9 @@ class Analysis:
     """The results of one pass over a pattern.
 
     row_ids, cols: (nnz,) int32, in the pattern's order; row_ids are None where tile row offsets
-    were requested. tile_nnz: nonzeros by tile, row of tiles by row of tiles. offsets: the row
-    offsets of every tile, valid if the pattern `ascends`: rows never fall, nor do columns in a row.
+    were requested in place of them. tile_nnz: nonzeros by tile, row of tiles by row of tiles.
+    offsets: the row offsets of every tile, valid if the pattern `ascends`: rows never fall, nor do
+    columns in a row.
     distinct: it ascends and no position is there twice, so that columns strictly ascend.
     row_segments: the non-empty parts of rows as wide as a tile, if it ascends. runs: the maximal
     sequences of nonzeros of a row, in the pattern's order, in consecutive columns.
@@ -147,7 +148,7 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     narrow = cols.dtype == torch.int32
     cols_int32 = cols if narrow else cols.new_empty(nnz, dtype=torch.int32)
     row_ids = major if not csr and narrow else None
-    if row_ids is None and not request.tile_row_offsets:
+    if row_ids is None and (request.row_ids_too or not request.tile_row_offsets):
         row_ids = torch.empty_like(cols_int32)
     sizes = _sizes(pattern.shape, max(nnz, major.numel() - 1) + 1, request)
     tile_nnz = offsets = None

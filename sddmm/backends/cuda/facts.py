@@ -18,12 +18,14 @@ class TileCounts(NamedTuple):
     """Counts of the tiles of one size.
 
     nonempty: those with nonzeros; full: those without any zero. by_class: entry c counts the tiles
-    of at least 2^c nonzeros, but fewer than 2^(c+1), and their nonzeros.
+    of at least 2^c nonzeros, but fewer than 2^(c+1), and their nonzeros. launched_empty: tiles
+    without nonzeros that are launched all the same, where tiles are not listed.
     """
 
     nonempty: int
     full: int
     by_class: tuple[tuple[int, int], ...]
+    launched_empty: int = 0
 
     def from_class(self, first: int) -> tuple[int, int]:
         """The number of tiles of at least 2^first nonzeros, and of their nonzeros."""

@@ -1,7 +1,9 @@
 """Plans a single run of a pattern: nothing is sorted, no tile is counted.
 
 The choice follows from the problem alone, so that kernels are prepared while the GPU still analyses
-the pattern: those that take the nonzeros in any order, and those that compute every tile.
+the pattern: those that take the nonzeros in any order, and those that compute every tile. Only
+where gathering takes long, and tiles would not if the pattern were a mask, the choice waits for the
+analysis, which tells how long runs of consecutive columns are.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.base import FirstRun
 from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import device_model
-from sddmm.backends.cuda.executor import GpuExecutor
-from sddmm.backends.cuda.facts import UniformFacts
+from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
+from sddmm.backends.cuda.facts import CountedFacts, TileCounts, UniformFacts
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
 
@@ -30,6 +34,16 @@ _MIN_DENSITY = 0.008
 # A problem whose sizes no kernel refuses.
 _SIZE = 128
 
+# When to wait for the analysis: the products (nonzeros times k) and the time of gathering from
+# which on it may pay, the row offsets of tiles per nonzero up to which they are collected, and the
+# part of the time of gathering that tiles must promise.
+_LATE_PRODUCTS, _LATE_US = 1e8, 80.0
+_LATE_OFFSETS = 2
+_LATE_PART = 0.75
+# The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
+# which on a pattern counts as a mask.
+_MASK_TILES, _MASK_RUN = 1.2, 4
+
 
 class Candidate(NamedTuple):
     """A kernel for a single run, the analysis that it needs, and the time of both together; that
@@ -38,6 +52,14 @@ class Candidate(NamedTuple):
     kernel: GpuKernel
     request: AnalysisRequest
     total_us: float
+
+
+class Choice(NamedTuple):
+    """The kernels to try in turn: the next serves if columns turn out not to ascend. late: the tile
+    kernel to compare with the first of them when the analysis, of its request, is done."""
+
+    candidates: list[Candidate]
+    late: Candidate | None = None
 
 
 class OneOffPlanner:
@@ -60,16 +82,15 @@ class OneOffPlanner:
         first_run: launched behind the analysis, before the host waits for it, if the kernel takes
         any indices. ValueError, as SparsePattern.check, for a wrong pattern.
         """
-        for candidate in self.choose(problem, device):
-            layouts = AheadLayouts(
-                pattern, device, candidate.request,
-                is_kept=first_run is None or first_run.keeps_pattern,
-            )  # fmt: skip
+        choice = self.choose(problem, device)
+        is_kept = first_run is None or first_run.keeps_pattern
+        if choice.late is not None:
+            return self._prepare_late(pattern, problem, device, choice, is_kept)
+        for candidate in choice.candidates:
+            layouts = AheadLayouts(pattern, device, candidate.request, is_kept)
             try:
                 plans = candidate.kernel.prepare(layouts, problem, device_model(device))
-                explanation = functools.partial(self._explain, candidate, problem, device)
-                current_device = loader.runtime.current_device
-                executor = GpuExecutor(plans, explanation, {}, device.index, current_device)
+                executor = self._executor(plans, candidate.kernel, problem, device)
                 if first_run is not None and all(plan.takes_any_indices for plan in plans):
                     first_run(executor)
             finally:
@@ -78,22 +99,99 @@ class OneOffPlanner:
                 return executor
         return None
 
-    def _choose(self, problem: SddmmProblem, device: Device) -> list[Candidate]:
-        """The fastest kernel, and if that needs ascending columns, one that needs no order."""
+    def _prepare_late(
+        self,
+        pattern: SparsePattern,
+        problem: SddmmProblem,
+        device: Device,
+        choice: Choice,
+        is_kept: bool,
+    ) -> GpuExecutor:
+        """The faster of two kernels for a pattern that is analysed first."""
+        late, model = choice.late, device_model(device)
+        assert late is not None
+        kernel = choice.candidates[0].kernel
+        layouts = AheadLayouts(pattern, device, late.request, is_kept)
+        analysis = layouts.wait()
+        if analysis.ascends:
+            facts = _estimate(problem, analysis)
+            tiles, gather = (k.cost_us(problem, facts, model) for k in (late.kernel, kernel))
+            if tiles is not None and gather is not None and tiles.run_us < gather.run_us:
+                kernel = late.kernel
+        plans = kernel.prepare(layouts, problem, model)
+        return self._executor(plans, kernel, problem, device)
+
+    def _executor(
+        self,
+        plans: tuple[KernelPlan, ...],
+        kernel: GpuKernel,
+        problem: SddmmProblem,
+        device: Device,
+    ) -> GpuExecutor:
+        explanation = functools.partial(self._explain, kernel, problem, device)
+        current_device = loader.runtime.current_device
+        return GpuExecutor(plans, explanation, {}, device.index, current_device)
+
+    def _choose(self, problem: SddmmProblem, device: Device) -> Choice:
         small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
         any_order, every_tile = self._serving(small, device)
+        may_be_late = problem.nnz * problem.k * (problem.heads or 1) >= _LATE_PRODUCTS
         is_sparse = problem.nnz < _MIN_DENSITY * problem.m * problem.n
-        if is_sparse or not every_tile:
+        if (is_sparse and not may_be_late) or not every_tile:
             if len(any_order) == 1 and any_order[0].refuses(problem, device) is None:
-                return [Candidate(any_order[0], ROW_IDS, 0.0)]
+                return Choice([Candidate(any_order[0], ROW_IDS, 0.0)])
             every_tile = []
-        best: list[Candidate] = []
-        for candidate in self._rank((*every_tile, *any_order), problem, device):
-            if candidate.kernel.refuses(problem, device) is None:
-                if candidate.request == ROW_IDS:
-                    return [*best, candidate]
-                best = best or [candidate]
-        return best
+        ranking = [
+            c
+            for c in self._rank((*every_tile, *any_order), problem, device)
+            if c.kernel.refuses(problem, device) is None
+        ]
+        any_order_first = next((c for c in ranking if c.request == ROW_IDS), None)
+        if any_order_first is None:
+            return Choice(ranking[:1])
+        tiles = [candidate for candidate in ranking if candidate.request != ROW_IDS]
+        if may_be_late and tiles and any_order_first.total_us >= _LATE_US:
+            return self._choose_for_mask_or_not(tiles, any_order_first, problem, device)
+        best = ranking[:1] if ranking[0].request != ROW_IDS else []
+        return Choice([*best, any_order_first])
+
+    def _choose_for_mask_or_not(
+        self,
+        tiles: list[Candidate],
+        gather: Candidate,
+        problem: SddmmProblem,
+        device: Device,
+    ) -> Choice:
+        """The tile kernel that is near the fastest whether the pattern is uniform or a mask; and
+        whether to wait for the analysis, which tells, because only one of both is worth tiles."""
+        model, most_offsets = device_model(device), _LATE_OFFSETS * problem.nnz
+        both: list[tuple[Candidate, float]] = []  # with the time for a mask
+        for candidate in tiles:
+            request = candidate.request
+            if request.offset_count((problem.m, problem.n)) <= most_offsets:
+                cost = candidate.kernel.cost_us(problem, _facts_of_mask(problem, request), model)
+                if cost is not None:
+                    both.append((candidate, cost.run_us))
+        if not both:
+            return Choice([gather])
+        best_uniform_us = min(gather.total_us, *(c.total_us for c, _ in both))
+        best_mask_us = min(gather.total_us, *(mask_us for _, mask_us in both))
+
+        def regret(pair: tuple[Candidate, float]) -> float:
+            candidate, mask_us = pair
+            return max(
+                min(candidate.total_us, gather.total_us) / best_uniform_us,
+                min(mask_us, gather.total_us) / best_mask_us,
+            )
+
+        chosen, mask_us = min(both, key=regret)
+        limit_us = _LATE_PART * gather.total_us
+        if chosen.total_us < limit_us and mask_us < limit_us:
+            return Choice([chosen, gather])
+        if min(chosen.total_us, mask_us) >= limit_us:
+            return Choice([gather])
+        request = chosen.request._replace(row_ids_too=True)
+        return Choice([gather], Candidate(chosen.kernel, request, mask_us))
 
     def _rank(
         self, kernels: Iterable[GpuKernel], problem: SddmmProblem, device: Device
@@ -120,25 +218,59 @@ class OneOffPlanner:
         any_order = [c.kernel for c in ranking if c.request == ROW_IDS]
         return any_order, [c.kernel for c in ranking if c.request != ROW_IDS]
 
-    def _explain(self, chosen: Candidate, problem: SddmmProblem, device: Device) -> list[str]:
+    def _explain(self, chosen: GpuKernel, problem: SddmmProblem, device: Device) -> list[str]:
         """An executor holds this method, so no object of it may hold a pattern: a cycle."""
         serving = [k for k in self._kernels if k.refuses(problem, device) is None]
         ranking = self._rank(serving, problem, device)
-        total_us = next(c.total_us for c in ranking if c.kernel is chosen.kernel)
+        total_us = next(c.total_us for c in ranking if c.kernel is chosen)
         lines = [
-            f"kernel   {chosen.kernel.name}: {total_us:.3g} us predicted of a single run, "
+            f"kernel   {chosen.name}: {total_us:.3g} us predicted of a single run, "
             "its analysis included"
         ]
+        late = self.choose(problem, device).late
+        if late is not None and late.kernel is chosen:
+            lines = [
+                f"kernel   {chosen.name}: {late.total_us:.3g} us predicted of a mask, which the "
+                "analysis has found"
+            ]
         lines += [
             f"  not    {other.kernel.name}: {other.total_us:.3g} us predicted"
             for other in ranking
-            if other.kernel is not chosen.kernel
+            if other.kernel is not chosen
         ]
         for kernel in self._kernels:
             reason = kernel.refuses(problem, device)
             if reason is not None and not kernel.parts:
                 lines.append(f"  not    {kernel.name}: {reason}")
         return lines
+
+
+def _facts_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> CountedFacts:
+    """The facts of a pattern whose nonzeros are in tiles that are nearly full."""
+    assert request.block is not None
+    rows, columns = request.block
+    total = request.tile_count((problem.m, problem.n))
+    tiles = min(total, round(_MASK_TILES * problem.nnz / (rows * columns)) + 1)
+    counts = {request.block: TileCounts(tiles, 0, (), total - tiles)}
+    return CountedFacts(problem.nnz, problem.nnz // columns, True, counts, ())
+
+
+def _estimate(problem: SddmmProblem, analysis: Analysis) -> CountedFacts:
+    """What an analysis tells of its tiles. Where runs are long, most rows of a tile that is not
+    empty have nonzeros; else as many as chance leaves."""
+    block = analysis.request.block
+    assert block is not None
+    total = analysis.request.tile_count((problem.m, problem.n))
+    segments = problem.m * ceil_div(problem.n, block[1])
+    part = min(1.0, analysis.row_segments / max(1, segments))
+    if problem.nnz >= _MASK_RUN * analysis.runs:
+        part = min(1.0, _MASK_TILES * part)
+    else:
+        part = 1 - (1 - part) ** block[0]
+    tiles = max(1, round(part * total))
+    counts = {block: TileCounts(tiles, 0, (), total - tiles)}
+    parts = ((block[1], analysis.row_segments),)
+    return CountedFacts(problem.nnz, analysis.runs, True, counts, parts)
 
 
 def _total_us(candidate: Candidate) -> float:

@@ -36,12 +36,14 @@ class AnalysisRequest(NamedTuple):
     """A request for what one pass over a pattern collects beside the order of its nonzeros.
 
     block: rows and columns of a tile; the whole matrix if None. count_tiles: count the nonzeros of
-    each tile. tile_row_offsets: collect where each row of every tile begins, in place of row ids.
+    each tile. tile_row_offsets: collect where each row of every tile begins, in place of row ids
+    unless `row_ids_too`.
     """
 
     block: tuple[int, int] | None = None
     count_tiles: bool = False
     tile_row_offsets: bool = False
+    row_ids_too: bool = False
 
     def tile_count(self, shape: tuple[int, int]) -> int:
         """The number of tiles of a pattern of this shape, empty ones too."""

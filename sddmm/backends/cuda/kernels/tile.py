@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 _INT32 = 2**31
 
+# The time of a block from its launch to its end where it finds its tile empty: of two loads that
+# depend on each other.
+_SKIP_US = 1.2
+
 # Mean nonzeros in consecutive columns from which on rows are stored as segments.
 _SEGMENT_NNZ = 8
 
@@ -84,7 +88,9 @@ class TileKernel(KernelSpec, abc.ABC):
         prepare_us = LIST_TILES_LAUNCHES * model.launch_us
         if not facts.ascends:
             prepare_us += sort_us(problem.nnz, model)
-        return Cost(self.tiles_us(problem, counts.nonempty, problem.nnz, runs, model), prepare_us)
+        run_us = self.tiles_us(problem, counts.nonempty, problem.nnz, runs, model)
+        run_us += (problem.heads or 1) * counts.launched_empty * self._empty_tile_us(problem, model)
+        return Cost(run_us, prepare_us)
 
     def prepare(
         self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
@@ -117,6 +123,16 @@ class TileKernel(KernelSpec, abc.ABC):
         per_sm = max(ceil_div(count, sm_count), ceil_div(self.min_blocks, 2))
         tile_us = self.one_tile_us(problem, model) + 1e-6 * stored_ps / count
         return model.launch_us + per_sm * sm_count * tile_us
+
+    @property
+    def skips_empty_tiles(self) -> bool:
+        """Whether a block ends at once if its tile turns out to have no nonzeros."""
+        return False
+
+    def _empty_tile_us(self, problem: SddmmProblem, model: DeviceModel) -> float:
+        if self.skips_empty_tiles:
+            return _SKIP_US / (model.device.sm_count * self.min_blocks)
+        return self.one_tile_us(problem, model)
 
     def one_tile_us(self, problem: SddmmProblem, model: DeviceModel) -> float:
         """The time of a tile, where as many run as the device holds."""
@@ -163,6 +179,10 @@ class Arguments(ctypes.Structure):
 
 class BlockTileKernel(TileKernel):
     """A tile kernel of which each block computes one tile, whose operands cp.async loads."""
+
+    @property
+    def skips_empty_tiles(self) -> bool:
+        return True
 
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         blocks = work.tiles.length * (problem.heads or 1)

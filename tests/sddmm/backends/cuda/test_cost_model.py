@@ -176,7 +176,7 @@ def test_a_refusal_of_a_kernel_made_of_others_is_not_explained_twice() -> None:
 def one_off(asked: SddmmProblem) -> list[str]:
     """The kernel for a single run, and the one that serves if columns do not ascend."""
     planner = OneOffPlanner(tuple(KERNELS.values()))
-    return [candidate.kernel.name for candidate in planner.choose(asked, H200)]
+    return [candidate.kernel.name for candidate in planner.choose(asked, H200).candidates]
 
 
 def test_a_sparse_pattern_is_gathered_in_a_single_run() -> None:

@@ -1,0 +1,100 @@
+"""What a single run is planned for: the problem alone, or a glance at the analysis, decides."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+
+import sddmm
+from gemm_core.emulation.kernel import missing_compiler
+from gemm_core.runtime.device import Device
+from sddmm.backends import base
+from sddmm.backends.cuda import one_off
+from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.cost_model import DeviceModel
+from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.one_off import Candidate, Choice, OneOffPlanner
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
+from sddmm.problem import SddmmProblem
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import assert_close, emulated_gpu, random_pattern
+from tests.conftest import H200
+
+pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
+
+
+@pytest.fixture(autouse=True)
+def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H200's figures, whatever was measured here."""
+    monkeypatch.setattr(one_off, "device_model", scaled_by_sm_count)
+
+
+def choose(size: int, nnz: int, k: int, dtype: torch.dtype = torch.float16) -> Choice:
+    problem = SddmmProblem(
+        m=size, n=size, k=k, nnz=nnz, dtype=dtype, out_dtype=dtype, precision="ieee",
+        index_dtype=torch.int32, heads=None, device=torch.device("cuda", 0),
+    )  # fmt: skip
+    return OneOffPlanner(tuple(KERNELS.values())).choose(problem, H200)
+
+
+def test_sparse_patterns_are_gathered_without_a_look() -> None:
+    for choice in (choose(10_000, 10_000, 64), choose(10**6, 15_000_000, 64), choose(300, 0, 64)):
+        assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
+        assert choice.late is None
+
+
+def test_dense_patterns_are_computed_by_every_tile_without_a_look() -> None:
+    """At half of all entries it does not matter how they are spread."""
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        choice = choose(8192, 8192 * 4096, 128, dtype)
+        assert choice.candidates[0].kernel.name.startswith("tile_")
+        assert choice.candidates[1].kernel.name == "row_gather"
+        assert choice.late is None
+
+
+def test_the_analysis_decides_where_only_a_mask_is_worth_tiles() -> None:
+    for dtype in (torch.float16, torch.float32):
+        choice = choose(16_384, 10_000_000, 128, dtype)
+        assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
+        assert choice.late is not None
+        assert choice.late.kernel.name.startswith("tile_")
+        assert choice.late.request.row_ids_too
+
+
+def band(n: int, reach: int) -> SparsePattern:
+    at = torch.arange(n)
+    mask = (at[:, None] - at).abs() <= reach
+    return SparsePattern.from_coo(*mask.nonzero(as_tuple=True), (n, n)).to_csr()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_mask_is_computed_by_tiles_and_scattered_nonzeros_are_gathered(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At sizes that a CPU computes, with a slow L2, so that gathering takes long, and the choice
+    left to the analysis."""
+    name = "tile_mma_64x64x32" if dtype == torch.float16 else "tile_simt_64x64x16"
+    tiles = KERNELS[name]
+    request = AnalysisRequest(tiles.tile_sizes[0], tile_row_offsets=True, row_ids_too=True)
+    choice = Choice([Candidate(KERNELS["row_gather"], ROW_IDS, 0.0)], Candidate(tiles, request, 1))
+
+    def slow_l2(device: Device) -> DeviceModel:
+        return replace(scaled_by_sm_count(device), l2_bytes=2e11)
+
+    monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
+    monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    mask = band(400, 40)
+    scattered = random_pattern(400, 400, 500, layout="csr")
+    unsorted = SparsePattern.from_csr(mask.crow_indices, 399 - mask.col_indices, (400, 400))
+    a, b = torch.randn(400, 40).to(dtype), torch.randn(40, 400).to(dtype)
+    for pattern in (mask, scattered, unsorted):
+        with emulated_gpu() as launches:
+            plan = sddmm.plan(pattern, k=40, dtype=dtype, calls=1)
+            assert_close(plan.run(a, b), pattern, a, b)
+        assert launches == ["analyse", name if pattern is mask else "row_gather"]
+        assert f"kernel   {launches[1]}" in plan.explain()
