@@ -29,9 +29,17 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_mma(
         "tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4, rate=TileRate(280e12, 2.1e-3, 1.5, 4.5)
     ),
-    tile_mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32", TileRate(150e12, 5e-3)),
     tile_mma(
-        "tile_mma_tf32x3_64x64x32", (64, 64, 32), (2, 2), 3, 2, "tf32x3", TileRate(45e12, 5e-3)
+        "tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32", TileRate(150e12, 3e-3, 1.5, 4)
+    ),
+    tile_mma(
+        "tile_mma_tf32x3_64x64x32",
+        (64, 64, 32),
+        (2, 2),
+        3,
+        2,
+        "tf32x3",
+        TileRate(45e12, 3e-3, 1.5, 4),
     ),
     tile_warp(16, (6, 3), TileRate(136e12, 0.06e-3, 1.4, 9.9)),
     tile_warp(32, (4, 2), TileRate(206e12, 0.36e-3, 2.5, 12.3)),
