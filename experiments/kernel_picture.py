@@ -64,8 +64,8 @@ PANELS = (
         (_units((0, _ROWS), (6, 12)),),
         (
             "Shared memory: the window's rows of B, loaded once per block.",
-            "Registers: a row of A, loaded once for all its nonzeros in the window.",
-            "Limit: the rate of shared memory; few nonzeros per row and window.",
+            "Registers: a row of A for each pair of its nonzeros in the window.",
+            "Limit: the rate of L1 and shared memory; few nonzeros per row and window.",
         ),
     ),
     Panel(

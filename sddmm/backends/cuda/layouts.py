@@ -73,12 +73,16 @@ class TileWork:
 
 
 class WindowList(NamedTuple):
-    """Nonzeros window by window; see windows/kernel.cu. offsets: (windows + 1,), all int32."""
+    """Pairs of nonzeros of one row, window by window; see windows/kernel.cu. All int32.
 
-    rows: Tensor
-    slots: Tensor
-    perm: Tensor
-    offsets: Tensor
+    pairs: (count, 2), the row, and both slots in 16 bits each. positions: (count, 2), those of both
+    nonzeros in the pattern. window_pairs: (windows + 1,), the first pair of each window, and the
+    number of pairs. width: columns of a window.
+    """
+
+    pairs: Tensor
+    positions: Tensor
+    window_pairs: Tensor
     width: int
 
 
@@ -155,13 +159,38 @@ def nonzeros_outside(nonzeros: Nonzeros, ids: Tensor, tile_nnz: Tensor, min_nnz:
 
 
 def window_list(nonzeros: Nonzeros, n: int, width: int) -> WindowList:
-    """Nonzeros in row order, regrouped by windows of `width` columns; rows ascend in a window."""
-    count = ceil_div(n, width)
+    """Nonzeros in row order, regrouped by windows of `width` columns and paired within rows.
+
+    Rows ascend in a window. The last nonzero of an odd number makes a pair with itself, whose
+    second position is -1.
+    """
+    count = max(1, ceil_div(n, width))
     window = nonzeros.cols // width
     narrow = window.to(torch.int16 if count < 2**15 else torch.int32)
     ascending, order = narrow.sort(stable=True)
+    rows, slots = nonzeros.rows[order], (nonzeros.cols - window * width)[order]
+    positions = int32(order if nonzeros.perm is None else nonzeros.perm[order])
+
+    first = _first_of_pairs(rows, ascending)
+    last = max(0, rows.numel() - 1)
+    second = (first + 1).clamp_(max=last)  # the next pair's first nonzero, if this one has but one
+    alone = torch.ones_like(first, dtype=torch.bool)
+    alone[:-1] = first.diff() == 1
+    if first.numel():
+        alone[-1:] = first[-1:] == last
+    second = torch.where(alone, first, second)
+    pairs = torch.stack([rows[first], int32(slots[first] | slots[second] << 16)], dim=1)
+    both = [positions[first], positions[second].masked_fill_(alone, -1)]
     bounds = torch.arange(count + 1, dtype=narrow.dtype, device=window.device)
-    offsets = torch.searchsorted(ascending, bounds, out_int32=True)
-    perm = order if nonzeros.perm is None else nonzeros.perm[order]
-    slots = (nonzeros.cols - window * width)[order]
-    return WindowList(nonzeros.rows[order], int32(slots), int32(perm), offsets, width)
+    window_pairs = torch.searchsorted(ascending[first], bounds, out_int32=True)
+    return WindowList(pairs, torch.stack(both, dim=1), window_pairs, width)
+
+
+def _first_of_pairs(rows: Tensor, windows: Tensor) -> Tensor:
+    """The index of every second nonzero of each run of one row and window, the first included."""
+    index = torch.arange(rows.numel(), device=rows.device)
+    begins_run = torch.ones_like(rows, dtype=torch.bool)
+    begins_run[1:] = (rows.diff() != 0) | (windows.diff() != 0)
+    starts = begins_run.nonzero().squeeze(1)
+    position_in_run = index - starts[begins_run.cumsum(0) - 1]
+    return (position_in_run % 2 == 0).nonzero().squeeze(1)

@@ -58,17 +58,17 @@ def best(asked: SddmmProblem, facts: PatternFacts | None = None) -> str:
         (problem(10_000, 5_000_000), "tile_wgmma_128x256x64"),
         (problem(10_000, 5_000_000, k=1024), "tile_wgmma_128x256x64"),
         (problem(5_000, 1_250_000), "tile_wgmma_256x152x64"),  # five whole waves
-        (problem(10_000, 1_000_000, k=5000), "row_gather"),  # by slices
-        (problem(10_000, 2_000_000, k=5000), "tile_wgmma_256x152x64"),
-        (problem(10_000, 1_000_000), "row_gather"),
-        (problem(10_000, 1_000_000, k=128), "row_gather"),
+        (problem(10_000, 1_000_000, k=5000), "windows"),  # by slices
+        (problem(10_000, 3_000_000, k=5000), "tile_wgmma_256x152x64"),
+        (problem(10_000, 1_000_000), "windows"),
+        (problem(10_000, 1_000_000, k=128), "windows"),
         (problem(10_000, 100_000), "row_gather"),
-        (problem(36_000, 4_000_000), "row_gather"),
-        (problem(50_000, 25_000_000), "row_gather"),
+        (problem(36_000, 4_000_000), "windows"),
+        (problem(50_000, 25_000_000), "windows"),
         (problem(549_000, 926_000), "row_gather"),
         (problem(10_000, 5_000_000, dtype=torch.float32), "windows"),
         (problem(10_000, 1_000_000, dtype=torch.float32), "windows"),
-        (problem(36_000, 4_000_000, dtype=torch.float32), "row_gather"),
+        (problem(36_000, 4_000_000, dtype=torch.float32), "windows"),
         (problem(5_000, 100, dtype=torch.float64), "row_gather"),
     ],
 )
@@ -134,7 +134,7 @@ def test_kernels_say_what_they_do_not_serve() -> None:
     assert wgmma.refuses(half, ada) == "needs compute capability 9.0"
     assert wgmma.refuses(half._replace(k=0), H200) == "has nothing to multiply where k is 0"
     assert SPECS["windows"].refuses(half, replace(H200, shared_bytes=99_000)) == (
-        "needs 204800 bytes of shared memory, has 99000"
+        "needs 232448 bytes of shared memory, has 99000"
     )
     assert (
         SPECS["tile_mma_tf32_64x64x32"].refuses(problem(10, 10, dtype=torch.float32), H200)
@@ -157,8 +157,9 @@ def test_kernels_say_what_they_do_not_serve() -> None:
     assert SPECS["windows"].refuses(half._replace(nnz=2**31 - 1), H200) == (
         "counts at most 2147479552 nonzeros, got 2147483647"
     )
-    wide = problem(10, 10, k=60_000, dtype=torch.float32)
-    assert SPECS["windows"].refuses(wide, H200) == "holds no row of k = 60000"
+    assert SPECS["windows"].refuses(half._replace(k=0), H200) == (
+        "has nothing to multiply where k is 0"
+    )
     assert KERNELS["hybrid"].refuses(problem(10, 10, dtype=torch.float64), H200) == (
         "no tile kernel computes torch.float64"
     )

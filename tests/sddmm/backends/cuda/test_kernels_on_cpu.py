@@ -79,7 +79,7 @@ EVERY_SPEC = [pytest.param(spec, id=name) for name, spec in SPECS.items()]
 @pytest.mark.parametrize("k", [0, 1, 40, 100])
 def test_ragged_sizes(spec: KernelSpec, k: int) -> None:
     pattern = random_pattern(67, 131, 700, layout="csr")
-    if isinstance(spec, TileWgmma) and k == 0:
+    if k < spec.min_k:
         with pytest.raises(ValueError, match="nothing to multiply where k is 0"):
             check(spec.name, pattern, k, spec.dtypes[0])
         return
@@ -162,9 +162,37 @@ def test_wgmma_takes_as_much_of_its_last_stage_as_k_fills(k: int) -> None:
     check(WGMMA[0], random_pattern(67, 131, 700, layout="csr"), k, torch.float16)
 
 
-def test_several_windows() -> None:
-    """A window holds 100 rows of 1024 halves."""
-    check("windows", random_pattern(12, 350, 900, layout="csr"), 1024, torch.float16)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize("heads", [None, 3])
+def test_windows_and_heads_that_blocks_share(dtype: torch.dtype, heads: int | None) -> None:
+    """Five windows of 400 rows of 512 bytes; five blocks begin and end within windows and heads."""
+    pattern = random_pattern(20, 2000, 3_000, layout="coo", shuffled=True)
+    k = 512 // dtype.itemsize
+    check("windows", pattern, k, dtype, heads=heads, device=replace(H200, sm_count=5))
+
+
+@pytest.mark.parametrize("dtype", SPECS["windows"].dtypes)
+@pytest.mark.parametrize("extra", [0, 1])
+def test_windows_by_slices_of_k(dtype: torch.dtype, extra: int) -> None:
+    """Partial sums of windows and heads that blocks share; alpha and values count once."""
+    pattern = random_pattern(20, 1000, 1_500, layout="csr")
+    k = 1536 // dtype.itemsize + extra
+    few = replace(H200, sm_count=3)
+    check("windows", pattern, k, dtype, heads=2, scaled=True, aligned=extra == 0, device=few)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_windows_of_one_long_row_and_of_one_long_column(dtype: torch.dtype) -> None:
+    """Warps whose pairs are all of one row, and rows that all have one nonzero."""
+    long = torch.arange(3000)
+    for rows, cols in ((torch.full_like(long, 7), long), (long, torch.full_like(long, 7))):
+        pattern = SparsePattern.from_coo(rows, cols, (3000, 3000))
+        check("windows", pattern, 64, dtype, device=replace(H200, sm_count=2))
+
+
+@pytest.mark.parametrize("nnz", [1, 7, 8, 9, 65])
+def test_windows_with_fewer_pairs_than_a_block_computes_at_once(nnz: int) -> None:
+    check("windows", random_pattern(5, 3000, nnz, layout="csr"), 96, torch.bfloat16)
 
 
 @pytest.mark.parametrize("heads", [None, 2])

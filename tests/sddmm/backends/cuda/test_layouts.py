@@ -70,18 +70,38 @@ def test_tiles_of_more_rows_than_columns_are_listed_by_pairs_side_by_side() -> N
     assert places[-1].tolist() == [8, 4]
 
 
-def test_windows_hold_their_columns_by_row() -> None:
+def test_windows_hold_every_nonzero_once_in_pairs_of_one_row() -> None:
+    """With a width of 12 a row has 0 to 8 nonzeros in a window, some of them duplicates."""
+    given = by_row_and_column(scattered(30, 50, 600), (30, 50))
+    assert given.perm is not None
+    found = window_list(given, 50, 12)
+    assert all(x.dtype == torch.int32 for x in found[:3])
+    assert found.window_pairs.tolist()[0] == 0
+    assert found.window_pairs.tolist()[-1] == len(found.pairs)
+    window = torch.repeat_interleave(torch.arange(5), found.window_pairs.diff().long())
+    assert bool((found.pairs[:, 0].diff()[window.diff() == 0] >= 0).all())
+
+    slots = torch.stack([found.pairs[:, 1] & 0xFFFF, found.pairs[:, 1] >> 16], dim=1)
+    computed = found.positions >= 0
+    assert bool(computed[:, 0].all())
+    assert torch.equal(slots[~computed[:, 1], 0], slots[~computed[:, 1], 1])
+    back = given.perm.argsort()[found.positions[computed].long()]
+    assert sorted(back.tolist()) == list(range(600))
+    assert torch.equal(given.rows[back], found.pairs[:, :1].expand(-1, 2)[computed])
+    assert torch.equal(given.cols[back].long(), (slots + 12 * window[:, None])[computed])
+
+
+def test_each_row_has_at_most_one_nonzero_without_a_mate_in_a_window() -> None:
     given = by_row_and_column(scattered(30, 50, 600), (30, 50))
     found = window_list(given, 50, 12)
-    assert found.offsets.tolist()[0] == 0
-    assert found.offsets.tolist()[-1] == 600
-    assert found.offsets.dtype == torch.int32
-    window = torch.repeat_interleave(torch.arange(5), found.offsets.diff().long())
-    assert given.perm is not None
-    back = given.perm.argsort()[found.perm.long()]
-    assert torch.equal(given.rows[back], found.rows)
-    assert torch.equal(given.cols[back].long(), found.slots + 12 * window)
-    assert bool((found.rows.diff()[window.diff() == 0] >= 0).all())
+    counts = torch.bincount(given.rows.long() * 5 + given.cols // 12)
+    assert len(found.pairs) == int(((counts + 1) // 2).sum())
+
+
+def test_windows_of_a_pattern_without_nonzeros_are_empty() -> None:
+    found = window_list(scattered(3, 50, 0), 50, 12)
+    assert found.pairs.shape == found.positions.shape == (0, 2)
+    assert found.window_pairs.tolist() == [0] * 6
 
 
 @pytest.mark.usefixtures("kernels_on_cpu")

@@ -13,6 +13,17 @@ struct alignas(16) Chunk {
 template <class T>
 constexpr int CHUNK_ELEMENTS = 16 / sizeof(T);
 
+// Element i of a chunk of floats or of doubles.
+template <class T>
+__device__ __forceinline__ T element(const Chunk& chunk, int i) {
+  static_assert(sizeof(T) >= 4, "elements of 16 bits stay packed");
+  if constexpr (sizeof(T) == 4) {
+    return __uint_as_float(chunk.word[i]);
+  } else {
+    return __hiloint2double(chunk.word[2 * i + 1], chunk.word[2 * i]);
+  }
+}
+
 // The unsigned integer of BYTES bytes.
 template <int BYTES>
 struct UnsignedOf;

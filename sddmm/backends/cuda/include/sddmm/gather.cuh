@@ -6,15 +6,14 @@
 namespace sddmm {
 
 // Rows of an operand in global memory, `pitch` elements apart. LOAD_BYTES, NO_TAIL: see load_chunk.
-// IN_SHARED: whether the rows are in shared memory. HAS_TAIL: whether a chunk may reach past a
-// row's end.
+// HAS_TAIL: whether a chunk may reach past a row's end.
 template <class T, int LOAD_BYTES, bool NO_TAIL>
 struct GlobalRows {
   const T* first;
   i64 pitch;
   int k;
 
-  static constexpr bool IN_SHARED = false, HAS_TAIL = !NO_TAIL;
+  static constexpr bool HAS_TAIL = !NO_TAIL;
   struct Row {
     const T* elements;
     int k;
@@ -33,18 +32,14 @@ constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
 // position is perm[i], or i if perm is null.
 //
 // BATCHES: the number of batches in a group. LOADS_PER_PASS: the number of chunks of a row that a
-// lane loads at once; longer rows take several passes. ONE_PASS: whether no row does. SWIZZLED: odd
-// nonzeros load the two chunks of each pair in the opposite order. Shared memory serves two rows at
-// once; they so fall into different banks.
-template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, bool SWIZZLED, class RowsA,
-          class RowsB, class Store>
+// lane loads at once; longer rows take several passes. ONE_PASS: whether no row does.
+template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, class RowsA, class RowsB,
+          class Store>
 __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const int* rows,
                                        const int* cols, const int* perm, i64 begin, i64 end,
                                        int k_passes, const Store& store) {
   constexpr int GROUP = BATCH_NONZEROS * BATCHES;
-  static_assert(!SWIZZLED || LOADS_PER_PASS % 2 == 0, "chunks are swizzled in pairs");
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int swizzle = SWIZZLED ? g % 2 : 0;
   const int passes = ONE_PASS ? 1 : k_passes;
 
   // Past the end the last nonzero is loaded again: it costs no memory traffic and is not stored.
@@ -90,7 +85,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
           if (ONE_PASS && cached_row == first_row) return;
 #pragma unroll
           for (int s = 0; s < LOADS_PER_PASS; ++s)
-            cached_a[s] = a_row.load(chunk + LANES_PER_NONZERO * (s ^ swizzle));
+            cached_a[s] = a_row.load(chunk + LANES_PER_NONZERO * s);
         };
         // Before the rows of B or after them, as the compiler has registers for.
         constexpr bool A_FIRST = RowsA::HAS_TAIL || sizeof(T) > 2;
@@ -100,7 +95,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
         for (int s = 0; s < LOADS_PER_PASS; ++s)
 #pragma unroll
           for (int j = 0; j < BATCHES; ++j)
-            b[s][j] = b_row[j].load(chunk + LANES_PER_NONZERO * (s ^ swizzle));
+            b[s][j] = b_row[j].load(chunk + LANES_PER_NONZERO * s);
         if constexpr (!A_FIRST) load_a();
 #pragma unroll
         for (int s = 0; s < LOADS_PER_PASS; ++s) dot.add_shared(b[s], cached_a[s]);
@@ -110,7 +105,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
       // The number of batches whose loads are in flight together: as many bytes of global memory as
       // above, or as registers allow.
       constexpr int BATCHES_IN_FLIGHT =
-          LOADS_PER_PASS == 1 || (RowsB::IN_SHARED && ONE_PASS) ? BATCHES : BATCHES / 2;
+          LOADS_PER_PASS == 1 ? BATCHES : BATCHES / 2;
 #pragma unroll
       for (int first = 0; first < BATCHES; first += BATCHES_IN_FLIGHT) {
         typename RowsA::Row a_row[BATCHES_IN_FLIGHT];
@@ -127,8 +122,8 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
           for (int j = 0; j < BATCHES_IN_FLIGHT; ++j)
 #pragma unroll
             for (int s = 0; s < LOADS_PER_PASS; ++s) {
-              b[j][s] = b_row[first + j].load(chunk + LANES_PER_NONZERO * (s ^ swizzle));
-              a[j][s] = a_row[j].load(chunk + LANES_PER_NONZERO * (s ^ swizzle));
+              b[j][s] = b_row[first + j].load(chunk + LANES_PER_NONZERO * s);
+              a[j][s] = a_row[j].load(chunk + LANES_PER_NONZERO * s);
             }
 #pragma unroll
           for (int j = 0; j < BATCHES_IN_FLIGHT; ++j) dot.add(first + j, b[j], a[j]);

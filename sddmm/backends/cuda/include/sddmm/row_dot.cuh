@@ -91,14 +91,7 @@ struct ScalarDot {
  private:
   static __device__ __forceinline__ void multiply(T& sum, const Chunk& b, const Chunk& a) {
 #pragma unroll
-    for (int i = 0; i < CHUNK_ELEMENTS<T>; ++i) sum += element(a, i) * element(b, i);
-  }
-  static __device__ __forceinline__ T element(const Chunk& chunk, int i) {
-    if constexpr (sizeof(T) == 4) {
-      return __uint_as_float(chunk.word[i]);
-    } else {
-      return __hiloint2double(chunk.word[2 * i + 1], chunk.word[2 * i]);
-    }
+    for (int i = 0; i < CHUNK_ELEMENTS<T>; ++i) sum += element<T>(a, i) * element<T>(b, i);
   }
 };
 template <int BATCHES>

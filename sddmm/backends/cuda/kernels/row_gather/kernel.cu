@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
                                                static_cast<Sum<Element>>(p.alpha)};
   constexpr int pass_elements = Config::PASS_BYTES / sizeof(Element);
-  gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, false>(
+  gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS>(
       Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1},
       p.rows, p.cols, p.perm, begin, end, (p.k + pass_elements - 1) / pass_elements,

@@ -1,64 +1,87 @@
-"""windows: a block keeps the rows of B of a window of columns in shared memory."""
+"""windows: a block keeps the rows of B of a window of columns in shared memory.
+
+Where rows are long, or have few nonzeros in such a window, they are cut into slices of k: a window
+then holds more columns, and a block computes its nonzeros once per slice and adds the sums.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.cost_model import Cost, DeviceModel, sort_us
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel
+from sddmm.backends.cuda.device_model import H200_SHARED_BYTES
 from sddmm.backends.cuda.executor import (
+    PER_CALL,
     KernelPlan,
     LaunchFn,
     make_launch,
     operand_args,
     rows_are_contiguous,
 )
-from sddmm.backends.cuda.facts import PatternFacts
-from sddmm.backends.cuda.kernels.row_gather.host import gather_us, pass_bytes, row_loads
+from sddmm.backends.cuda.facts import PatternFacts, UniformFacts
 from sddmm.backends.cuda.layouts import WindowList, window_list
-from sddmm.backends.cuda.spec import (
-    KernelSpec,
-    Layouts,
-    macros,
-    type_macros,
-)
+from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros, type_macros
 from sddmm.dtypes import DTYPES
+from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
-# The part of their rates that the kernel reaches: of L2, and of shared memory with half types,
-# which it converts.
-_L2_PART, _HALF_PART = 0.7, 0.7
+# The largest slice of a row in bytes: larger ones need more registers than a thread has. Rows in
+# shared memory start at multiples of its 128 bytes of banks.
+_SLICE_BYTES, _ALIGNMENT = 512, 128
+# The time in which a block loads a window, in pairs of _SLICE_BYTES that it computes in that time.
+_WINDOW_PAIRS = 400
+# The least pairs that are worth a block.
+_MIN_PAIRS = 128
+
+# Measured on an H200: microseconds that all multiprocessors together take for a batch of eight
+# pairs, per 64 bytes of their rows and besides, and that all of them take to load a window each.
+_STEP_US, _BATCH_US, _WINDOW_US = 0.0526e-3, 0.081e-3, 1.2
+# The fraction of L2 that operands can be expected to fill.
+_L2_FRACTION = 0.8
+# Microseconds of preparing a pattern, and each of its nonzeros.
+_PREPARE_US, _PREPARE_NONZERO_US = 800.0, 0.16e-3
 
 
 class Arguments(ctypes.Structure):
     """The parameters of windows/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("a", "b", "values", "out", "rows", "slots", "perm")),
-        ("window_offsets", POINTER),
+        *((name, POINTER) for name in ("a", "b", "values", "out", "pairs", "positions")),
+        *((name, POINTER) for name in ("window_pairs", "partial_sums")),
         *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
-        *((name, INT) for name in ("nnz", "blocks_per_head", "nnz_per_block")),
-        *((name, INT) for name in ("window_count", "window_width", "n", "k")),
+        *((name, LONG) for name in ("work_per_head", "share")),
+        *((name, INT) for name in ("heads", "window_count", "window_width", "n", "k")),
         ("alpha", DOUBLE),
     ]
 
 
-class Windows(KernelSpec):
-    """Pays where a row has many nonzeros in a window."""
+class Geometry(NamedTuple):
+    """How the rows of B are cut: bytes of a slice, slices of a row, columns of a window."""
 
-    def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
-        reason = super().refuses(problem, device)
-        if reason is None and self.width(problem) == 0:
-            return f"holds no row of k = {problem.k}"
-        return reason
+    slice_bytes: int
+    slices: int
+    width: int
+
+    @property
+    def window_pairs(self) -> int:
+        """The pairs that a block computes in the time in which it loads a window."""
+        return _WINDOW_PAIRS * _SLICE_BYTES // self.slice_bytes
+
+
+class Windows(KernelSpec):
+    """Pays where a row has several nonzeros in a window."""
 
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> None:
         return None  # nonzeros are sorted by window
@@ -66,60 +89,117 @@ class Windows(KernelSpec):
     def cost_us(
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
-        """Each nonzero is read from shared memory, each row of A once per window that it is in."""
-        row_bytes = problem.k * problem.dtype.itemsize
-        heads, width = problem.heads or 1, self.width(problem)
-        windows = ceil_div(problem.n, width)
-        pairs = min(problem.nnz, problem.m * windows)  # of a row and a window, where S is uniform
-        from_l2 = heads * (pairs + problem.n + model.device.sm_count * width) * row_bytes
-        both_rows = heads * 2 * problem.nnz * row_bytes  # through registers
-        rate = model.shared_bytes * (_HALF_PART if DTYPES[problem.dtype].is_half else 1.0)
-        seconds = max(both_rows / rate, from_l2 / model.l2_bytes / _L2_PART)
-        run_us = max(gather_us(problem, pairs, model), model.launch_us + 1e6 * seconds)
-        return Cost(run_us, sort_us(problem.nnz, model))
+        facts = facts or UniformFacts((problem.m, problem.n), problem.nnz)
+        run_us = _run_us(problem, self.geometry(problem), facts, model)
+        return Cost(run_us, _PREPARE_US + _PREPARE_NONZERO_US * problem.nnz)
 
     def prepare(
         self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
-        work = window_list(layouts.by_row(), problem.n, self.width(problem))
-        return (self.plan(work, problem, model.device),)
+        geometry = self.geometry(problem)
+        work = window_list(layouts.by_row(), problem.n, geometry.width)
+        return (self.plan(work, geometry, problem, model.device),)
 
-    def plan(self, work: WindowList, problem: SddmmProblem, device: Device) -> KernelPlan:
-        """The launch that computes the nonzeros of these windows."""
-        heads, count = problem.heads or 1, work.rows.numel()
-        row_bytes = problem.k * problem.dtype.itemsize
-        nnz_per_block = ceil_div(count, device.sm_count) + 16
-        blocks_per_head = ceil_div(count, nnz_per_block)
+    def geometry(self, problem: SddmmProblem) -> Geometry:
+        """As few slices as may be, of about the same size; and windows of the same size."""
+        row_bytes = max(1, problem.k * problem.dtype.itemsize)
+        slices = ceil_div(row_bytes, _SLICE_BYTES)
+        slice_bytes = ceil_div(ceil_div(row_bytes, slices), _ALIGNMENT) * _ALIGNMENT
+        windows = max(1, ceil_div(problem.n, self.shared_bytes // slice_bytes))
+        return Geometry(slice_bytes, slices, max(1, ceil_div(problem.n, windows)))
+
+    def plan(
+        self, work: WindowList, geometry: Geometry, problem: SddmmProblem, device: Device
+    ) -> KernelPlan:
+        """The launch that computes the pairs of these windows."""
+        heads, pairs = problem.heads or 1, work.pairs.shape[0]
+        window_count = work.window_pairs.numel() - 1
+        work_per_head = pairs + window_count * geometry.window_pairs
+        blocks = min(device.sm_count, ceil_div(heads * pairs, _MIN_PAIRS))
+        share = ceil_div(heads * work_per_head, max(1, blocks))
         kernels: dict[int, Kernel] = {}
-
-        def specialise(step: int) -> Kernel:
-            loads = row_loads(problem.k, problem.dtype, step)
-            types = type_macros(problem.dtype, problem.out_dtype)
-            return loader.runtime.load_kernel(
-                self, macros({**types, **loads}), Arguments, device.index
-            )
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
             args, alignment = operand_args(a, b_t)
-            step = math.gcd(alignment, row_bytes)
+            step = math.gcd(alignment, problem.k * problem.dtype.itemsize)
             if step not in kernels:
-                kernels[step] = specialise(step)
-            return make_launch(kernels[step], blocks_per_head * heads, {
-                **args, "rows": work.rows.data_ptr(),
-                "slots": work.slots.data_ptr(), "perm": work.perm.data_ptr(),
-                "window_offsets": work.offsets.data_ptr(), "head_out": problem.nnz, "nnz": count,
-                "blocks_per_head": blocks_per_head, "nnz_per_block": nnz_per_block,
-                "window_count": work.offsets.numel() - 1, "window_width": work.width,
+                kernels[step] = self._specialise(problem, geometry, step, device)
+            arguments = {
+                **args, "pairs": work.pairs.data_ptr(), "positions": work.positions.data_ptr(),
+                "window_pairs": work.window_pairs.data_ptr(), "head_out": problem.nnz,
+                "work_per_head": work_per_head, "share": share, "heads": heads,
+                "window_count": window_count, "window_width": work.width,
                 "n": problem.n, "k": problem.k,
-            })  # fmt: skip
+            }  # fmt: skip
+            if geometry.slices == 1:
+                return make_launch(kernels[step], blocks, arguments)
+            launch = make_launch(kernels[step], blocks, arguments, (*PER_CALL, "partial_sums"))
+            sums = functools.partial(
+                _partial_sums, 2 * heads * work_per_head, problem.dtype, work.pairs.device
+            )
+            return functools.partial(_launch_slices, launch, sums)
 
         return KernelPlan(bind, rows_are_contiguous)
 
-    def width(self, problem: SddmmProblem) -> int:
-        """Columns whose rows of B a block's shared memory holds; 0 if not even one."""
+    def _specialise(
+        self, problem: SddmmProblem, geometry: Geometry, step: int, device: Device
+    ) -> Kernel:
         row_bytes = problem.k * problem.dtype.itemsize
-        per_pass = pass_bytes(row_bytes)
-        return self.shared_bytes // (max(1, ceil_div(row_bytes, per_pass)) * per_pass)
+        values: dict[str, str | int | bool] = {
+            **type_macros(problem.dtype, problem.out_dtype),
+            "LOAD_BYTES": step,
+            "NO_TAIL": step == 16 and row_bytes % geometry.slice_bytes == 0,
+            "SLICE_BYTES": geometry.slice_bytes,
+            "SLICED": geometry.slices > 1,
+            "WINDOW_PAIRS": geometry.window_pairs,
+        }
+        return loader.runtime.load_kernel(self, macros(values), Arguments, device.index)
 
 
-WINDOWS = Windows("windows", "windows", tuple(DTYPES), threads=480, shared_bytes=200 * 1024)
+def _run_us(
+    problem: SddmmProblem, geometry: Geometry, facts: PatternFacts, model: DeviceModel
+) -> float:
+    """Filling registers from shared memory and L1, and rows of A from L2 or memory; both limit one
+    another.
+
+    A run is the nonzeros of a row in a window. Runs are taken to be as long as chance makes them
+    around their mean length.
+    """
+    runs = max(1.0, facts.row_parts(geometry.width))
+    mean = max(1.0, problem.nnz / runs)
+    odd_runs = runs * (1 + math.exp(1 / mean - mean)) / 2
+    passes = geometry.slices * (problem.heads or 1)
+    batches = passes * (problem.nnz + odd_runs) / 2 / 8
+    batch_us = _STEP_US * geometry.slice_bytes / 64 + _BATCH_US
+    windows_per_block = ceil_div(problem.n, geometry.width) / model.device.sm_count
+    window_us = _WINDOW_US * (geometry.slices + passes * windows_per_block)
+    slower = H200_SHARED_BYTES / model.shared_bytes
+
+    rows = min(problem.m, problem.nnz) + problem.n
+    l2_part = min(1.0, _L2_FRACTION * model.device.l2_bytes / (rows * geometry.slice_bytes))
+    from_memory = (1 - l2_part) * (runs + problem.n)
+    seconds = max(runs / model.l2_bytes, from_memory / model.memory_bytes)
+    rows_us = 1e6 * passes * geometry.slice_bytes * seconds
+    return model.launch_us + slower * window_us + math.hypot(slower * batches * batch_us, rows_us)
+
+
+def _launch_slices(
+    launch: Callable[..., None], sums: Callable[[], Tensor], values: int, out: int, alpha: float
+) -> None:
+    partial_sums = sums()  # lives until the kernel is launched
+    launch(values, out, alpha, partial_sums.data_ptr())
+
+
+def _partial_sums(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory for the sums of one run alone: other threads may run the same plan."""
+    accumulator = DTYPES[dtype].accumulator
+    try:
+        return torch.empty(count, dtype=accumulator, device=device)
+    except torch.OutOfMemoryError as error:
+        size = count * accumulator.itemsize
+        raise out_of_memory("partial sums of slices of k", size, device) from error
+
+
+WINDOWS = Windows(
+    "windows", "windows", tuple(DTYPES), threads=512, shared_bytes=227 * 1024, min_k=1
+)

@@ -1,8 +1,10 @@
-// SDDMM by windows of columns: adds to row_gather that a block keeps the rows of B of one window in
-// shared memory, so a nonzero reads its row of B there and its row of A is loaded once per row and
-// window. Limit: the rate of shared memory, and rows with few nonzeros in a window.
+// SDDMM by windows of columns: adds to row_gather that a block keeps a slice of the rows of B of one
+// window in shared memory, and that two nonzeros of one row of A share the loads of that row.
+// Limit: the rate of L1 and shared memory, two rows of B and one of A per pair of nonzeros.
 #include "gemm_core/parameters.cuh"
+#include "gemm_core/ptx/cp_async.cuh"
 #include "sddmm/gather.cuh"
+#include "sddmm/pair_dot.cuh"
 
 using namespace sddmm;
 
@@ -13,70 +15,60 @@ struct Config {
   using Output = SDDMM_OUTPUT;
   // The number of bytes of one load; all rows start and end at multiples of it: 2, 4, 8 or 16.
   static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES;
-  // The number of bytes of a row that the four lanes of a nonzero load in one pass.
-  static constexpr int PASS_BYTES = SDDMM_PASS_BYTES;
-  // Whether one pass loads a whole row.
-  static constexpr bool ONE_PASS = SDDMM_ONE_PASS;
-  // Whether rows end where a pass ends, so that no load needs a guard.
+  // Whether rows end where a slice ends, so that no load needs a guard.
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
-  // The number of batches of eight nonzeros that a warp works on at once.
-  static constexpr int BATCHES = SDDMM_BATCHES;
+  // The number of bytes of a slice of a row, and whether rows have several.
+  static constexpr int SLICE_BYTES = SDDMM_SLICE_BYTES;
+  static constexpr bool SLICED = SDDMM_SLICED;
   // The number of threads of a block, of which a multiprocessor holds one.
   static constexpr int THREADS = SDDMM_THREADS;
+  // The number of pairs that a block computes in the time in which it loads a window.
+  static constexpr int WINDOW_PAIRS = SDDMM_WINDOW_PAIRS;
 };
 
 using Element = Config::Element;
 using RowsA = GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
-constexpr int LOADS_PER_PASS = Config::PASS_BYTES / STEP_BYTES;
-static_assert(Config::PASS_BYTES % STEP_BYTES == 0, "every lane loads equally many chunks");
+constexpr int SLICE_ELEMENTS = Config::SLICE_BYTES / sizeof(Element);
+constexpr int STEPS = Config::SLICE_BYTES / STEP_BYTES;
+static_assert(Config::SLICE_BYTES % 128 == 0, "rows of shared memory start at the first bank");
+// Whether a warp loads rows of A a batch ahead: small loads need the registers.
+constexpr bool PREFETCH = Config::LOAD_BYTES == 16;
+// The number of steps whose loads the compiler may order as it likes: floats leave registers for
+// more of them.
+constexpr int STEPS_IN_FLIGHT = Config::NO_TAIL && sizeof(Element) == 4 ? 8 : 2;
 
-// Rows of B in shared memory, `pitch` bytes apart.
-struct SharedRows {
-  const unsigned char* first;
-  int pitch;
-
-  static constexpr bool IN_SHARED = true;
-  struct Row {
-    const unsigned char* bytes;
-    __device__ __forceinline__ Chunk load(int chunk) const {
-      return reinterpret_cast<const Chunk*>(bytes)[chunk];
-    }
-  };
-  __device__ __forceinline__ Row row(int slot) const { return {first + slot * pitch}; }
+// Two nonzeros of one row: their slots in the window, 16 bits each. A nonzero without a mate makes a
+// pair with itself.
+struct alignas(8) Pair {
+  int row;
+  u32 slots;
 };
 
-// Loads the first `count` rows of b into shared memory, with zeros from k up to the pitch.
-__device__ __forceinline__ void load_window(unsigned char* shared, const Element* b, i64 pitch_b,
-                                            int k, int count, int pitch) {
-  const int chunks = pitch / 16;
-  for (int i = threadIdx.x; i < count * chunks; i += Config::THREADS) {
-    const int slot = i / chunks, chunk = i - slot * chunks;
-    reinterpret_cast<Chunk*>(shared + slot * pitch)[chunk] =
-        load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(
-            b + slot * pitch_b, chunk * static_cast<int>(16 / sizeof(Element)), k);
-  }
-}
-
-// Nonzeros are sorted by window: window_offsets[w] is the first of window w. Slot s of window w is
-// column window_width * w + s.
+// Pairs are sorted by window: window_pairs[w] is the first of window w. Slot s of window w is column
+// window_width * w + s. positions[2 * i] and the next are the positions of the nonzeros of pair i in
+// the output, the second -1 if there is but one. Each block computes `share` consecutive units of
+// the work of all heads; a pair is one unit, and each window has WINDOW_PAIRS units before its pairs.
 struct Arguments {
   const Element *a, *b, *values;
   Config::Output* out;
-  const int *rows, *slots, *perm, *window_offsets;
+  const Pair* pairs;
+  const int *positions, *window_pairs;
+  Sum<Element>* partial_sums;    // two per unit of work; null unless SLICED
   i64 pitch_a, pitch_b;          // elements from row to row
   i64 head_a, head_b, head_out;  // elements from head to head
-  int nnz, blocks_per_head, nnz_per_block;
-  int window_count, window_width, n, k;
+  i64 work_per_head, share;
+  int heads, window_count, window_width, n, k;
   double alpha;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
-// The last window that begins at or before nonzero i.
-__device__ __forceinline__ int find_window(const Arguments& p, int i) {
+// The window that holds this unit of the work of one head.
+__device__ __forceinline__ int find_window(const Arguments& p, i64 unit) {
   int window = 0;
   for (int last = p.window_count; last - window > 1;) {
     const int middle = (window + last) / 2;
-    if (p.window_offsets[middle] <= i) {
+    const i64 start = p.window_pairs[middle] + static_cast<i64>(Config::WINDOW_PAIRS) * middle;
+    if (start <= unit) {
       window = middle;
     } else {
       last = middle;
@@ -85,40 +77,164 @@ __device__ __forceinline__ int find_window(const Arguments& p, int i) {
   return window;
 }
 
+// Loads a slice of the first `count` rows of b into shared memory, with zeros from k on.
+__device__ __forceinline__ void load_window(unsigned char* shared, const Element* b, i64 pitch_b,
+                                            int k, int count) {
+  constexpr int chunks = Config::SLICE_BYTES / 16;
+  for (int i = threadIdx.x; i < count * chunks; i += Config::THREADS) {
+    const int slot = i / chunks, first = i % chunks * CHUNK_ELEMENTS<Element>;
+    const Element* row = b + slot * pitch_b;
+    if constexpr (Config::LOAD_BYTES == 16) {
+      const unsigned int target = gemm_core::ptx::shared_address(shared + i * 16);
+      if (Config::NO_TAIL) {
+        gemm_core::ptx::cp_async_16(target, row + first);
+      } else {
+        gemm_core::ptx::cp_async_16(target, first < k ? row + first : b, first < k ? 16 : 0);
+      }
+    } else {
+      reinterpret_cast<Chunk*>(shared)[i] =
+          load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(row, first, k);
+    }
+  }
+  gemm_core::ptx::cp_async_commit();
+  gemm_core::ptx::cp_async_wait<0>();
+}
+
+// Consecutive pairs of a window, and where their sums go: to `result`, or to `partial` while other
+// slices of k follow. Each thread adds to the partial sums that it has written itself.
+struct Work {
+  const Pair* pairs;
+  const int* positions;
+  int begin, end;
+  Result<Element, Config::Output> result;
+  Sum<Element>* partial;
+  i64 first_partial;  // the index in `partial` of the first nonzero of pair 0
+  bool first_slice, last_slice;
+
+  // Past the end the last pair is loaded again and not stored.
+  __device__ __forceinline__ Pair load(int i) const { return pairs[i < end ? i : end - 1]; }
+  __device__ __forceinline__ bool adds() const { return Config::SLICED && !first_slice; }
+  __device__ __forceinline__ bool stores() const { return !Config::SLICED || last_slice; }
+};
+
+// Where the sum that a lane holds goes, loaded ahead of the products.
+struct Destination {
+  int position;  // -1 for none
+  Sum<Element> so_far;
+
+  static __device__ __forceinline__ i64 index(int pair) {
+    return 2 * static_cast<i64>(pair) + PairDot<Element>::nonzero();
+  }
+  __device__ __forceinline__ void load(const Work& work, int pair) {
+    position = -1, so_far = 0;
+    if (!PairDot<Element>::holds_sum() || pair >= work.end) return;
+    position = work.stores() ? work.positions[index(pair)] : 0;
+    if (work.adds()) so_far = work.partial[work.first_partial + index(pair)];
+  }
+  __device__ __forceinline__ void store(const Work& work, int pair, Sum<Element> sum) const {
+    if (position < 0) return;
+    if (work.stores()) {
+      work.result.store(position, sum + so_far);
+    } else {
+      work.partial[work.first_partial + index(pair)] = sum + so_far;
+    }
+  }
+};
+
+// Computes the pairs work.begin .. work.end - 1. The warps of the block take turns, a batch each.
+// `shared`: the rows of B of the window.
+__device__ __forceinline__ void compute_pairs(const Work& work, const RowsA& rows_a,
+                                              const unsigned char* shared) {
+  constexpr int STRIDE = Config::THREADS / 32 * BATCH_PAIRS;
+  const int lane = threadIdx.x % 32, g = lane / LANES_PER_NONZERO, t = lane % LANES_PER_NONZERO;
+  // The lane's chunks of the first two steps; those of later steps follow at equal distances. Odd
+  // pairs load the two in the opposite order. Shared memory serves eight lanes at once, two pairs;
+  // they so fall into different banks.
+  const int swizzle = g % 2 * LANES_PER_NONZERO;
+  const int starts[2] = {t + swizzle, t + LANES_PER_NONZERO - swizzle};
+  auto chunk_of = [](int s) { return LANES_PER_NONZERO * (s - s % 2); };
+  auto rows_of = [&](int i, RowsA::Row(&rows)[2]) {
+    const RowsA::Row row = rows_a.row(i);
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const int first = starts[odd] * CHUNK_ELEMENTS<Element>;
+      rows[odd] = {row.elements + first, row.k - first};
+      // The compiler would otherwise keep the guards of all steps in registers.
+      if constexpr (RowsA::HAS_TAIL) asm volatile("" : "+r"(rows[odd].k));
+    }
+  };
+
+  int number = work.begin + static_cast<int>(threadIdx.x) / 32 * BATCH_PAIRS + g;
+  if (number - g >= work.end) return;
+  Pair pair = work.load(number), next = work.load(number + STRIDE);
+  Chunk a[STEPS];
+  if constexpr (PREFETCH) {
+    RowsA::Row rows[2];
+    rows_of(pair.row, rows);
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) a[s] = rows[s % 2].load(chunk_of(s));
+  }
+
+#pragma unroll 1
+  for (; number - g < work.end; number += STRIDE) {
+    const Pair after_next = work.load(number + 2 * STRIDE);
+    Destination destination;
+    destination.load(work, number);
+    const unsigned char* const b_rows[2] = {shared + (pair.slots & 0xffff) * Config::SLICE_BYTES,
+                                            shared + (pair.slots >> 16) * Config::SLICE_BYTES};
+    auto load_b = [&](int i, int s) {
+      return reinterpret_cast<const Chunk*>(b_rows[i] + starts[s % 2] * 16)[chunk_of(s)];
+    };
+    RowsA::Row rows[2];
+    rows_of(PREFETCH ? next.row : pair.row, rows);
+    PairDot<Element> dot;
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      if constexpr (!PREFETCH) a[s] = rows[s % 2].load(chunk_of(s));
+      dot.add(s, load_b(0, s), load_b(1, s), a[s]);
+      // For the next batch: the registers are free now.
+      if constexpr (PREFETCH) a[s] = rows[s % 2].load(chunk_of(s));
+      // Else the compiler delays the prefetch until the chunk is needed, or keeps chunks of too many
+      // steps in registers.
+      if ((s + 1) % STEPS_IN_FLIGHT == 0) __syncwarp();
+    }
+    destination.store(work, number, dot.finish());
+    pair = next, next = after_next;
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  constexpr int pass_elements = Config::PASS_BYTES / sizeof(Element);
-  constexpr int WARPS = Config::THREADS / 32, GROUP = BATCH_NONZEROS * Config::BATCHES;
-  const int passes = p.k > pass_elements ? (p.k + pass_elements - 1) / pass_elements : 1;
-  const int pitch = passes * Config::PASS_BYTES;
+  const i64 first_unit = blockIdx.x * p.share, all_units = p.heads * p.work_per_head;
+  const i64 end_unit = first_unit + p.share < all_units ? first_unit + p.share : all_units;
 
-  // Which nonzeros of which head this block computes.
-  const int head = blockIdx.x / p.blocks_per_head;
-  const int begin = (blockIdx.x - head * p.blocks_per_head) * p.nnz_per_block;
-  const int end = begin + p.nnz_per_block < p.nnz ? begin + p.nnz_per_block : p.nnz;
-  const Element *const a = p.a + head * p.head_a, *const b = p.b + head * p.head_b;
-  const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
-                                               static_cast<Sum<Element>>(p.alpha)};
+  // Blocks so work on the same slice at about the same time: the slices of all rows stay in L2.
+  for (int k_begin = 0; k_begin < p.k; k_begin += SLICE_ELEMENTS) {
+    for (i64 unit = first_unit; unit < end_unit;) {
+      // The part of a window that this block computes.
+      const int head = static_cast<int>(unit / p.work_per_head);
+      const i64 head_unit = head * p.work_per_head;
+      const int w = find_window(p, unit - head_unit);
+      const int from = p.window_pairs[w], to = p.window_pairs[w + 1];
+      const i64 pairs_unit = head_unit + static_cast<i64>(Config::WINDOW_PAIRS) * (w + 1);
+      const int begin = unit - pairs_unit > from ? static_cast<int>(unit - pairs_unit) : from;
+      const int end = end_unit - pairs_unit < to ? static_cast<int>(end_unit - pairs_unit) : to;
+      unit = pairs_unit + to;
+      if (begin >= end) continue;
 
-  for (int w = find_window(p, begin); w < p.window_count && p.window_offsets[w] < end; ++w) {
-    const int from = p.window_offsets[w] > begin ? p.window_offsets[w] : begin;
-    const int to = p.window_offsets[w + 1] < end ? p.window_offsets[w + 1] : end;
-    if (from >= to) continue;
-    __syncthreads();  // all warps have read the last window
-    const int first = w * p.window_width;
-    const int slots = p.n - first < p.window_width ? p.n - first : p.window_width;
-    load_window(shared, b + first * p.pitch_b, p.pitch_b, p.k, slots, pitch);
-    __syncthreads();
-
-    // Each warp takes an equal number of groups of the window's nonzeros.
-    const int nnz_per_warp = ((to - from) / WARPS + GROUP) / GROUP * GROUP;
-    const int warp_begin = from + threadIdx.x / 32 * nnz_per_warp;
-    const int warp_end = warp_begin + nnz_per_warp < to ? warp_begin + nnz_per_warp : to;
-    if (warp_begin < warp_end)
-      gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, LOADS_PER_PASS % 2 == 0>(
-          RowsA{a, p.pitch_a, p.k}, SharedRows{shared, pitch}, p.rows, p.slots, p.perm, warp_begin,
-          warp_end, passes,
-          [&](i64 position, Sum<Element> sum) { result.store(position, sum); });
+      const int first = w * p.window_width;
+      const int slots = p.n - first < p.window_width ? p.n - first : p.window_width;
+      const Element* const a = p.a + head * p.head_a + k_begin;
+      const Element* const b = p.b + head * p.head_b + first * p.pitch_b + k_begin;
+      __syncthreads();  // all warps have read the last window
+      load_window(shared, b, p.pitch_b, p.k - k_begin, slots);
+      __syncthreads();
+      const Work work{p.pairs, p.positions, begin, end,
+                      {p.out + head * p.head_out, p.values, static_cast<Sum<Element>>(p.alpha)},
+                      p.partial_sums, 2 * pairs_unit, k_begin == 0,
+                      p.k - k_begin <= SLICE_ELEMENTS};
+      compute_pairs(work, RowsA{a, p.pitch_a, p.k - k_begin}, shared);
+    }
   }
 }
