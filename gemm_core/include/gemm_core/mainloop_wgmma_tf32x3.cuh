@@ -98,11 +98,11 @@ struct MainloopWgmmaTf32x3 {
   }
 
   // Computes A[m0 : m0 + BM] B[:, n0 : n0 + BN], by all threads of the block; each consumer thread
-  // ends with store(sums). `shared` starts at a multiple of 1024.
-  template <class Store>
+  // ends with store(sums), each producer thread with help(). `shared` starts at a multiple of 1024.
+  template <class Store, class Help>
   static __device__ __forceinline__ void run(unsigned char* shared, const float* a, i64 pitch_a,
                                              const float* b, i64 pitch_b, int m0, int n0, int m,
-                                             int n, int k, Store store) {
+                                             int n, int k, Store store, Help help) {
     const u32 base = ptx::shared_address(shared);
     const StageBarriers full_barriers{base + STAGES * STAGE_BYTES};
     const StageBarriers empty_barriers{full_barriers[STAGES]};
@@ -120,6 +120,7 @@ struct MainloopWgmmaTf32x3 {
       ptx::registers_release<88>();
       produce(shared, full_barriers, empty_barriers, a + m0 * pitch_a, pitch_a,
               b + (B_ROWS_ARE_N ? n0 * pitch_b : n0), pitch_b, m - m0, n - n0, k, tiles);
+      help();
     } else {
       ptx::registers_claim<168>();
       Accumulators sums = {};

@@ -46,6 +46,7 @@ extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, 1)
                   const EpilogueDense<Config::Output, Config::C_VEC2_ALIGNED> epilogue{c, pitch_c,
                                                                                        m, n};
                   store_wgmma<Mainloop>(sums, epilogue, tile.m0, tile.n0);
-                });
+                },
+                [] {});
 }
 GEMM_CORE_CHECK_LIST(gemm)

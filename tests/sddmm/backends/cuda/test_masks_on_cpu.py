@@ -24,7 +24,10 @@ from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
-BLOCK_TILES = ["tile_mma_64x64x32", "tile_mma_128x128x64", "tile_wmma_m16n16k16"]
+BLOCK_TILES = [
+    "tile_mma_64x64x32", "tile_mma_128x128x64", "tile_wmma_m16n16k16", "tile_simt_64x64x16",
+    "tile_simt_64x128x16", "tile_wgmma_tf32x3_128x128x32",
+]  # fmt: skip
 WARP_TILES = ["tile_warp_16x16", "tile_warp_32x32"]
 SHAPE = (150, 213)  # the last tiles are ragged, and rows begin at odd positions
 
@@ -63,14 +66,15 @@ def run(
     The operands end where memory does, and so does the output, but for `after` elements, which must
     stay as they are.
     """
-    generator = torch.Generator().manual_seed(k)
+    generator, spec = torch.Generator().manual_seed(k), SPECS[name]
+    dtype = spec.dtypes[0]
     lead = () if heads is None else (heads,)
 
     def integers(*size: int) -> Tensor:
-        return at_a_cliff(torch.randint(-2, 3, size, generator=generator).half())
+        return at_a_cliff(torch.randint(-2, 3, size, generator=generator).to(dtype))
 
     a, b_t = integers(*lead, pattern.shape[0], k), integers(*lead, pattern.shape[1], k)
-    values = integers(pattern.nnz) + 3 if weighted else torch.ones(pattern.nnz).half()
+    values = integers(pattern.nnz) + 3 if weighted else torch.ones(pattern.nnz).to(dtype)
     matrix: SparsePattern | Tensor = pattern
     if weighted:
         matrix = torch.sparse_csr_tensor(
@@ -82,14 +86,14 @@ def run(
     with emulated_gpu(H200):
         load = loader.runtime.load_kernel
 
-        def record(spec: object, defines: tuple[tuple[str, str], ...], *rest: Any) -> Any:
-            macros.update(defines if spec is SPECS[name] else ())
-            return load(spec, defines, *rest)  # type: ignore[arg-type]
+        def record(loaded: object, defines: tuple[tuple[str, str], ...], *rest: Any) -> Any:
+            macros.update(defines if loaded is spec else ())
+            return load(loaded, defines, *rest)  # type: ignore[arg-type]
 
         with mock.patch.object(loader.runtime, "load_kernel", record):
             plan = sddmm.plan(
-                matrix, k=k, dtype=torch.float16, heads=heads, out_dtype=out_dtype, kernel=name,
-                backend="cuda",
+                matrix, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, kernel=name,
+                precision=spec.precision, backend="cuda",
             )  # fmt: skip
             plan.run(a, b_t.mT, out=memory[:count].view(*lead, -1))
     left = a.double()[..., pattern.row_ids.long(), :]

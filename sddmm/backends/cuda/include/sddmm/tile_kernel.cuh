@@ -34,37 +34,23 @@ __device__ __forceinline__ bool is_empty(const int* offsets, int row_stride) {
   return !__any_sync(FULL_MASK, has_nonzeros);
 }
 
-// Computes one tile by all threads of the block: runs the main loop, stores the accumulators to
-// shared memory, which the main loop no longer needs, and samples the nonzeros there.
-// store_tile(accumulators, tile) passes every accumulator to the tile in shared memory. SEGMENTS:
-// whether columns strictly ascend within each row, mostly without gaps, and perm is null. DEPTH: the
-// number of nonzeros of each of its rows whose columns a lane prefetches otherwise.
-template <class Mainloop, int BM, int BN, bool SEGMENTS = false, int DEPTH = 1, class T, class OUT,
-          class StoreTile>
-__device__ __forceinline__ void compute_tile(const TileArguments<T, OUT>& p, unsigned char* shared,
-                                             const StoreTile& store_tile) {
-  constexpr int THREADS = Mainloop::THREADS;
-  using Rows = typename gemm_core::Select<SEGMENTS, SegmentRows<BM, BN, THREADS>,
-                                          ScatteredRows<BM, BN, THREADS, DEPTH>>::type;
-  // Which tile of which head this block computes.
-  const int head = blockIdx.x / p.tile_count, index = blockIdx.x - head * p.tile_count;
-  const int2 coord = p.tiles[index];
-  const int m0 = coord.x * BM, n0 = coord.y * BN;
-  const int* const offsets = p.row_offsets.first_row(index, coord);
-  // Where tiles are found by their coordinates, empty ones are listed too.
-  if (p.row_offsets.tile_stride == 0 && is_empty<BM>(offsets, p.row_offsets.row_stride)) return;
-  Rows rows(offsets, p.row_offsets.row_stride);
+// The rows of a tile, as THREADS threads store them. SEGMENTS: whether columns strictly ascend within
+// each row, mostly without gaps, and perm is null. DEPTH: the number of nonzeros of each of its rows
+// whose columns a lane prefetches otherwise.
+template <int BM, int BN, int THREADS, bool SEGMENTS, int DEPTH>
+using TileRows = typename gemm_core::Select<SEGMENTS, SegmentRows<BM, BN, THREADS>,
+                                            ScatteredRows<BM, BN, THREADS, DEPTH>>::type;
 
-  typename Mainloop::Accumulators acc = {};
-  Mainloop::run(acc, shared, p.a + head * p.head_a, p.pitch_a, p.b + head * p.head_b, p.pitch_b, m0,
-                n0, p.m, p.n, p.k);
-
-  rows.load(p.cols, n0);
+// Stores the sampled entries of a tile, by all threads of the block. fill(tile) stores this thread's
+// accumulators to the tile in shared memory. SEGMENTS: as those of `rows`.
+template <int BM, int BN, bool SEGMENTS, class Rows, class T, class OUT, class Fill>
+__device__ __forceinline__ void store_rows(const Rows& rows, const TileArguments<T, OUT>& p,
+                                           int head, int n0, unsigned char* shared,
+                                           const Fill& fill) {
   __syncthreads();  // all threads have read the main loop's last stage
   const Result<T, OUT> result{p.out + head * p.head_out, p.values, static_cast<float>(p.alpha)};
-  // Stores the accumulators to a tile in shared memory, and waits for all threads.
   const auto filled = [&](const auto& tile) {
-    store_tile(acc, tile);
+    fill(tile);
     __syncthreads();
     return tile;
   };
@@ -83,6 +69,32 @@ __device__ __forceinline__ void compute_tile(const TileArguments<T, OUT>& p, uns
   } else {
     rows.store(filled(tile), p.cols, n0, p.perm, result);
   }
+}
+
+// Computes one tile by all threads of the block: runs the main loop, stores the accumulators to
+// shared memory, which the main loop no longer needs, and samples the nonzeros there.
+// store_tile(accumulators, tile) passes every accumulator to the tile in shared memory. SEGMENTS,
+// DEPTH: as in TileRows.
+template <class Mainloop, int BM, int BN, bool SEGMENTS = false, int DEPTH = 1, class T, class OUT,
+          class StoreTile>
+__device__ __forceinline__ void compute_tile(const TileArguments<T, OUT>& p, unsigned char* shared,
+                                             const StoreTile& store_tile) {
+  // Which tile of which head this block computes.
+  const int head = blockIdx.x / p.tile_count, index = blockIdx.x - head * p.tile_count;
+  const int2 coord = p.tiles[index];
+  const int m0 = coord.x * BM, n0 = coord.y * BN;
+  const int* const offsets = p.row_offsets.first_row(index, coord);
+  // Where tiles are found by their coordinates, empty ones are listed too.
+  if (p.row_offsets.tile_stride == 0 && is_empty<BM>(offsets, p.row_offsets.row_stride)) return;
+  TileRows<BM, BN, Mainloop::THREADS, SEGMENTS, DEPTH> rows(offsets, p.row_offsets.row_stride);
+
+  typename Mainloop::Accumulators acc = {};
+  Mainloop::run(acc, shared, p.a + head * p.head_a, p.pitch_a, p.b + head * p.head_b, p.pitch_b, m0,
+                n0, p.m, p.n, p.k);
+
+  rows.load(p.cols, n0);
+  store_rows<BM, BN, SEGMENTS>(rows, p, head, n0, shared,
+                               [&](const auto& tile) { store_tile(acc, tile); });
 }
 
 }  // namespace sddmm

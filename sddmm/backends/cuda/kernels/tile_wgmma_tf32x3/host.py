@@ -8,7 +8,6 @@ from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 
 _TILE, _STAGES = (128, 128, 32), 4
-_CONSUMER_WARPS, _ROWS_OF_A_WARP, _ROW_BYTES = 8, 16, 256
 
 
 class TileWgmmaTf32x3(BlockTileKernel):
@@ -26,9 +25,9 @@ def tile_wgmma_tf32x3(rate: TileRate | None = None) -> TileWgmmaTf32x3:
         precision="tf32x3",
         threads=512,
         tile=_TILE,
-        shared_bytes=_STAGES * stage_bytes + _CONSUMER_WARPS * _ROWS_OF_A_WARP * _ROW_BYTES,
+        shared_bytes=_STAGES * stage_bytes,
         min_capability=(9, 0),
         max_capability=(9, 0),
         rate=rate,
-        defines={"STAGES": _STAGES, "ROW_BYTES": _ROW_BYTES},
+        defines={"STAGES": _STAGES},
     )
