@@ -207,10 +207,10 @@ class Plan:
     def explain(self) -> str:
         """The backend and kernel that serve, why the others do not, and the time to prepare."""
         p = self.problem
-        heads = "" if p.heads is None else f"{p.heads} heads of "
+        heads, form = "" if p.heads is None else f"{p.heads} heads of ", self.pattern.form
         lines = [
             f"SDDMM of {heads}({p.m}x{p.k}) @ ({p.k}x{p.n}) at {p.nnz} nonzeros "
-            f"({self.pattern.form.upper()}, {dtype_name(p.index_dtype)} indices)",
+            f"({form[:3].upper()}{form[3:]}, {dtype_name(p.index_dtype)} indices)",
             f"  operands {dtype_name(p.dtype)}, values {dtype_name(p.out_dtype)}, "
             f"precision {p.precision}, on {p.device}",
             f"  backend  {self.backend}: {p.flops / 1e9:.3g} useful GFLOP a run, "

@@ -48,7 +48,7 @@ def test_values_of_a_pattern_are_in_the_order_of_its_blocks(
     head = values.view(-1, 60)[0].view(3, *BLOCKSIZE).float()
     product = (a.float() @ b.float()).view(-1, M, N)[0]
     torch.testing.assert_close(head, blocks_of(product), rtol=1e-2, atol=1e-2)
-    assert "(BSR 4X5, int64 indices)" in plan.explain()
+    assert "(BSR 4x5, int64 indices)" in plan.explain()
 
 
 @pytest.mark.parametrize("scale", [True, False])
