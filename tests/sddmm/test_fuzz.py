@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sddmm.prepared import PreparedPlan
+from sddmm.backends.base import Executor
+from sddmm.prepared import FirstRun, PreparedPlan
 from tests.fuzz.case import CHANGES, DENSITIES, ENTRIES, KINDS, SPECIALS, STRIDES, Case, draw
 from tests.fuzz.run import run
 from tests.fuzz.workers import Source, run_all
@@ -134,11 +135,10 @@ def test_the_cases_are_of_every_kind() -> None:
 
 @pytest.mark.parametrize("fault", ["a value", "a sign", "a NaN", "an old result"])
 def test_a_fault_of_the_package_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute = PreparedPlan.compute
+    compute, result = PreparedPlan.compute, FirstRun.result
     first: dict[tuple[object, ...], Tensor] = {}
 
-    def faulty(self: PreparedPlan, a: Tensor, b: Tensor, *rest: object) -> Tensor:
-        values = compute(self, a, b, *rest)  # type: ignore[arg-type]
+    def spoiled(values: Tensor, address: int = 0) -> Tensor:
         if values.numel() == 0:
             return values
         last = values.view(-1)[-1:]
@@ -149,11 +149,18 @@ def test_a_fault_of_the_package_is_found(fault: str, monkeypatch: pytest.MonkeyP
         elif fault == "a NaN":
             last.fill_(torch.nan)
         else:
-            return first.setdefault((values.shape, values.dtype, a.data_ptr()), values).clone()
+            return first.setdefault((values.shape, values.dtype, address), values).clone()
         return values
 
-    # Every call computes its values here, and the fuzzer must see that they are wrong.
+    def faulty(self: PreparedPlan, a: Tensor, b: Tensor, *rest: object) -> Tensor:
+        return spoiled(compute(self, a, b, *rest), a.data_ptr())  # type: ignore[arg-type]
+
+    def faulty_first(self: FirstRun, execute: Executor) -> Tensor:
+        return spoiled(result(self, execute))
+
+    # Every call computes its values in one of these, and the fuzzer must see that they are wrong.
     monkeypatch.setattr(PreparedPlan, "compute", faulty)
+    monkeypatch.setattr(FirstRun, "result", faulty_first)
     outcomes = [run(draw(SEED, number)) for number in range(60)]
     assert sum(outcome.kind == "wrong" for outcome in outcomes) >= (1 if "old" in fault else 10)
 

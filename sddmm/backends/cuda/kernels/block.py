@@ -45,11 +45,10 @@ class Arguments(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class BlockRate:
-    """The speed of a block kernel on an H200: flops per second of whole tiles, and the time of a
-    tile beside its arithmetic, which all tiles that run at the same time share."""
+    """The speed of a block kernel on an H200: flops per second of whole tiles, however many of
+    their rows and columns are a block's."""
 
     flops: float
-    fixed_us: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +60,7 @@ class BlockKernel(KernelSpec, abc.ABC):
 
     covering: tuple[int, int] = (0, 0)
     tiles_per_block: int = 1
-    rate: BlockRate = BlockRate(1.0, 0.0)
+    rate: BlockRate = BlockRate(1.0)
 
     @abc.abstractmethod
     def specialise(self, problem: SddmmProblem, device: Device, alignment: int) -> Kernel:
@@ -89,14 +88,10 @@ class BlockKernel(KernelSpec, abc.ABC):
 
     def block_cost(self, problem: SddmmProblem, model: DeviceModel) -> Cost:
         """The predicted microseconds of a run: the tiles, and the values that are stored."""
-        flops = 2 * self.covering[0] * self.covering[1] * problem.k
-        tile_us = self.rate.fixed_us + 1e6 * flops / self.rate.flops
+        flops = 2 * self.tile_count(problem) * self.covering[0] * self.covering[1] * problem.k
         stored = (problem.heads or 1) * problem.nnz * problem.out_dtype.itemsize
-        return Cost(
-            model.launch_us
-            + self.tile_count(problem) * tile_us / model.tensor_cores
-            + 1e6 * stored / model.memory_bytes
-        )
+        computing = flops / (self.rate.flops * model.tensor_cores)
+        return Cost(model.launch_us + 1e6 * (computing + stored / model.memory_bytes))
 
     def plan_blocks(self, blocks: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes these blocks: their block rows and block columns, in order."""

@@ -29,9 +29,17 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_mma(
         "tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4, rate=TileRate(280e12, 2.1e-3, 1.5, 4.5)
     ),
-    tile_mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32", TileRate(150e12, 5e-3)),
     tile_mma(
-        "tile_mma_tf32x3_64x64x32", (64, 64, 32), (2, 2), 3, 2, "tf32x3", TileRate(45e12, 5e-3)
+        "tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32", TileRate(150e12, 3e-3, 1.5, 4)
+    ),
+    tile_mma(
+        "tile_mma_tf32x3_64x64x32",
+        (64, 64, 32),
+        (2, 2),
+        3,
+        2,
+        "tf32x3",
+        TileRate(45e12, 3e-3, 1.5, 4),
     ),
     tile_warp(16, (6, 3), TileRate(136e12, 0.06e-3, 1.4, 9.9)),
     tile_warp(32, (4, 2), TileRate(206e12, 0.36e-3, 2.5, 12.3)),
@@ -55,12 +63,12 @@ KERNELS: dict[str, GpuKernel] = {kernel.name: kernel for kernel in _ALL}
 BLOCK_KERNELS: dict[str, BlockKernel] = {
     kernel.name: kernel
     for kernel in (
-        block_mma("block_mma_64x64", (32, 32), (2, 2), 2, 3, BlockRate(180e12, 0.3e-3)),
-        block_mma("block_mma_32x32", (32, 32), (1, 1), 2, 3, BlockRate(190e12, 0.4e-3)),
-        block_mma("block_mma_16x16", (16, 16), (1, 1), 2, 7, BlockRate(96e12, 0.05e-3)),
-        block_simt("block_simt_64x64", (64, 64, 16), (8, 8), 8, BlockRate(44e12, 0.0)),
-        block_simt("block_simt_32x32", (32, 32, 16), (8, 4), 16, BlockRate(31e12, 0.0)),
-        block_simt("block_simt_16x16", (16, 16, 16), (4, 2), 16, BlockRate(16e12, 0.0)),
+        block_mma("block_mma_64x64", (32, 64), (2, 1), 2, 2, BlockRate(213e12)),
+        block_mma("block_mma_32x32", (32, 32), (1, 1), 2, 3, BlockRate(172e12)),
+        block_mma("block_mma_16x16", (16, 16), (1, 1), 1, 8, BlockRate(109e12)),
+        block_simt("block_simt_64x64", (64, 64, 16), (8, 8), 8, BlockRate(44e12)),
+        block_simt("block_simt_32x32", (32, 32, 16), (8, 4), 16, BlockRate(31e12)),
+        block_simt("block_simt_16x16", (16, 16, 16), (4, 2), 16, BlockRate(16e12)),
     )
 }
 """All that the planner of block patterns asks."""

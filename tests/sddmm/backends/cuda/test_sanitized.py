@@ -8,8 +8,10 @@ import torch
 import sddmm
 from gemm_core.runtime.device import device
 from sddmm.backends.cuda import analysis
-from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.block import BlockKernel
+from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close, random_pattern
 
 pytestmark = pytest.mark.gpu
@@ -28,6 +30,20 @@ def test_a_small_ragged_case(spec: KernelSpec) -> None:
             kernel=spec.name,
         )  # fmt: skip
         assert_close(plan.run(a, b), pattern, a, b, precision=spec.precision)
+
+
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(kernel, id=name) for name, kernel in BLOCK_KERNELS.items()]
+)
+def test_a_small_case_of_ragged_blocks(kernel: BlockKernel) -> None:
+    crow, col = torch.tensor([0, 2, 2, 3]).cuda(), torch.tensor([3, 0, 1]).cuda()
+    pattern = SparsePattern.from_bsr(crow, col, (50, 42), (150, 168))
+    dtype = kernel.dtypes[0]
+    a = torch.randn(150, 104, device="cuda").to(dtype)
+    b = torch.randn(168, 104, device="cuda").to(dtype).mT
+    for out_dtype in {dtype, torch.float32}:
+        plan = sddmm.plan(pattern, k=104, dtype=dtype, out_dtype=out_dtype, kernel=kernel.name)
+        assert_close(plan.run(a, b), pattern, a, b)
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])

@@ -25,7 +25,9 @@ _STEP_K = 32
 
 @dataclass(frozen=True, eq=False)
 class BlockMma(BlockKernel):
-    """Serves half types."""
+    """Serves half types. steps_in_flight: steps of k whose loads a warp has in flight at once."""
+
+    steps_in_flight: int = 1
 
     def specialise(self, problem: SddmmProblem, device: Device, alignment: int) -> Kernel:
         step = math.gcd(alignment, problem.k * problem.dtype.itemsize)
@@ -44,18 +46,17 @@ def _specialise(
     step: int,
     no_tail: bool,
 ) -> Kernel:
+    # Tails need more registers than whole steps of k, and loads of few bytes more still.
+    steps, blocks = spec.steps_in_flight, spec.min_blocks
+    if step < 8:
+        steps, blocks = 1, max(1, blocks // 2)
+    elif not no_tail:
+        blocks = blocks * 3 // 4
     defines = macros({
         **type_macros(dtype, out_dtype), **spec.defines, "LOAD_BYTES": step, "NO_TAIL": no_tail,
-        "MIN_BLOCKS": _blocks_per_sm(spec.min_blocks, step, no_tail),
+        "STEPS_IN_FLIGHT": steps, "MIN_BLOCKS": blocks,
     })  # fmt: skip
     return runtime.load_kernel(spec, defines, Arguments, device.index)
-
-
-def _blocks_per_sm(most: int, step: int, no_tail: bool) -> int:
-    """Tails need more registers than whole steps of k, and loads of few bytes more still."""
-    if no_tail:
-        return most
-    return most * 3 // 4 if step >= 8 else max(1, most // 2)
 
 
 def block_mma(
@@ -77,11 +78,11 @@ def block_mma(
         covering=(warp_tile[0] * warps[0], warp_tile[1] * warps[1]),
         tiles_per_block=4 // (warps[0] * warps[1]),
         rate=rate,
+        steps_in_flight=steps_in_flight,
         defines={
             "WARP_M": warp_tile[0],
             "WARP_N": warp_tile[1],
             "WARPS_M": warps[0],
             "WARPS_N": warps[1],
-            "STEPS_IN_FLIGHT": steps_in_flight,
         },
     )

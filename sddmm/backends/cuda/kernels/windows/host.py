@@ -1,7 +1,7 @@
 """windows: a block keeps the rows of B of a window of columns in shared memory.
 
-Where rows are long, or have few nonzeros in such a window, they are cut into slices of k: a window
-then holds more columns, and a block computes its nonzeros once per slice and adds the sums.
+Long rows are cut into slices of k: a window then holds more columns, and a block computes its
+nonzeros once per slice and adds the sums.
 """
 
 from __future__ import annotations
