@@ -25,7 +25,7 @@ from sddmm.sparse.indices import (
     mutation_tracked,
     require_alike,
 )
-from sddmm.sparse.views import CompressedView, RowLengths, group, row_lengths
+from sddmm.sparse.views import CompressedView, RowLengths, group, group_blocks, row_lengths
 
 _CHECK = DerivedKey[None]("check")
 _ROW_IDS = DerivedKey[Tensor]("row_ids")
@@ -355,7 +355,7 @@ class SparsePattern(IndexTensors):
     def _by_row(self) -> CompressedView:
         self.check()
         if self.blocksize is not None:
-            return self.expanded.by_row
+            return group_blocks(self.major_indices, self.col_ids, self.blocksize)
         if self.crow_indices is not None:
             return CompressedView(
                 self.crow_indices.contiguous(), self.col_indices.contiguous(), None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.sparse.indices import compress, row_major
+from sddmm.sparse.indices import BlockSize, compress, expand, row_major
 
 
 class RowLengths(NamedTuple):
@@ -39,9 +39,35 @@ def group(major: Tensor, minor: Tensor, shape: tuple[int, int]) -> CompressedVie
     shape: the number of values that a major and a minor index may have.
     """
     perm = row_major(major, minor, shape)
-    view = CompressedView(compress(major[perm], shape[0]), minor[perm], perm)
-    if perm.device.type == "cuda":  # the next reader may be on another stream
-        torch.cuda.current_stream(perm.device).synchronize()
+    return _ready(CompressedView(compress(major[perm], shape[0]), minor[perm], perm))
+
+
+def group_blocks(crow: Tensor, col_ids: Tensor, blocksize: BlockSize) -> CompressedView:
+    """The nonzeros of full blocks grouped by row, without a sort; blocks keep their order.
+
+    crow: the start of each row of blocks, and the end of the last. col_ids: the column of every
+    nonzero, block by block.
+    """
+    (bm, bn), area = blocksize, blocksize[0] * blocksize[1]
+    crow, blocks = crow.to(torch.int64), col_ids.numel() // area
+    in_block = torch.arange(bm, device=crow.device)
+    # In a row of blocks, the first rows of all its blocks come before their second rows.
+    starts = (crow[:-1] * area)[:, None] + in_block * (crow.diff() * bn)[:, None]
+    block_row = expand(crow, blocks)
+    place = torch.arange(blocks, device=crow.device) - crow[block_row]
+    target = starts[block_row] + (place * bn)[:, None]
+    target = target[:, :, None] + torch.arange(bn, device=crow.device)
+    perm = torch.empty(blocks * area, dtype=torch.int64, device=crow.device)
+    perm[target.view(-1)] = torch.arange(blocks * area, device=crow.device)
+    indptr = torch.cat([starts.view(-1), crow[-1:] * area])
+    indptr = indptr.to(col_ids.dtype) if blocks * area < 2**31 else indptr
+    return _ready(CompressedView(indptr, col_ids[perm], perm))
+
+
+def _ready(view: CompressedView) -> CompressedView:
+    """The view when the GPU has written it: the next reader may be on another stream."""
+    if view.indices.device.type == "cuda":
+        torch.cuda.current_stream(view.indices.device).synchronize()
     return view
 
 
