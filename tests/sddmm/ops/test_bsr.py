@@ -10,6 +10,7 @@ from torch import Tensor
 
 import sddmm
 from sddmm import SparsePattern
+from sddmm.ops.base import OPERATORS
 from sddmm.testing import assert_close, assert_spmm_close
 
 M, N, K = 12, 20, 7
@@ -150,3 +151,27 @@ def test_the_compiler_takes_a_block_pattern_into_its_graph() -> None:
 def test_the_operator_refuses_blocks_of_rows() -> None:
     with pytest.raises(ValueError, match="blocksize is of compressed rows and cols"):
         torch.ops.sddmm.sddmm(CROW, COL, *operands(), None, blocksize=BLOCKSIZE)
+
+
+@pytest.mark.parametrize("name", ["sddmm", "spmm"])
+def test_the_operators_take_blocks_under_every_tracer(name: str) -> None:
+    a, b = operands()
+    blocks = {"compressed": True, "blocksize": list(BLOCKSIZE)}
+    values = torch.randn(60, requires_grad=True)
+    inputs: tuple[Tensor, ...] = (CROW, COL, a.requires_grad_(), b.requires_grad_(), values)
+    options: dict[str, Any] = blocks
+    if name == "spmm":
+        inputs, options = (CROW, COL, values, torch.randn(N, 3)), {"m": M, "n": N, **blocks}
+    torch.library.opcheck(getattr(torch.ops.sddmm, name).default, inputs, options)
+    operator = OPERATORS[name]
+    with torch.no_grad():
+        truth = operator.reference(*inputs, **options)
+        error = (getattr(torch.ops.sddmm, name)(*inputs, **options).double() - truth).abs()
+        assert bool((error <= operator.error_bound(truth, *inputs, **options)).all())
+
+
+def test_autocast_casts_the_operands_beside_blocks() -> None:
+    S = tensor(torch.randn(3, *BLOCKSIZE))
+    with torch.autocast("cpu", torch.bfloat16):
+        result = sddmm.sddmm(S, *operands())
+    assert (result.dtype, result.layout) == (torch.bfloat16, torch.sparse_bsr)
