@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
@@ -18,7 +17,6 @@ from sddmm.backends.cuda.executor import (
     LaunchFn,
     make_launch,
     operand_args,
-    row_pitch,
     rows_are_contiguous,
 )
 from sddmm.backends.cuda.layouts import Nonzeros
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
 _INT32 = 2**31
+# Warps step past the end of k by a few steps.
+_MAX_K = _INT32 - 2**10
 
 
 class Arguments(ctypes.Structure):
@@ -70,9 +70,13 @@ class BlockKernel(KernelSpec, abc.ABC):
         if problem.blocksize is None:
             return "computes block patterns (SparsePattern.from_bsr, torch BSR tensors)"
         reason = super().refuses(problem, device)
-        if reason is None and self.tile_count(problem) >= _INT32:
+        if reason is not None:
+            return reason
+        if self.tile_count(problem) >= _INT32:
             return f"counts tiles in 32 bits, got {self.tile_count(problem)}"
-        return reason
+        if problem.k > _MAX_K:
+            return f"counts k in 32 bits, beyond its end, got {problem.k}"
+        return None
 
     def tiles_of_block(self, problem: SddmmProblem) -> tuple[int, int]:
         """The tiles down and across a block."""
@@ -111,8 +115,4 @@ class BlockKernel(KernelSpec, abc.ABC):
                 **args, **fixed, "rows": blocks.rows.data_ptr(), "cols": blocks.cols.data_ptr(),
             })  # fmt: skip
 
-        return KernelPlan(bind, _accepts)
-
-
-def _accepts(x: Tensor) -> bool:
-    return rows_are_contiguous(x) and fits_32bit_offsets(x, row_pitch(x))
+        return KernelPlan(bind, rows_are_contiguous)

@@ -13,8 +13,9 @@ import sddmm
 from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS
 from sddmm.errors import memory_blocks, total_bytes
+from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import assert_close, emulated_gpu, random_pattern
+from sddmm.testing import H200, assert_close, emulated_gpu, random_pattern
 from tests.sddmm.backends.cuda.test_kernels_on_cpu import check
 from tests.sddmm.memory import at_a_cliff
 
@@ -136,6 +137,23 @@ def test_the_explanation_names_the_other_kernels_and_their_reasons() -> None:
 
 def test_a_kernel_of_nonzeros_can_be_demanded_of_a_block_pattern() -> None:
     check("row_gather", block_pattern((16, 16)), 40, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"k": 2**31 - 1}, "counts k in 32 bits, beyond its end, got 2147483647"),
+        ({"m": 2**31}, "counts m in 32 bits, got 2147483648"),
+        ({"nnz": 2**47}, "counts tiles in 32 bits, got "),
+    ],
+)
+@every_kernel
+def test_sizes_beyond_32_bits_are_refused(
+    kernel: BlockKernel, sizes: dict[str, int], reason: str
+) -> None:
+    problem = make_problem(block_pattern((64, 64)), k=64, dtype=kernel.dtypes[0])
+    assert kernel.refuses(problem, H200) is None
+    assert str(kernel.refuses(problem._replace(**sizes), H200)).startswith(reason)
 
 
 def test_a_block_kernel_refuses_other_patterns_in_words() -> None:
