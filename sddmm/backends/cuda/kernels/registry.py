@@ -27,7 +27,13 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         "tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(508e12, 8.0e-3, 1.5, 5.5)
     ),
     tile_mma(
-        "tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4, rate=TileRate(280e12, 2.1e-3, 1.5, 4.5)
+        "tile_mma_64x64x32",
+        (64, 64, 32),
+        (2, 2),
+        3,
+        4,
+        hopper_min_blocks=5,
+        rate=TileRate(280e12, 2.1e-3, 1.5, 4.5),
     ),
     tile_mma(
         "tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32", TileRate(150e12, 3e-3, 1.5, 4)

@@ -184,12 +184,16 @@ class BlockTileKernel(TileKernel):
     def skips_empty_tiles(self) -> bool:
         return True
 
+    def min_blocks_on(self, device: Device) -> int:
+        """The blocks that the registers of a multiprocessor of this device must hold."""
+        return self.min_blocks
+
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         blocks = work.tiles.length * (problem.heads or 1)
         block_m, block_n, block_k = self.tile
         fixed: dict[str, Any] = {
             **type_macros(problem.dtype, problem.out_dtype), **self.defines, "BLOCK_M": block_m,
-            "BLOCK_N": block_n, "BLOCK_K": block_k, "MIN_BLOCKS": self.min_blocks,
+            "BLOCK_N": block_n, "BLOCK_K": block_k, "MIN_BLOCKS": self.min_blocks_on(device),
         }  # fmt: skip
         kernels: dict[bool, Kernel] = {}
 
