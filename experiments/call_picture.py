@@ -12,11 +12,12 @@ _FIRST, _LATER, _FILE, _SENTENCE = 40, 84, 116, 470
 
 @dataclass(frozen=True)
 class Step:
-    """A file that the first call enters, what it does there, and whether a later call does."""
+    """A file, what a call does there, and whether a later call and the first enter it."""
 
     file: str
     sentence: str
     later: bool = False
+    first: bool = True
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,16 @@ PARTS = (
     )),
     Part("Look up the plan", (
         Step("sddmm/sparse/index_tensors.py", "Have the indices changed since last time?", True),
-        Step("sddmm/cache.py", "Which plan serves the next call?"),
-        Step("sddmm/prepared.py", "Has a plan prepared, and keeps it; allocates the result.", True),
+        Step("sddmm/cache.py", "For how many runs does the next call plan?"),
+        Step("sddmm/prepared.py", "Keeps the plans of a pattern; allocates the result.", True),
     )),
-    Part("Prepare a plan", (
+    Part("Compute without a plan", (
         Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),
-        Step(f"{_CUDA}/one_off.py", "Picks the kernel for a single run, once per problem."),
-        Step(f"{_CUDA}/pattern_layouts.py", "Makes the arrays that the kernel reads."),
-        Step(f"{_CUDA}/analysis.py", "Launches one pass over the indices; polls its results."),
-        Step(f"{_CUDA}/kernels/row_gather/host.py", "The chosen kernel: macros, parameters."),
+        Step(f"{_CUDA}/single_run.py", "Launches analysis and row_gather; ready per problem."),
+        Step(f"{_CUDA}/analysis.py", "The pass over the indices; the host polls its results."),
     )),
-    Part("Launch it", (
-        Step(f"{_CUDA}/executor.py", "Packs the parameters, once per pair of addresses.", True),
+    Part("Launch", (
+        Step(f"{_CUDA}/executor.py", "Holds packed parameters per pair of addresses.", True, False),
         Step("gemm_core/runtime/launch.py", "Calls the driver, on torch's current stream.", True),
     )),
 )  # fmt: skip
@@ -55,7 +54,8 @@ PARTS = (
 
 def steps(later: bool = False) -> tuple[str, ...]:
     """The files that the first call enters, or a later one, in order."""
-    return tuple(step.file for part in PARTS for step in part.steps if step.later or not later)
+    every = [step for part in PARTS for step in part.steps]
+    return tuple(step.file for step in every if (step.later if later else step.first))
 
 
 def draw() -> str:
@@ -85,7 +85,7 @@ def draw() -> str:
 
 
 def _row(picture: Picture, y: float, step: Step) -> None:
-    for x, color, enters in ((_FIRST, BLUE, True), (_LATER, GREEN, step.later)):
+    for x, color, enters in ((_FIRST, BLUE, step.first), (_LATER, GREEN, step.later)):
         if enters:
             picture.rect(x - 6, y + 5, 12, 12, color, PAPER, radius=6)
     picture.text(_FILE, y + 15, step.file, size=11.5, mono=True)

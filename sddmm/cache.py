@@ -27,8 +27,10 @@ from sddmm.prepared import (
     PlanKey,
     PlanStore,
     PreparedPlan,
+    SeenTensors,
     is_capturing,
     prepare,
+    refuse_capture,
 )
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.indices import counts_changes
@@ -100,13 +102,6 @@ class _Entry:
         return bool(self.counters) and all(counter() is tensor for counter, tensor in counters)
 
 
-class _Seen(NamedTuple):
-    """A sparse tensor that came once, and the problems for which it came."""
-
-    owner: weakref.ref[Tensor]
-    problems: set[SddmmProblem]
-
-
 class Cache:
     """Patterns of index tensors that callers hold, and plans of any pattern.
 
@@ -123,7 +118,7 @@ class Cache:
         self._most_bytes = (
             0  # all that the entries can hold, and those that went since it was summed
         )
-        self._seen: dict[int, _Seen] = {}  # sparse tensors that came, by identity
+        self._seen = SeenTensors()
         self._lock = threading.RLock()  # a weak reference may die while it is held
 
     def __len__(self) -> int:
@@ -181,10 +176,21 @@ class Cache:
         if not select_backend(problem, backend)[0].plans_by_calls:
             return MANY_CALLS
         if problem not in store.seen:
+            refuse_capture(problem.device)
             store.see(problem)
             return 1
-        single = PlanKey(problem, backend, None, 1)
-        return 1 if single in by_key and is_capturing(problem.device) else MANY_CALLS
+        return 1 if is_capturing(problem.device) else MANY_CALLS
+
+    def run_first(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> Tensor:
+        """The values of a call for which `calls_to_expect` has returned 1."""
+        if not is_capturing(problem.device) and select_backend(problem)[0].run_once(
+            pattern, problem, run
+        ):
+            with self._lock:
+                pattern.count_growth()
+                self._make_room()
+            return run.out
+        return run.result(self.get_or_prepare(pattern, problem, calls=1, first_run=run).execute)
 
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern with the indices of `pattern`, which is one over tensors that a caller
@@ -197,34 +203,27 @@ class Cache:
         is_copy = entry is not None or not is_counted
         return self._add(pattern, is_counted, is_copy, _counters(pattern))
 
-    def of_sparse(self, pattern: SparsePattern, owner: Tensor) -> SparsePattern:
+    def of_sparse(
+        self, pattern: SparsePattern, owner: Tensor, is_sampled_at_once: bool = False
+    ) -> tuple[SparsePattern, set[SddmmProblem] | None]:
         """As `of_tensors`, for a sparse tensor's indices: changes of them through the tensors that
-        it was made of are not counted, so their content is compared. It goes with its owner."""
+        it was made of are not counted, so their content is compared. It goes with its owner.
+
+        is_sampled_at_once: whether `pattern` itself, of which nothing is kept, may serve an owner
+        that comes for the first time; a set to add the problem to is returned with it, else None.
+        """
+        problems = self._seen.problems(owner)
+        if problems is None and is_sampled_at_once and not self._entries:
+            return pattern, self._seen.add(owner)
         cached = self._match(pattern, is_counted=False)[1]
-        if cached is None:
-            cached = self._add(pattern, False, True, (owner,))
-            first = self._seen.get(id(owner))
-            if first is not None:
-                cached.derive(PLANS, PlanStore).seen = first.problems
-        return cached
-
-    def see(self, pattern: SparsePattern, owner: Tensor) -> set[SddmmProblem] | None:
-        """A set to add the problem to if the owner, a sparse tensor, comes for the first time and
-        no pattern with its indices is cached; else None."""
-        seen = self._seen.get(id(owner))
-        if seen is not None and seen.owner() is owner:
-            return None
-        if self._entries and self._match(pattern, is_counted=False)[1] is not None:
-            return None
-        number = id(owner)
-        seen = _Seen(weakref.ref(owner, lambda dead: self._forget(number, dead)), set())
-        self._seen[number] = seen
-        return seen.problems
-
-    def _forget(self, number: int, dead: object) -> None:
-        seen = self._seen.get(number)
-        if seen is not None and seen.owner is dead:
-            del self._seen[number]
+        if cached is not None:
+            return cached, None
+        if problems is None and is_sampled_at_once:
+            return pattern, self._seen.add(owner)
+        cached = self._add(pattern, False, True, (owner,))
+        if problems is not None:
+            cached.derive(PLANS, PlanStore).seen = problems
+        return cached, None
 
     def of_operator(self, pattern: SparsePattern) -> SparsePattern:
         """As `of_tensors`, for tensors that an operator received. Compiled code makes new tensor

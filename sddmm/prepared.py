@@ -1,9 +1,10 @@
-"""Prepared plans of one pattern, and how a plan is prepared."""
+"""Prepared plans of one pattern, how a plan is prepared, and runs that prepare none."""
 
 from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -72,7 +73,7 @@ class FirstRun:
     preparing. `result` launches it, unless that was done.
     """
 
-    __slots__ = ("_launched", "_operands", "_out", "keeps_pattern")
+    __slots__ = ("is_launched", "keeps_pattern", "operands", "out")
 
     def __init__(
         self,
@@ -84,19 +85,19 @@ class FirstRun:
         keeps_pattern: bool = True,
     ) -> None:
         self.keeps_pattern = keeps_pattern
-        self._operands = a, b, values, alpha
+        self.operands = a, b, values, alpha
         heads, nnz = problem.heads, problem.nnz
-        self._out = new_values(problem, (nnz,) if heads is None else (heads, nnz))
-        self._launched = self._out.numel() == 0
+        self.out = new_values(problem, (nnz,) if heads is None else (heads, nnz))
+        self.is_launched = self.out.numel() == 0
 
     def __call__(self, execute: Executor) -> None:
-        if not self._launched:
-            execute(*self._operands, self._out)
-            self._launched = True
+        if not self.is_launched:
+            execute(*self.operands, self.out)
+            self.is_launched = True
 
     def result(self, execute: Executor) -> Tensor:
         self(execute)
-        return self._out
+        return self.out
 
 
 def new_values(problem: SddmmProblem, shape: tuple[int, ...]) -> Tensor:
@@ -164,7 +165,8 @@ def prepare(
     if kernel is not None and not backend.kernels:
         cuda = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
         raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{cuda}")
-    _refuse_capture(problem.device)
+    if calls > 1 or first_run is None:  # a call for a single run has looked (cache.py)
+        refuse_capture(problem.device)
     execute = backend.prepare(pattern, problem, kernel, calls, first_run)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     heads, nnz = problem.heads, problem.nnz
@@ -190,14 +192,51 @@ def run_once(
     """
     run = FirstRun(problem, a, b, values, alpha, keeps_pattern=False)
     backend = select_backend(problem)[0]
-    _refuse_capture(problem.device)
+    refuse_capture(problem.device)
+    if calls == 1 and backend.run_once(pattern, problem, run):
+        return run.out
     return run.result(backend.prepare(pattern, problem, None, calls, run))
 
 
-def _refuse_capture(device: torch.device) -> None:
+def refuse_capture(device: torch.device) -> None:
+    """Raise RuntimeError while a CUDA graph is captured: preparing waits for the GPU."""
     if is_capturing(device):
         raise RuntimeError(
             "sddmm has not seen these indices of S with such operands, and cannot prepare for them "
             "while a CUDA graph is captured; call it once before the capture, or capture the run "
             "of a plan"
         )
+
+
+class _Seen(NamedTuple):
+    owner: weakref.ref[Tensor]
+    problems: set[SddmmProblem]
+
+
+class SeenTensors:
+    """Sparse tensors that came, while they live, and the problems for which they came. Nothing else
+    is kept of a tensor's first call.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+
+    def problems(self, tensor: Tensor) -> set[SddmmProblem] | None:
+        """The problems for which a tensor came; None if it never came."""
+        seen = self._seen.get(id(tensor))
+        return seen.problems if seen is not None and seen.owner() is tensor else None
+
+    def add(self, tensor: Tensor) -> set[SddmmProblem]:
+        """The set of a tensor's problems, from now on."""
+        number = id(tensor)
+        seen = _Seen(weakref.ref(tensor, lambda dead: self._forget(number, dead)), set())
+        self._seen[number] = seen
+        return seen.problems
+
+    def clear(self) -> None:
+        self._seen.clear()
+
+    def _forget(self, number: int, dead: object) -> None:
+        seen = self._seen.get(number)
+        if seen is not None and seen.owner is dead:
+            del self._seen[number]

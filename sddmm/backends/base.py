@@ -38,6 +38,14 @@ class Executor(Protocol):
 class FirstRun(Protocol):
     """The run that a plan is prepared for, which a backend may launch before it has finished."""
 
+    operands: tuple[Tensor, Tensor, Tensor | None, float]
+    """a, b, the values of S or None, and alpha."""
+
+    out: Tensor
+    """Memory for the result."""
+
+    is_launched: bool
+
     keeps_pattern: bool
     """Whether a later call may use what is prepared; else the pattern goes with this call."""
 
@@ -76,6 +84,12 @@ class Backend(Protocol):
         kernel: request one of `kernels`. calls: the number of runs to expect; what is prepared
         must pay within them. 1: the cheapest single run, preparation and binding included.
         first_run: may be called with the executor before `prepare` has finished, to save time.
+        """
+
+    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
+        """Launch a run as quickly as a single one can be, without a plan, and check the pattern.
+
+        False if there is no such way, and nothing was done.
         """
 
 

@@ -41,6 +41,9 @@ class ReferenceBackend:
         pattern.check()
         return ReferenceExecutor(pattern, problem)
 
+    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
+        return False
+
 
 class ReferenceExecutor:
     """Gathers the rows of both operands for a chunk of nonzeros at a time."""

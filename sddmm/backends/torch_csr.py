@@ -47,6 +47,9 @@ class TorchCsrBackend:
         pattern.check()
         return TorchCsrExecutor(pattern, problem)
 
+    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
+        return False
+
 
 class TorchCsrExecutor:
     """Samples every distinct position once, by a CSR tensor, and copies it to its duplicates.

@@ -166,7 +166,7 @@ def plan(
     kernel: demand one GPU kernel by its name, or "hybrid"; by default the one that a cost model
         takes for the quickest. `explain()` lists them all.
     calls: the number of runs to expect, over which preparing must pay; 1 gives what is cheapest for
-        a single run. By default a hundred.
+        a single run. By default many, a thousand.
 
     `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` says what
     was chosen and why.
@@ -264,11 +264,12 @@ def _sample_by_new_plan(
     if needs_grad(a, b, values):
         return sample_by_operator(owner, problem, a, b, values, alpha, None, None, calls)
     run = FirstRun(problem, a, b, values, alpha)
+    if calls == 1:
+        return CACHE.run_first(owner, problem, run)
     plan = CACHE.get_or_prepare(owner, problem, calls=calls, first_run=run)
-    if calls > 1:
-        if is_callers:
-            CACHE.of_pattern(pattern)  # for calls with its tensors as a tuple
-        plans.add_signature(signature, plan)
+    if is_callers:
+        CACHE.of_pattern(pattern)  # for calls with its tensors as a tuple
+    plans.add_signature(signature, plan)
     return run.result(plan.execute)
 
 

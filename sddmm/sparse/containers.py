@@ -91,11 +91,12 @@ def _described(S: Any, package: str) -> str:
 def _from_torch(S: Tensor, is_sampled_at_once: bool) -> SparseInput:
     parts = parts_of_tensor(S)
     pattern = pattern_over(parts)
-    if is_sampled_at_once and S.grad_fn is None and loader.runtime.refuses(pattern.device) is None:
-        first_problems = CACHE.see(pattern, S)
-        if first_problems is not None:
-            return SparseInput(pattern, parts.values, parts.wrap, first_problems=first_problems)
-    cached = CACHE.of_sparse(pattern, S)
+    is_sampled_at_once = (
+        is_sampled_at_once and S.grad_fn is None and loader.runtime.refuses(pattern.device) is None
+    )
+    cached, first_problems = CACHE.of_sparse(pattern, S, is_sampled_at_once)
+    if first_problems is not None:
+        return SparseInput(pattern, parts.values, parts.wrap, first_problems=first_problems)
     if S.grad_fn is not None:
         check_gradient_order(S, cached)
     return SparseInput(cached, parts.values, parts.wrap, source=pattern)

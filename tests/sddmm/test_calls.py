@@ -32,7 +32,15 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(number)
         return prepare(self, pattern, problem, kernel, number, *rest)
 
+    run_once = CudaBackend.run_once
+
+    def counting_once(self: CudaBackend, pattern: Any, problem: Any, run: Any) -> bool:
+        is_done = run_once(self, pattern, problem, run)
+        calls.extend([1] * is_done)
+        return is_done
+
     monkeypatch.setattr(CudaBackend, "prepare", counting)
+    monkeypatch.setattr(CudaBackend, "run_once", counting_once)
     return calls
 
 

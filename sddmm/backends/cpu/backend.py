@@ -55,6 +55,9 @@ class CpuBackend:
         pattern.check()
         return CpuExecutor(pattern, problem)
 
+    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
+        return False
+
 
 class CpuExecutor:
     """Runs the numba kernel over the nonzeros by row, and moves the sums to the pattern's order."""

@@ -150,14 +150,14 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     row_ids = major if not csr and narrow else None
     if row_ids is None and (request.row_ids_too or not request.tile_row_offsets):
         row_ids = torch.empty_like(cols_int32)
-    sizes = _sizes(pattern.shape, max(nnz, major.numel() - 1) + 1, request)
+    sizes = sizes_of(pattern.shape, max(nnz, major.numel() - 1) + 1, request)
     tile_nnz = offsets = None
     if request.count_tiles:
         tile_nnz = cols.new_zeros(sizes.tiles, dtype=torch.int32)
     if request.tile_row_offsets:
         memory = cols.new_empty(sizes.offset_count, dtype=torch.int32)
         offsets = TileOffsets(memory, 0, sizes.tile_row_stride, 1, sizes.row_stride)
-    kernel, results = _kernel_and_results(cols.device, device.index, narrow, csr)
+    kernel, results = kernel_and_results(cols.device, device.index, narrow, csr)
     results.reset()
     kernel(
         sizes.blocks, major.data_ptr(), cols.data_ptr(),
@@ -180,7 +180,7 @@ def reciprocal(divisor: int) -> tuple[int, int]:
     return ceil_div(1 << shift, divisor), shift
 
 
-class _Sizes(NamedTuple):
+class Sizes(NamedTuple):
     """Sizes of one analysis: the number of blocks that the kernel is launched with, the number of
     tiles, and the length and the two strides of the row-offset array. parameters: the kernel's,
     from m on."""
@@ -194,7 +194,7 @@ class _Sizes(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _sizes(shape: tuple[int, int], items: int, request: AnalysisRequest) -> _Sizes:
+def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest) -> Sizes:
     """items: the nonzeros, or entries of crow_indices, that the kernel reads."""
     block_m, block_n = (max(size, 1) for size in request.block or shape)
     across = ceil_div(shape[1], block_n)
@@ -204,7 +204,7 @@ def _sizes(shape: tuple[int, int], items: int, request: AnalysisRequest) -> _Siz
         *shape, across, offset_count if request.tile_row_offsets else 0,
         *reciprocal(block_m), *reciprocal(block_n),
     )  # fmt: skip
-    return _Sizes(
+    return Sizes(
         ceil_div(items, _ITEMS_PER_BLOCK), request.tile_count(shape), offset_count, row_stride,
         block_m * row_stride, parameters,
     )  # fmt: skip
@@ -219,7 +219,7 @@ def macros_of(narrow: bool, csr: bool) -> Macros:
 
 
 @functools.cache
-def _kernel_and_results(
+def kernel_and_results(
     torch_device: torch.device, device_index: int, narrow: bool, csr: bool
 ) -> tuple[Callable[..., None], PinnedResults]:
     """The kernel for indices of this kind, and the words in which it reports. They share one cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,10 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.block_planner import BlockPlanner
 from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, KERNELS
+from sddmm.backends.cuda.kernels.row_gather.host import RowGather
+from sddmm.backends.cuda.pattern_layouts import ANALYSES
 from sddmm.backends.cuda.planner import Planner
+from sddmm.backends.cuda.single_run import SingleRun
 from sddmm.backends.cuda.spec import GpuKernel
 from sddmm.errors import out_of_memory
 
@@ -31,6 +35,7 @@ class CudaBackend:
     def __init__(self, kernels: Mapping[str, GpuKernel] = KERNELS) -> None:
         self.planner = Planner(kernels)
         self.blocks = BlockPlanner(BLOCK_KERNELS)
+        self._single_run = functools.lru_cache(maxsize=256)(self._find_single_run)
 
     @property
     def kernels(self) -> Sequence[str]:
@@ -67,9 +72,42 @@ class CudaBackend:
                     return executor
             return self.planner.prepare(pattern, problem, device, kernel, calls)
         except torch.OutOfMemoryError as error:
-            row_ids_bytes = 4 * problem.nnz
-            what = f"preparing a plan of {problem.nnz} nonzeros, at least,"
-            raise out_of_memory(what, row_ids_bytes, problem.device) from error
+            raise _out_of_memory(problem) from error
+
+    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
+        single_run = self._single_run(loader.runtime, problem, pattern.is_csr)
+        if single_run is None or not single_run.is_current():
+            return False
+        a, b, values, alpha = run.operands
+        if not single_run.serves(pattern, a, b, values):
+            return False
+        analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
+        if analyses:  # of another problem
+            return False
+        try:
+            analysis = single_run(pattern, a, b, values, alpha, run.out)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(problem) from error
+        if analyses is not None:
+            analyses.append(analysis)
+        run.is_launched = True
+        return True
+
+    def _find_single_run(
+        self, runtime: loader.CudaRuntime, problem: SddmmProblem, is_csr: bool
+    ) -> SingleRun | None:
+        """The quick way for a problem, if the kernel for a single run is one of any order."""
+        device = _device(problem)
+        if problem.blocksize is not None or not SingleRun.can_serve(problem, device):
+            return None
+        kernel = self.planner.one_off.only_kernel(problem, device)
+        return SingleRun(kernel, problem, device, is_csr) if isinstance(kernel, RowGather) else None
+
+
+def _out_of_memory(problem: SddmmProblem) -> Exception:
+    row_ids_bytes = 4 * problem.nnz
+    what = f"preparing a plan of {problem.nnz} nonzeros, at least,"
+    return out_of_memory(what, row_ids_bytes, problem.device)
 
 
 def _device(problem: SddmmProblem) -> Device:

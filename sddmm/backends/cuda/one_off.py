@@ -121,6 +121,14 @@ class OneOffPlanner:
         plans = kernel.prepare(layouts, problem, model)
         return self._executor(plans, kernel, problem, device)
 
+    def only_kernel(self, problem: SddmmProblem, device: Device) -> GpuKernel | None:
+        """The kernel for a single run of any pattern; None if it depends on the pattern."""
+        choice = self.choose(problem, device)
+        if choice.late is not None or not choice.candidates:
+            return None
+        first = choice.candidates[0]
+        return first.kernel if first.request == ROW_IDS else None
+
     def _executor(
         self,
         plans: tuple[KernelPlan, ...],

@@ -132,7 +132,7 @@ class _Launcher:
         problem, nonzeros = self._problem, self._nonzeros
         nnz = nonzeros.cols.numel()
         args, alignment = operand_args(a, b_t)
-        variant = _specialise(
+        variant = specialise(
             loader.runtime, self._spec, problem, nnz, self._device,
             math.gcd(alignment, problem.k * problem.dtype.itemsize),
         )  # fmt: skip
@@ -150,7 +150,7 @@ class _Launcher:
         nonzeros = self._nonzeros
         nnz = nonzeros.cols.numel()
         args, alignment = operand_args(a, b_t)
-        variant = _specialise(
+        variant = specialise(
             loader.runtime, self._spec, part, nnz, self._device,
             math.gcd(alignment, part.k * part.dtype.itemsize),
         )  # fmt: skip
@@ -162,7 +162,7 @@ class _Launcher:
         }, per_call)  # fmt: skip
 
 
-class _Variant(NamedTuple):
+class Variant(NamedTuple):
     """One specialisation of the kernel, and what its launch needs beside its arguments."""
 
     kernel: Kernel
@@ -190,21 +190,21 @@ def _load(
 
 
 @functools.lru_cache(maxsize=1024)
-def _specialise(
+def specialise(
     runtime: loader.CudaRuntime,
     spec: RowGather,
     part: SddmmProblem,
     nnz: int,
     device: Device,
     step: int,
-) -> _Variant:
+) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes; cached, as every
     pattern with so many nonzeros has the same."""
     kernel, batches = _load(runtime, spec, part.k, part.dtype, part.out_dtype, device, step)
     nnz_per_warp = share_of_warp(part, nnz, device, 8 * batches)
     warps_per_head = ceil_div(nnz, nnz_per_warp)
     blocks = ceil_div(warps_per_head * (part.heads or 1), spec.threads // 32)
-    return _Variant(kernel, blocks, warps_per_head, nnz_per_warp)
+    return Variant(kernel, blocks, warps_per_head, nnz_per_warp)
 
 
 def _bind_slices(
