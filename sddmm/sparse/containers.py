@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from sddmm.backends.cuda import loader
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import from_cupy, to_cupy
 from sddmm.operands import from_numpy, identity, to_numpy
@@ -49,7 +48,7 @@ def parse_sparse(S: Any, use_cache: bool = True, is_sampled_at_once: bool = Fals
     """The pattern and the values of S, which may be of any supported kind.
 
     is_sampled_at_once: whether nothing reads the pattern after this call. A torch sparse tensor's
-    own indices then serve the first call on a GPU.
+    own indices then serve the first call.
     use_cache: whether the cached pattern of the very same indices, which may have plans already,
     may take the place of a SparsePattern or a tuple.
     """
@@ -91,9 +90,9 @@ def _described(S: Any, package: str) -> str:
 def _from_torch(S: Tensor, is_sampled_at_once: bool) -> SparseInput:
     parts = parts_of_tensor(S)
     pattern = pattern_over(parts)
-    is_sampled_at_once = (
-        is_sampled_at_once and S.grad_fn is None and loader.runtime.refuses(pattern.device) is None
-    )
+    # A CPU sorts COO nonzeros, which the second call should not repeat.
+    runs_as_stored = pattern.is_csr or pattern.device.type != "cpu"
+    is_sampled_at_once = is_sampled_at_once and S.grad_fn is None and runs_as_stored
     cached, first_problems = CACHE.of_sparse(pattern, S, is_sampled_at_once)
     if first_problems is not None:
         return SparseInput(pattern, parts.values, parts.wrap, first_problems=first_problems)

@@ -70,7 +70,8 @@ def test_the_count_is_the_memory_that_can_be_reached(kind: str, requires_grad: b
         a, b = operands(requires_grad)
         if isinstance(S, tuple):
             b = torch.randn(K, S[2][1])
-        result = sddmm.sddmm(S, a, b)
+        for _ in range(2):  # nothing is kept of a CSR tensor's first call
+            result = sddmm.sddmm(S, a, b)
         if requires_grad:
             (result if isinstance(S, tuple) else result.values()).sum().backward()
     info = sddmm.cache_info()
@@ -83,7 +84,7 @@ def test_the_count_includes_what_a_gpu_plan_holds() -> None:
         for layout in ("csr", "coo"):
             S = tensor_of(layout, 1)
             sddmm.sddmm(S, *operands())
-            assert sddmm.cache_info().bytes == storage_bytes(CACHE), "the first call keeps nothing"
+            assert sddmm.cache_info().bytes == storage_bytes(CACHE)
             for k in (8, 16):
                 sddmm.sddmm(S, torch.randn(M, k), torch.randn(k, N))
                 assert 0 < sddmm.cache_info().bytes == storage_bytes(CACHE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from sddmm.backends.base import MANY_CALLS, FirstRun, by_head, resolve_lazy_view
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.indices import as_array
+from sddmm.sparse.views import CompressedView
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -53,10 +55,26 @@ class CpuBackend:
         first_run: FirstRun | None = None,
     ) -> CpuExecutor:
         pattern.check()
-        return CpuExecutor(pattern, problem)
+        return CpuExecutor(pattern.by_row, problem)
 
     def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
-        return False
+        """A CSR pattern's columns are checked while they are in cache for their products."""
+        if run.is_launched or not pattern.is_csr or pattern.blocksize is not None:
+            return False
+        # Imported here: numba is optional, and slow to import.
+        from sddmm.backends.cpu.kernel import crow_is_valid
+
+        view = CompressedView(
+            pattern.major_indices.contiguous(), pattern.col_indices.contiguous(), None
+        )
+        if crow_is_valid(as_array(view.indptr), problem.nnz):
+            execute = CpuExecutor(view, problem, is_checked=False)
+            execute(*run.operands, run.out)
+            run.is_launched = not execute.found_invalid
+        if not run.is_launched:
+            pattern.check()
+            raise ValueError(f"{pattern!r} has indices outside its shape")
+        return True
 
 
 class CpuExecutor:
@@ -64,9 +82,11 @@ class CpuExecutor:
 
     notes = ()
 
-    def __init__(self, pattern: SparsePattern, problem: SddmmProblem) -> None:
-        by_row = pattern.by_row
+    def __init__(
+        self, by_row: CompressedView, problem: SddmmProblem, is_checked: bool = True
+    ) -> None:
         self._perm = by_row.perm
+        self._invalid = None if is_checked else np.zeros(1, np.bool_)
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
         self._dtype = dtype = DTYPES[problem.dtype].accumulator
         width = tile_width(problem, dtype.itemsize)
@@ -77,9 +97,14 @@ class CpuExecutor:
         self._indices = as_array(by_row.indices.contiguous())
         self._width, self._chunk = width, chunk
         # Imported here: numba is optional, and slow to import.
-        from sddmm.backends.cpu.kernel import sample
+        from sddmm.backends.cpu.kernel import sample, sample_if_valid
 
-        self._kernel = sample
+        self._kernel = sample if is_checked else sample_if_valid
+
+    @property
+    def found_invalid(self) -> bool:
+        """Whether a run has met a column outside the matrix, and left values out."""
+        return self._invalid is not None and bool(self._invalid[0])
 
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
@@ -100,6 +125,7 @@ class CpuExecutor:
         a, b, out = (tensor.numpy() for tensor in head)
         arguments = (
             self._indptr, self._indices, a, b, a.dtype.type(alpha), out, self._width,
+            *(() if self._invalid is None else (self._invalid,)),
         )  # fmt: skip
         kernel = self._kernel
         for_chunks(

@@ -102,3 +102,30 @@ def sample(crow, cols, a, b, alpha, out, width, begin, end):  # type: ignore[no-
             if run_end > run_begin:
                 sample_run(cols, a, b, alpha, out, first + r, run_begin, run_end)
                 cursor[r] = run_end
+
+
+@jit
+def sample_if_valid(  # type: ignore[no-untyped-def]
+    crow, cols, a, b, alpha, out, width, invalid, begin, end
+):
+    """`sample`, unless a column of these nonzeros is outside the matrix: then invalid[0] is set.
+
+    The columns are checked chunk by chunk, so that the products find them in cache.
+    """
+    n = b.shape[0]
+    is_outside = False
+    for i in range(begin, end):
+        is_outside |= (cols[i] < 0) | (cols[i] >= n)
+    if is_outside:
+        invalid[0] = True
+    else:
+        sample(crow, cols, a, b, alpha, out, width, begin, end)
+
+
+@jit
+def crow_is_valid(crow, nnz):  # type: ignore[no-untyped-def]
+    """Whether crow_indices start with 0, never fall and end with nnz."""
+    falls = (crow[0] != 0) | (crow[-1] != nnz)
+    for i in range(crow.size - 1):
+        falls |= crow[i + 1] < crow[i]
+    return not falls

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import sddmm
 from sddmm.backends.cpu import backend as cpu
 from sddmm.backends.cpu.kernel import row_of, sample
 from sddmm.problem import make_problem
@@ -94,3 +95,23 @@ def test_a_tiled_problem_is_right_end_to_end(monkeypatch: pytest.MonkeyPatch) ->
     assert cpu.tile_width(made, 4) == 31
     a, b = torch.randn(300, 33), torch.randn(33, 200)
     assert_close(sddmm.plan(S, k=33, dtype=a.dtype, backend="cpu").run(a, b), S, a, b)
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("wrong", ["col", "negative", "falls", "end", "start"])
+def test_a_first_call_refuses_a_wrong_csr_tensor(index_dtype: torch.dtype, wrong: str) -> None:
+    """It checks columns chunk by chunk, and crow_indices before any product."""
+    pattern = random_pattern(40, 300, 9000, index_dtype=index_dtype)
+    crow, cols = pattern.major_indices.clone(), pattern.col_indices.clone()
+    S = torch.sparse_csr_tensor(crow, cols, torch.ones(9000), (40, 300))
+    indices, at, value, message = {
+        "col": (S.col_indices(), 8999, 300, r"col_indices\[8999\] is 300"),
+        "negative": (S.col_indices(), 0, -1, r"col_indices\[0\] is -1"),
+        "falls": (S.crow_indices(), 7, 9000, "crow_indices must never fall"),
+        "end": (S.crow_indices(), 40, 9001, "crow_indices must end with nnz = 9000"),
+        "start": (S.crow_indices(), 0, 1, "crow_indices must start with 0"),
+    }[wrong]
+    indices[at] = value
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            sddmm.sddmm(S, torch.randn(40, 8), torch.randn(8, 300))
