@@ -165,6 +165,30 @@ def test_ever_new_patterns_are_never_prepared_for_many_and_not_kept(prepared: li
     assert set(prepared) == {1}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("case", ["plain", "heads", "strided", "unaligned", "narrow", "wide"])
+def test_a_first_call_of_any_operands(
+    case: str, index_dtype: torch.dtype, dtype: torch.dtype
+) -> None:
+    """With values of S and alpha, for CSR; operands that are read as they are, and others."""
+    k = {"narrow": 1, "wide": 300, "unaligned": 17}.get(case, K)
+    lead = (3,) if case == "heads" else ()
+    a, b = torch.randn(*lead, M, k).to(dtype), torch.randn(*lead, N, k).to(dtype).mT
+    if case == "strided":
+        a, b = a.mT.contiguous().mT, b.contiguous()
+    for layout in ("coo", "csr"):
+        S = random_pattern(M, N, NNZ, layout=layout, index_dtype=index_dtype)
+        assert_close(sddmm.sddmm(S, a, b, alpha=2.0), S, a, b, alpha=2.0)
+    values = torch.randn(NNZ).to(dtype)
+    for stored in (values, torch.stack([values, values], 1)[:, 0]):
+        crow, cols = S.major_indices, S.col_indices
+        matrix = torch.sparse_csr_tensor(crow, cols, stored, (M, N))
+        result = sddmm.sddmm(matrix, a, b, alpha=2.0)
+        got = result if case == "heads" else result.values()
+        assert_close(got, matrix, a, b, alpha=2.0)
+
+
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 def test_a_first_call_reads_no_operand_at_an_index_out_of_range(
