@@ -37,6 +37,7 @@ RESULTS: dict[str, AnyObjective] = {
     "docs/results/cpu": SDDMM,
     "docs/results/h200/peers": SDDMM,
     "docs/results/h200/published": SDDMM,
+    "docs/results/h200/regret": SDDMM,
     "docs/results/h200/gemm": GEMM,
 }
 PLOT = "docs/results/h200/peers/speedup.svg"

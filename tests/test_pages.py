@@ -11,7 +11,7 @@ import pytest
 from experiments import pages
 from experiments.bench import report
 from experiments.bench.errors import ExperimentError
-from experiments.sddmm import peer_plot
+from experiments.sddmm import peer_plot, regret
 from experiments.sddmm.objective import SDDMM
 from experiments.sddmm.record import Record
 from tests.conftest import ROOT
@@ -111,6 +111,15 @@ def test_what_we_lose_on_a_cpu_is_named_in_the_limits() -> None:
     assert lost == [(0.999, "isratnisa")]
     limits = " ".join(MARKED["README.md"].split())
     assert "On a CPU with 2 threads, `isratnisa` is quicker at 99.9 % sparsity" in limits
+
+
+def test_regret_is_reported_for_every_class_of_patterns() -> None:
+    records = report.merge(SDDMM, [str(ROOT / "docs/results/h200/regret/records.jsonl")])
+    found = regret.problems(records)
+    assert len(found) >= 80
+    assert len({problem.ours.family for problem in found}) == 18
+    assert all(problem.regret and problem.regret >= 1 for problem in found)
+    assert all(problem.kernels and problem.peers for problem in found)
 
 
 def test_ours_is_quickest_in_every_case_of_the_published_log() -> None:

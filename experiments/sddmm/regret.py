@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from experiments.bench import table
+from experiments.bench import report, table
 from experiments.sddmm.methods import OURS
 from experiments.sddmm.record import Record
 
 # From this many nonzeros on, a first call must not be slower than a peer's.
 FIRST_CALL_NNZ = 300_000
+
+# A number of so many digits is a size.
+_SIZE = re.compile(r"\d{6,}")
 
 Best = tuple[str, float]
 
@@ -81,11 +85,13 @@ def problems(records: Iterable[Record]) -> list[Problem]:
 
 def pages(records: Sequence[Record]) -> dict[str, str]:
     """The files of the report by name."""
-    found = problems(records)
+    found = sorted(problems(records), key=lambda problem: problem.ours.family)
     rows = [_row(problem) for problem in found]
     return {
         "summary.md": as_summary(found),
-        "report.md": f"{_LEGEND}\n\n{table.as_text(rows)}\n\n{_not_served(records)}",
+        "report.md": "\n\n".join(
+            (_places(records), _LEGEND, table.as_text(rows), _not_served(records))
+        ),
         "report.csv": table.csv_text([_csv_row(problem) for problem in found]),
     }
 
@@ -182,14 +188,23 @@ def _csv_row(p: Problem) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _places(records: Sequence[Record]) -> str:
+    """The devices and, a line each, the environments of the records."""
+    devices = ", ".join(dict.fromkeys(record.place_name for record in records))
+    return "\n".join([f"## {devices}", "", *report.provenance(records)])
+
+
 def _not_served(records: Sequence[Record]) -> str:
-    """Why methods have no time, with the number of problems of each reason."""
+    """Why methods have no time, with the number of problems of each reason.
+
+    Sizes, which differ from problem to problem, are left out.
+    """
     reasons: dict[str, int] = {}
     for r in records:
         if r.status != "ok":
-            text = f"{r.method}: {r.status}: {r.reason}"
+            text = f"{r.method}: {r.status}: {_SIZE.sub('...', r.reason)}"
             reasons[text] = reasons.get(text, 0) + 1
-    return "".join(f"* {text} ({count})\n" for text, count in reasons.items())
+    return "".join(f"* {text} ({count})\n" for text, count in sorted(reasons.items()))
 
 
 def _name(p: Problem) -> str:

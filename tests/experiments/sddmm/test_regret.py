@@ -79,6 +79,7 @@ def test_every_problem_is_a_row_and_what_was_refused_is_said_below() -> None:
         ("first", "second", "1.25"), ("first", "first", "1.00"), ("first", "first", "1.00")
     ]  # fmt: skip
     assert "* second: skipped: no such library (1)" in page
+    assert page.startswith("## a CPU, 2 threads\n\n* 2 threads of None;")
 
 
 def test_the_summary_says_what_is_lost_by_class() -> None:
@@ -100,6 +101,17 @@ def test_first_calls_of_few_nonzeros_are_not_counted_as_lost() -> None:
     few = problem(1000, 3.0, {"first": 3.0}, {"cusparse": 2.0})
     (_, whole) = rows_of(SDDMM.pages(few)["summary.md"])
     assert (whole["lost to a peer"], whole["first calls lost"]) == ("1", "0")
+
+
+def test_reasons_that_differ_in_a_size_are_counted_together() -> None:
+    sizes = (10**9, 3 * 10**9)
+    records = [
+        each
+        for k, size in enumerate(sizes)
+        for each in problem(50, 1.0, {"first": 1.0, "second": None}, {}, k=k)
+        if not (each.method == "second" and setattr(each, "reason", f"it wants {size} bytes"))
+    ]
+    assert "* second: skipped: it wants ... bytes (2)" in SDDMM.pages(records)["report.md"]
 
 
 def test_records_without_forced_kernels_have_the_usual_report() -> None:
