@@ -76,6 +76,31 @@ def test_the_quickest_as_measured_is_chosen(asked: SddmmProblem, name: str) -> N
     assert best(asked) == name
 
 
+@pytest.mark.parametrize("counted", [((64, 739_000),), ((64, 739_000), (256, 367_000)), ()])
+def test_windows_suit_a_uniform_pattern_whatever_widths_are_counted(
+    counted: tuple[tuple[int, int], ...],
+) -> None:
+    """Between rows' parts of 64 columns and windows of 435, chance says how many are empty."""
+    asked = problem(10_000, 1_000_000)
+    facts = CountedFacts(asked.nnz, asked.nnz, True, {}, counted)
+    cost = SPECS["windows"].cost_us(asked, facts, MODEL)
+    assert cost is not None
+    assert cost.run_us == pytest.approx(42.3, rel=0.05)
+
+
+def test_windows_cost_more_the_shorter_the_parts_of_rows_in_them() -> None:
+    asked = problem(10_000, 1_000_000)
+    scattered, clustered = (
+        SPECS["windows"].cost_us(
+            asked, CountedFacts(asked.nnz, asked.nnz, True, {}, ((512, parts),)), MODEL
+        )
+        for parts in (200_000, 20_000)
+    )
+    assert scattered is not None
+    assert clustered is not None
+    assert scattered.run_us > 1.1 * clustered.run_us
+
+
 def test_long_rows_are_gathered_by_slices_that_stay_in_l2() -> None:
     long = problem(10_000, 1_000_000, k=5000)
     assert gather_slice(long, long.nnz, H200) == 512

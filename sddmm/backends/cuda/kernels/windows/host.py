@@ -28,7 +28,7 @@ from sddmm.backends.cuda.executor import (
     operand_args,
     rows_are_contiguous,
 )
-from sddmm.backends.cuda.facts import PatternFacts, UniformFacts
+from sddmm.backends.cuda.facts import PatternFacts, UniformFacts, expected_row_parts
 from sddmm.backends.cuda.layouts import WindowList, window_list
 from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros, type_macros
 from sddmm.dtypes import DTYPES
@@ -162,10 +162,11 @@ def _run_us(
     """Filling registers from shared memory and L1, and rows of A from L2 or memory; both limit one
     another.
 
-    A run is the nonzeros of a row in a window. Runs are taken to be as long as chance makes them
-    around their mean length.
+    A run is the nonzeros of a row in a window. There are the most where nonzeros are spread by
+    chance. Runs are taken to be as long as chance makes them around their mean length.
     """
-    runs = max(1.0, facts.row_parts(geometry.width))
+    by_chance = expected_row_parts((problem.m, problem.n), problem.nnz, geometry.width)
+    runs = max(1.0, min(by_chance, facts.row_parts(geometry.width)))
     mean = max(1.0, problem.nnz / runs)
     odd_runs = runs * (1 + math.exp(1 / mean - mean)) / 2
     passes = geometry.slices * (problem.heads or 1)
