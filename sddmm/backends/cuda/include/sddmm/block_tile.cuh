@@ -87,22 +87,21 @@ struct BlockStore {
               (p.values == nullptr || is_aligned(p.values));
   }
 
-  // Calls for_each(store), where store(row, column, sums) stores the sums of columns column ..
-  // column + WIDTH - 1 of a row of the tile. Each way of storing has a body without branches.
+  // Stores all sums of a thread. for_each(visit) calls visit(row, column, sums) for the sums of
+  // columns column .. column + WIDTH - 1 of each row of the tile that the thread has, and keeps
+  // what visit changes. Values are loaded in a pass of their own, all of them in flight at once.
   template <class ForEach>
   __device__ __forceinline__ void all(const ForEach& for_each) const {
     if constexpr (WORDS != 0) {
-      if (aligned && values == nullptr) {
-        for_each([&](int row, int column, Sum<T>(&sums)[WIDTH]) {
-          scale(sums);
-          if (row < rows && column < columns) store_neighbours(row * pitch + column, sums);
-        });
-        return;
-      }
       if (aligned) {
+        if (values != nullptr)
+          for_each([&](int row, int column, Sum<T>(&sums)[WIDTH]) {
+            u32 factors[FACTOR_WORDS] = {};
+            if (is_inside(row, column)) load_words(factors, values + row * pitch + column);
+            multiply(sums, factors);
+          });
         for_each([&](int row, int column, Sum<T>(&sums)[WIDTH]) {
-          scale(sums);
-          if (row < rows && column < columns) scale_and_store(row * pitch + column, sums);
+          if (is_inside(row, column)) store_words(row * pitch + column, sums);
         });
         return;
       }
@@ -111,8 +110,7 @@ struct BlockStore {
       const Result<T, OUT> result{out, values, alpha};
 #pragma unroll
       for (int i = 0; i < WIDTH; ++i)
-        if (row < rows && column + i < columns)
-          result.store(row * pitch + column + i, sums[i]);
+        if (is_inside(row, column + i)) result.store(row * pitch + column + i, sums[i]);
     });
   }
 
@@ -127,35 +125,32 @@ struct BlockStore {
     return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0;
   }
 
-  __device__ __forceinline__ void scale(Sum<T> (&sums)[WIDTH]) const {
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) sums[i] *= alpha;
+  __device__ __forceinline__ bool is_inside(int row, int column) const {
+    return row < rows && column < columns;
   }
 
-  __device__ __forceinline__ void scale_and_store(i64 at, Sum<T> (&sums)[WIDTH]) const {
-    u32 factors[FACTOR_WORDS];
-    load_words(factors, values + at);
+  // factors: values of S as they are in memory.
+  static __device__ __forceinline__ void multiply(Sum<T> (&sums)[WIDTH],
+                                                  const u32 (&factors)[FACTOR_WORDS]) {
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-      float factor;
       if constexpr (sizeof(T) == 2) {
-        factor = widened(T{static_cast<u16>(factors[i / 2] >> 16 * (i % 2))});
+        sums[i] *= widened(T{static_cast<u16>(factors[i / 2] >> 16 * (i % 2))});
       } else {
-        factor = __uint_as_float(factors[i]);
+        sums[i] *= __uint_as_float(factors[i]);
       }
-      sums[i] *= factor;
     }
-    store_neighbours(at, sums);
   }
 
-  __device__ __forceinline__ void store_neighbours(i64 at, const Sum<T> (&sums)[WIDTH]) const {
+  __device__ __forceinline__ void store_words(i64 at, const Sum<T> (&sums)[WIDTH]) const {
     u32 words[WORDS];
-    if constexpr (sizeof(OUT) == 2) {
 #pragma unroll
-      for (int i = 0; i < WORDS; ++i) words[i] = Numeric<OUT>::pair(sums[2 * i], sums[2 * i + 1]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < WORDS; ++i) words[i] = __float_as_uint(sums[i]);
+    for (int i = 0; i < WORDS; ++i) {
+      if constexpr (sizeof(OUT) == 2) {
+        words[i] = Numeric<OUT>::pair(sums[2 * i] * alpha, sums[2 * i + 1] * alpha);
+      } else {
+        words[i] = __float_as_uint(sums[i] * alpha);
+      }
     }
     gemm_core::ptx::st_global(out + at, words);
   }

@@ -127,17 +127,19 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   }
 
   const BlockStore<Config::Element, Config::Output, WIDTH> block_store(p, tile);
-  block_store.all([&](const auto& store) {
+  block_store.all([&](const auto& visit) {
 #pragma unroll
     for (int i = 0; i < FRAGMENTS_M; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int j = 0; j < FRAGMENTS_N; j += FRAGMENTS_PER_STORE) {
-          float stored[WIDTH];
+          float visited[WIDTH];
 #pragma unroll
-          for (int e = 0; e < WIDTH; ++e) stored[e] = sums[i][j + e / 2][2 * half + e % 2];
-          store(top + 16 * i + 8 * half + lane / 4, left + tile_column(j, lane % 4 * 2), stored);
+          for (int e = 0; e < WIDTH; ++e) visited[e] = sums[i][j + e / 2][2 * half + e % 2];
+          visit(top + 16 * i + 8 * half + lane / 4, left + tile_column(j, lane % 4 * 2), visited);
+#pragma unroll
+          for (int e = 0; e < WIDTH; ++e) sums[i][j + e / 2][2 * half + e % 2] = visited[e];
         }
   });
 }

@@ -49,15 +49,17 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   constexpr int PER_16_BYTES = 16 / sizeof(Config::Output);
   constexpr int WIDTH = Mainloop::GROUP_N < PER_16_BYTES ? Mainloop::GROUP_N : PER_16_BYTES;
   const BlockStore<Config::Element, Config::Output, WIDTH> block_store(p, tile);
-  block_store.all([&](const auto& store) {
+  block_store.all([&](const auto& visit) {
 #pragma unroll
     for (int i = 0; i < Mainloop::THREAD_M; ++i)
 #pragma unroll
       for (int j = 0; j < Mainloop::THREAD_N; j += WIDTH) {
-        float stored[WIDTH];
+        float visited[WIDTH];
 #pragma unroll
-        for (int e = 0; e < WIDTH; ++e) stored[e] = sums[i][j + e];
-        store(Mainloop::row_of(i), Mainloop::column_of(j), stored);
+        for (int e = 0; e < WIDTH; ++e) visited[e] = sums[i][j + e];
+        visit(Mainloop::row_of(i), Mainloop::column_of(j), visited);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) sums[i][j + e] = visited[e];
       }
   });
 }
