@@ -10,6 +10,7 @@ from gemm_core.runtime.device import device
 from sddmm.backends.cuda import analysis
 from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
+from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close, random_pattern
@@ -44,6 +45,21 @@ def test_a_small_case_of_ragged_blocks(kernel: BlockKernel) -> None:
     for out_dtype in {dtype, torch.float32}:
         plan = sddmm.plan(pattern, k=104, dtype=dtype, out_dtype=out_dtype, kernel=kernel.name)
         assert_close(plan.run(a, b), pattern, a, b)
+
+
+@pytest.mark.parametrize("blocks", [((64, 64), (128, 64), (128, 256)), ((16, 16), (64, 64))])
+def test_the_facts_of_a_pattern(blocks: tuple[tuple[int, int], ...]) -> None:
+    """Tiles of several sizes, from one count of the smallest."""
+    pattern = random_pattern(150, 290, 9000, device="cuda")
+    facts = PatternLayouts(pattern, device(0), blocks).facts()
+    dense = torch.zeros(256, 512, device="cuda")
+    dense[pattern.row_ids.long(), pattern.col_indices.long()] = 1
+    for rows, columns in blocks:
+        tiles = dense.view(256 // rows, rows, 512 // columns, columns).sum((1, 3))
+        counts = facts.tiles((rows, columns))
+        assert counts is not None
+        assert counts.nonempty == int((tiles > 0).sum())
+        assert counts.from_class(4) == (int((tiles >= 16).sum()), int(tiles[tiles >= 16].sum()))
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
