@@ -45,9 +45,15 @@ _WINDOW_PAIRS = 400
 # The least pairs that are worth a block.
 _MIN_PAIRS = 128
 
-# Measured on an H200: microseconds that all multiprocessors together take for a batch of eight
-# pairs, per 64 bytes of their rows and besides, and that all of them take to load a window each.
-_STEP_US, _BATCH_US, _WINDOW_US = 0.0526e-3, 0.081e-3, 1.2
+# Fitted to measurements on an H200: microseconds that all multiprocessors together take for a batch
+# of eight pairs, per 64 bytes of their rows and besides; for a run of nonzeros of a row; and that
+# all of them take to load a window each.
+_STEP_US, _BATCH_US, _RUN_US, _WINDOW_US = 33.4e-6, 127e-6, 16e-6, 3.7
+# The part of the time of loading rows of A from L2, and from memory, that nothing hides.
+_L2_PART, _MEMORY_PART = 0.24, 0.47
+# The time of storing a value, windows apart from its neighbours, where L2 has no room to gather
+# lines; and the bytes per nonzero that lie between two stores to a line, beside the values.
+_STORE_US, _READ_BYTES = 4.6e-6, 16
 # The fraction of L2 that operands can be expected to fill.
 _L2_FRACTION = 0.8
 # Microseconds of preparing a pattern, and each of its nonzeros.
@@ -159,8 +165,7 @@ class Windows(KernelSpec):
 def _run_us(
     problem: SddmmProblem, geometry: Geometry, facts: PatternFacts, model: DeviceModel
 ) -> float:
-    """Filling registers from shared memory and L1, and rows of A from L2 or memory; both limit one
-    another.
+    """Batches of pairs, runs, rows of A from L2 or memory, and stores that L2 cannot gather.
 
     A run is the nonzeros of a row in a window. There are the most where nonzeros are spread by
     chance. Runs are taken to be as long as chance makes them around their mean length.
@@ -169,19 +174,24 @@ def _run_us(
     runs = max(1.0, min(by_chance, facts.row_parts(geometry.width)))
     mean = max(1.0, problem.nnz / runs)
     odd_runs = runs * (1 + math.exp(1 / mean - mean)) / 2
-    passes = geometry.slices * (problem.heads or 1)
-    batches = passes * (problem.nnz + odd_runs) / 2 / 8
+    heads = problem.heads or 1
+    passes = geometry.slices * heads
+    batches = (problem.nnz + odd_runs) / 2 / 8
     batch_us = _STEP_US * geometry.slice_bytes / 64 + _BATCH_US
     windows_per_block = ceil_div(problem.n, geometry.width) / model.device.sm_count
     window_us = _WINDOW_US * (geometry.slices + passes * windows_per_block)
     slower = H200_SHARED_BYTES / model.shared_bytes
 
+    l2_bytes = _L2_FRACTION * model.device.l2_bytes
     rows = min(problem.m, problem.nnz) + problem.n
-    l2_part = min(1.0, _L2_FRACTION * model.device.l2_bytes / (rows * geometry.slice_bytes))
-    from_memory = (1 - l2_part) * (runs + problem.n)
-    seconds = max(runs / model.l2_bytes, from_memory / model.memory_bytes)
-    rows_us = 1e6 * passes * geometry.slice_bytes * seconds
-    return model.launch_us + slower * window_us + math.hypot(slower * batches * batch_us, rows_us)
+    from_memory = 1 - min(1.0, l2_bytes / (rows * geometry.slice_bytes))
+    rows_us = _L2_PART * runs / model.l2_bytes
+    rows_us += _MEMORY_PART * from_memory * (runs + problem.n) / model.memory_bytes
+    stored_bytes = problem.nnz * (_READ_BYTES + heads * problem.out_dtype.itemsize)
+    beyond_l2 = min(1.0, max(0.0, stored_bytes / l2_bytes - 0.5))
+    computing_us = passes * (batches * batch_us + runs * _RUN_US) + window_us
+    computing_us += heads * problem.nnz * beyond_l2 * _STORE_US
+    return model.launch_us + slower * computing_us + 1e6 * passes * geometry.slice_bytes * rows_us
 
 
 def _launch_slices(
