@@ -172,13 +172,15 @@ def test_windows_and_heads_that_blocks_share(dtype: torch.dtype, heads: int | No
 
 
 @pytest.mark.parametrize("dtype", SPECS["windows"].dtypes)
-@pytest.mark.parametrize("extra", [0, 1])
-def test_windows_by_slices_of_k(dtype: torch.dtype, extra: int) -> None:
-    """Partial sums of windows and heads that blocks share; alpha and values count once."""
+@pytest.mark.parametrize("extra_bytes", [0, 1, 16])
+def test_windows_by_slices_of_k(dtype: torch.dtype, extra_bytes: int) -> None:
+    """Slices that end where rows do, and last ones that do not, by whole chunks and by one element.
+    Partial sums of windows and heads that blocks share; alpha and values count once."""
     pattern = random_pattern(20, 1000, 1_500, layout="csr")
+    extra = max(1, extra_bytes // dtype.itemsize) if extra_bytes else 0
     k = 1536 // dtype.itemsize + extra
     few = replace(H200, sm_count=3)
-    check("windows", pattern, k, dtype, heads=2, scaled=True, aligned=extra == 0, device=few)
+    check("windows", pattern, k, dtype, heads=2, scaled=True, aligned=extra_bytes != 1, device=few)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

@@ -15,7 +15,7 @@ struct Config {
   using Output = SDDMM_OUTPUT;
   // The number of bytes of one load; all rows start and end at multiples of it: 2, 4, 8 or 16.
   static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES;
-  // Whether rows end where a slice ends, so that no load needs a guard.
+  // Whether rows end where a slice ends, so that no load needs a guard. Else the last slice has them.
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
   // The number of bytes of a slice of a row, and whether rows have several.
   static constexpr int SLICE_BYTES = SDDMM_SLICE_BYTES;
@@ -27,15 +27,22 @@ struct Config {
 };
 
 using Element = Config::Element;
-using RowsA = GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
+// Rows of A: of a slice that all rows reach the end of, or not.
+template <bool NO_TAIL>
+using RowsA = GlobalRows<Element, Config::LOAD_BYTES, NO_TAIL>;
 constexpr int SLICE_ELEMENTS = Config::SLICE_BYTES / sizeof(Element);
 constexpr int STEPS = Config::SLICE_BYTES / STEP_BYTES;
 static_assert(Config::SLICE_BYTES % 128 == 0, "rows of shared memory start at the first bank");
-// Whether a warp loads rows of A a batch ahead: small loads need the registers.
-constexpr bool PREFETCH = Config::LOAD_BYTES == 16;
+// Whether a warp loads rows of A a batch ahead. Small loads need the registers, as do guarded ones
+// where there are partial sums too.
+template <bool NO_TAIL>
+constexpr bool PREFETCH =
+    Config::LOAD_BYTES == 16 && (Config::NO_TAIL || !Config::SLICED || sizeof(Element) == 2 ||
+                                 (NO_TAIL && sizeof(Element) == 4));
 // The number of steps whose loads the compiler may order as it likes: floats leave registers for
-// more of them.
-constexpr int STEPS_IN_FLIGHT = Config::NO_TAIL && sizeof(Element) == 4 ? 8 : 2;
+// more of them, unless loads are guarded.
+template <bool NO_TAIL>
+constexpr int STEPS_IN_FLIGHT = NO_TAIL && sizeof(Element) == 4 ? 8 : 2;
 
 // Two nonzeros of one row: their slots in the window, 16 bits each. A nonzero without a mate makes a
 // pair with itself.
@@ -78,6 +85,7 @@ __device__ __forceinline__ int find_window(const Arguments& p, i64 unit) {
 }
 
 // Loads a slice of the first `count` rows of b into shared memory, with zeros from k on.
+template <bool NO_TAIL>
 __device__ __forceinline__ void load_window(unsigned char* shared, const Element* b, i64 pitch_b,
                                             int k, int count) {
   constexpr int chunks = Config::SLICE_BYTES / 16;
@@ -86,14 +94,14 @@ __device__ __forceinline__ void load_window(unsigned char* shared, const Element
     const Element* row = b + slot * pitch_b;
     if constexpr (Config::LOAD_BYTES == 16) {
       const unsigned int target = gemm_core::ptx::shared_address(shared + i * 16);
-      if (Config::NO_TAIL) {
+      if constexpr (NO_TAIL) {
         gemm_core::ptx::cp_async_16(target, row + first);
       } else {
         gemm_core::ptx::cp_async_16(target, first < k ? row + first : b, first < k ? 16 : 0);
       }
     } else {
       reinterpret_cast<Chunk*>(shared)[i] =
-          load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(row, first, k);
+          load_chunk<Config::LOAD_BYTES, NO_TAIL>(row, first, k);
     }
   }
   gemm_core::ptx::cp_async_commit();
@@ -143,8 +151,10 @@ struct Destination {
 
 // Computes the pairs work.begin .. work.end - 1. The warps of the block take turns, a batch each.
 // `shared`: the rows of B of the window.
-__device__ __forceinline__ void compute_pairs(const Work& work, const RowsA& rows_a,
+template <bool NO_TAIL>
+__device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_TAIL>& rows_a,
                                               const unsigned char* shared) {
+  using Row = typename RowsA<NO_TAIL>::Row;
   constexpr int STRIDE = Config::THREADS / 32 * BATCH_PAIRS;
   const int lane = threadIdx.x % 32, g = lane / LANES_PER_NONZERO, t = lane % LANES_PER_NONZERO;
   // The lane's chunks of the first two steps; those of later steps follow at equal distances. Odd
@@ -153,14 +163,14 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA& row
   const int swizzle = g % 2 * LANES_PER_NONZERO;
   const int starts[2] = {t + swizzle, t + LANES_PER_NONZERO - swizzle};
   auto chunk_of = [](int s) { return LANES_PER_NONZERO * (s - s % 2); };
-  auto rows_of = [&](int i, RowsA::Row(&rows)[2]) {
-    const RowsA::Row row = rows_a.row(i);
+  auto rows_of = [&](int i, Row (&rows)[2]) {
+    const Row row = rows_a.row(i);
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
       const int first = starts[odd] * CHUNK_ELEMENTS<Element>;
       rows[odd] = {row.elements + first, row.k - first};
       // The compiler would otherwise keep the guards of all steps in registers.
-      if constexpr (RowsA::HAS_TAIL) asm volatile("" : "+r"(rows[odd].k));
+      if constexpr (!NO_TAIL) asm volatile("" : "+r"(rows[odd].k));
     }
   };
 
@@ -168,8 +178,8 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA& row
   if (number - g >= work.end) return;
   Pair pair = work.load(number), next = work.load(number + STRIDE);
   Chunk a[STEPS];
-  if constexpr (PREFETCH) {
-    RowsA::Row rows[2];
+  if constexpr (PREFETCH<NO_TAIL>) {
+    Row rows[2];
     rows_of(pair.row, rows);
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) a[s] = rows[s % 2].load(chunk_of(s));
@@ -185,23 +195,28 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA& row
     auto load_b = [&](int i, int s) {
       return reinterpret_cast<const Chunk*>(b_rows[i] + starts[s % 2] * 16)[chunk_of(s)];
     };
-    RowsA::Row rows[2];
-    rows_of(PREFETCH ? next.row : pair.row, rows);
+    Row rows[2];
+    rows_of(PREFETCH<NO_TAIL> ? next.row : pair.row, rows);
     PairDot<Element> dot;
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
-      if constexpr (!PREFETCH) a[s] = rows[s % 2].load(chunk_of(s));
+      if constexpr (!PREFETCH<NO_TAIL>) a[s] = rows[s % 2].load(chunk_of(s));
       dot.add(s, load_b(0, s), load_b(1, s), a[s]);
       // For the next batch: the registers are free now.
-      if constexpr (PREFETCH) a[s] = rows[s % 2].load(chunk_of(s));
+      if constexpr (PREFETCH<NO_TAIL>) a[s] = rows[s % 2].load(chunk_of(s));
       // Else the compiler delays the prefetch until the chunk is needed, or keeps chunks of too many
       // steps in registers.
-      if ((s + 1) % STEPS_IN_FLIGHT == 0) __syncwarp();
+      if ((s + 1) % STEPS_IN_FLIGHT<NO_TAIL> == 0) __syncwarp();
     }
     destination.store(work, number, dot.finish());
     pair = next, next = after_next;
   }
 }
+
+template <bool V>
+struct Bool {
+  static constexpr bool VALUE = V;
+};
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     sddmm_kernel(const Arguments p) {
@@ -227,14 +242,24 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
       const int slots = p.n - first < p.window_width ? p.n - first : p.window_width;
       const Element* const a = p.a + head * p.head_a + k_begin;
       const Element* const b = p.b + head * p.head_b + first * p.pitch_b + k_begin;
-      __syncthreads();  // all warps have read the last window
-      load_window(shared, b, p.pitch_b, p.k - k_begin, slots);
-      __syncthreads();
       const Work work{p.pairs, p.positions, begin, end,
                       {p.out + head * p.head_out, p.values, static_cast<Sum<Element>>(p.alpha)},
                       p.partial_sums, 2 * pairs_unit, k_begin == 0,
                       p.k - k_begin <= SLICE_ELEMENTS};
-      compute_pairs(work, RowsA{a, p.pitch_a, p.k - k_begin}, shared);
+      auto compute = [&](auto no_tail) {
+        constexpr bool NO_TAIL = decltype(no_tail)::VALUE;
+        __syncthreads();  // all warps have read the last window
+        load_window<NO_TAIL>(shared, b, p.pitch_b, p.k - k_begin, slots);
+        __syncthreads();
+        compute_pairs(work, RowsA<NO_TAIL>{a, p.pitch_a, p.k - k_begin}, shared);
+      };
+      if constexpr (Config::NO_TAIL) {
+        compute(Bool<true>{});
+      } else if (Config::SLICED && Config::LOAD_BYTES == 16 && !work.last_slice) {
+        compute(Bool<true>{});
+      } else {
+        compute(Bool<false>{});
+      }
     }
   }
 }
