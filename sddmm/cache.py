@@ -195,13 +195,13 @@ class Cache:
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern with the indices of `pattern`, which is one over tensors that a caller
         holds. It goes when the caller drops them."""
-        is_counted = _is_counted(pattern)
-        entry, cached = self._match(pattern, is_counted)
+        is_counted, key = _is_counted(pattern), _key(pattern)
+        entry, cached = self._match(pattern, key, is_counted)
         if cached is not None:
             return cached
         # Seen there before, with other content or as other objects: that may happen again.
         is_copy = entry is not None or not is_counted
-        return self._add(pattern, is_counted, is_copy, _counters(pattern))
+        return self._add(pattern, key, is_counted, is_copy, _counters(pattern))
 
     def of_sparse(
         self, pattern: SparsePattern, owner: Tensor, is_sampled_at_once: bool = False
@@ -215,12 +215,13 @@ class Cache:
         problems = self._seen.problems(owner)
         if problems is None and is_sampled_at_once and not self._entries:
             return pattern, self._seen.add(owner)
-        cached = self._match(pattern, is_counted=False)[1]
+        key = _key(pattern)
+        cached = self._match(pattern, key, is_counted=False)[1]
         if cached is not None:
             return cached, None
         if problems is None and is_sampled_at_once:
             return pattern, self._seen.add(owner)
-        cached = self._add(pattern, False, True, (owner,))
+        cached = self._add(pattern, key, False, True, (owner,))
         if problems is not None:
             cached.derive(PLANS, PlanStore).seen = problems
         return cached, None
@@ -228,9 +229,9 @@ class Cache:
     def of_operator(self, pattern: SparsePattern) -> SparsePattern:
         """As `of_tensors`, for tensors that an operator received. Compiled code makes new tensor
         objects at every call, so the pattern outlives them."""
-        is_counted = _is_counted(pattern)
-        cached = self._match(pattern, is_counted)[1]
-        return self._add(pattern, is_counted, True, ()) if cached is None else cached
+        is_counted, key = _is_counted(pattern), _key(pattern)
+        cached = self._match(pattern, key, is_counted)[1]
+        return self._add(pattern, key, is_counted, True, ()) if cached is None else cached
 
     def find(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern of the very tensors of a caller's pattern, else `pattern` itself."""
@@ -270,10 +271,9 @@ class Cache:
         self._lock = threading.RLock()
 
     def _match(
-        self, pattern: SparsePattern, is_counted: bool
+        self, pattern: SparsePattern, key: PatternKey, is_counted: bool
     ) -> tuple[_Entry | None, SparsePattern | None]:
         """The entry of these addresses, and its pattern if that has the same indices."""
-        key = _key(pattern)
         entry, cached = self._look_up(key)
         if entry is None or cached is None:
             return None, None
@@ -291,12 +291,16 @@ class Cache:
         return entry, None if entry is None else entry.pattern()
 
     def _add(
-        self, pattern: SparsePattern, is_counted: bool, is_copy: bool, owners: tuple[Tensor, ...]
+        self,
+        pattern: SparsePattern,
+        key: PatternKey,
+        is_counted: bool,
+        is_copy: bool,
+        owners: tuple[Tensor, ...],
     ) -> SparsePattern:
         cached = pattern.clone() if is_copy else pattern.alias()
         if is_copy:
             self._add_weak(cached)  # operators receive its own tensors
-        key = _key(pattern)
         entry = _Entry(lambda: cached, is_copy)
         indices = cached.major_indices.nbytes + cached.nnz * cached.col_indices.itemsize
         entry.max_bytes = _MAX_GROWTH * (indices + 8 * sum(cached.shape))

@@ -14,7 +14,7 @@ BlockSize = tuple[int, int]
 """The rows and the columns of every block of a block pattern."""
 
 # Torch counts sizes in signed 64 bits.
-_SIZE_LIMIT = 2**63
+SIZE_LIMIT = 2**63
 
 
 def compress(sorted_ids: Tensor, groups: int) -> Tensor:
@@ -103,8 +103,8 @@ def _checked_size(size: Any, shape: Any) -> int:
         raise TypeError(f"shape must be two integers (m, n), got {shape!r}") from None
     if exact < 0:
         raise ValueError(f"shape must be two sizes >= 0, got {shape!r}")
-    if exact >= _SIZE_LIMIT:
-        raise ValueError(f"shape must be two sizes below {_SIZE_LIMIT}, got {shape!r}")
+    if exact >= SIZE_LIMIT:
+        raise ValueError(f"shape must be two sizes below {SIZE_LIMIT}, got {shape!r}")
     return exact
 
 
