@@ -86,6 +86,7 @@ def test_a_mask_is_computed_by_tiles_and_scattered_nonzeros_are_gathered(
         return replace(scaled_by_sm_count(device), l2_bytes=2e11)
 
     monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
+    # No problem is small enough to emulate and large enough to wait for its analysis.
     monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     mask = band(400, 40)
