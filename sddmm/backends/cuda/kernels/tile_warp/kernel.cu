@@ -142,34 +142,37 @@ struct RowPart {
         first(row.x + __popc(row.y & (1u << column) - 1)) {}
   __device__ __forceinline__ bool is_full() const { return columns == (1u << LANE_COLUMNS) - 1; }
   __device__ __forceinline__ bool has(int c) const { return columns >> c & 1; }
-  __device__ __forceinline__ int nonzero(int c) const {
-    return first + __popc(columns & (1u << c) - 1);
-  }
 };
 
-// Scales the sums of a lane's part of one row by alpha and by the values of its nonzeros.
-__device__ __forceinline__ void scale_row(float (&sums)[LANE_COLUMNS], const RowPart& part,
-                                          const Arguments& p, float alpha) {
+// Multiplies the sums of a lane's part of one row by the values of its nonzeros.
+__device__ __forceinline__ void weigh_row(float (&sums)[LANE_COLUMNS], const RowPart& part,
+                                          const Arguments& p) {
+  int nonzero = part.first;
 #pragma unroll
   for (int c = 0; c < LANE_COLUMNS; ++c) {
-    sums[c] *= alpha;
-    if (p.values == nullptr || !part.has(c)) continue;
-    sums[c] *= widened(p.values[p.perm == nullptr ? part.nonzero(c) : p.perm[part.nonzero(c)]]);
+    if (!part.has(c)) continue;
+    sums[c] *= widened(p.values[p.perm == nullptr ? nonzero : p.perm[nonzero]]);
+    ++nonzero;
   }
 }
 
-// Stores scaled sums.
-__device__ __forceinline__ void store_row(const float (&sums)[LANE_COLUMNS], const RowPart& part,
-                                          const int* perm, Output* out) {
+// Stores the sums of a lane's part of one row, times alpha.
+__device__ __forceinline__ void store_row(float (&sums)[LANE_COLUMNS], const RowPart& part,
+                                          const int* perm, float alpha, Output* out) {
+  if (part.columns == 0) return;
+#pragma unroll
+  for (int c = 0; c < LANE_COLUMNS; ++c) sums[c] *= alpha;
   if (part.is_full() && perm == nullptr) {
     store_run(out + part.first, sums);
     return;
   }
+  int nonzero = part.first;
 #pragma unroll
-  for (int c = 0; c < LANE_COLUMNS; ++c)
-    if (part.has(c))
-      out[perm == nullptr ? part.nonzero(c) : perm[part.nonzero(c)]] =
-          Narrow<Output>::from(sums[c]);
+  for (int c = 0; c < LANE_COLUMNS; ++c) {
+    if (!part.has(c)) continue;
+    out[perm == nullptr ? nonzero : perm[nonzero]] = Narrow<Output>::from(sums[c]);
+    ++nonzero;
+  }
 }
 
 // Stores the nonzeros row.x .. row.y - 1 of one row that are in the lane's columns, which may be
@@ -229,19 +232,18 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
       }
     }
     // Two loops, so that all values are loaded before the first result is stored.
-    if constexpr (Config::MASKED) {
+    if (Config::MASKED && p.values != nullptr) {
 #pragma unroll
       for (int i = 0; i < FRAGMENTS_M; ++i)
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
-          scale_row(sums[i][h], RowPart(rows[i][h], column), p, result.alpha);
+        for (int h = 0; h < 2; ++h) weigh_row(sums[i][h], RowPart(rows[i][h], column), p);
     }
 #pragma unroll
     for (int i = 0; i < FRAGMENTS_M; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         if constexpr (Config::MASKED) {
-          store_row(sums[i][h], RowPart(rows[i][h], column), p.perm, result.out);
+          store_row(sums[i][h], RowPart(rows[i][h], column), p.perm, result.alpha, result.out);
         } else {
           search_row(sums[i][h], rows[i][h], coord.y * BLOCK_N + column, p, result);
         }
