@@ -24,7 +24,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_wgmma(128, 224, 256, TileRate(690e12, 8.0e-3, 6.9)),
     tile_wgmma(256, 152, 176, TileRate(695e12, 10.2e-3, 6.9)),
     tile_mma(
-        "tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(508e12, 8.0e-3, 1.5, 5.5)
+        "tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(505e12, 7.8e-3, 0.85, 6)
     ),
     tile_mma(
         "tile_mma_64x64x32",
@@ -32,8 +32,9 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         (2, 2),
         3,
         4,
+        rate=TileRate(330e12, 1.9e-3, 0.65, 3.5),
         hopper_min_blocks=5,
-        rate=TileRate(280e12, 2.1e-3, 1.5, 4.5),
+        short_min_blocks=8,
     ),
     tile_mma(
         "tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32", TileRate(150e12, 3e-3, 1.5, 4)

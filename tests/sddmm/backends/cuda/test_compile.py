@@ -19,6 +19,7 @@ from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
+from sddmm.backends.cuda.kernels.tile_mma.host import TileMma
 from sddmm.backends.cuda.kernels.tile_stats import host as tile_stats
 from sddmm.backends.cuda.kernels.tile_warp.host import TileWarp
 from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileOffsets, TileWork
@@ -125,7 +126,8 @@ def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
     if isinstance(spec, TileWarp):
         return [(32, 0), (64, 0), (128, 0), (256, 0), (257, 2)]
     if spec.tile != (0, 0, 0):
-        return [(256, 0), (257, 2)]
+        short = [(64, 0), (63, 2)] if isinstance(spec, TileMma) and spec.short_min_blocks else []
+        return [(256, 0), (257, 2), *short]
     sizes = (32, 64, 96, 128, 200, 252, 256, 508, 512, 1000)
     few = dtype in (torch.bfloat16, torch.float64)  # as float16; as float32, with fewer registers
     return [(k, 0) for k in (sizes[::4] if few else sizes)] + [(257, 2)]
@@ -156,8 +158,9 @@ def test_every_kernel_compiles_without_spilling(
                 assert arch != "sm_90a"
                 continue
             bind(spec, problem, device, k + extra, weighted=out_dtype == dtype)
-            if isinstance(spec, TileKernel) and out_dtype == dtype:  # full tiles, masks of tiles
-                full = problem_of(spec, dtype, out_dtype, k, nnz=2**20)
+        for k, extra in sizes if isinstance(spec, TileKernel) else ():  # full tiles, masks of tiles
+            full = problem_of(spec, dtype, dtype, k, nnz=2**20)
+            if spec.refuses(full, device) is None:
                 for is_mask in (True, False):
                     bind(spec, full, device, k + extra, weighted=False, is_mask=is_mask)
     for cubin in made.cubins.get(name, []):

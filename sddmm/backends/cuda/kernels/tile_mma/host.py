@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,19 +12,33 @@ from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel, block_tile_facts
 from sddmm.dtypes import HALF_DTYPES
 
+if TYPE_CHECKING:
+    from sddmm.problem import SddmmProblem
+
+_SHORT_K = 64  # the elements of k that two operands of 64 rows may have in the stages' memory
+
 
 @dataclass(frozen=True, eq=False)
 class TileMma(BlockTileKernel):
     """Serves half types, or float32 where the caller accepts TF32.
 
     hopper_min_blocks: as min_blocks, on Hopper, for which the compiler needs fewer registers.
+    short_min_blocks: as min_blocks, where k is at most 64 and rows are stored as segments: then all
+    of k is in shared memory at once, and no registers hold the next stage. 0: always by stages.
     """
 
     hopper_min_blocks: int = 0
+    short_min_blocks: int = 0
 
-    def min_blocks_on(self, device: Device) -> int:
-        on_hopper = device.capability == (9, 0) and self.hopper_min_blocks
-        return self.hopper_min_blocks if on_hopper else self.min_blocks
+    def main_loop(
+        self, problem: SddmmProblem, device: Device, segments: bool
+    ) -> dict[str, str | int | bool]:
+        macros = super().main_loop(problem, device, segments)
+        if self.short_min_blocks and segments and problem.k <= _SHORT_K:
+            return {**macros, "STAGES": 1, "BLOCK_K": _SHORT_K, "MIN_BLOCKS": self.short_min_blocks}
+        if self.hopper_min_blocks and device.capability == (9, 0):
+            macros["MIN_BLOCKS"] = self.hopper_min_blocks
+        return macros
 
 
 def tile_mma(
@@ -35,6 +50,7 @@ def tile_mma(
     precision: str = "ieee",
     rate: TileRate | None = None,
     hopper_min_blocks: int = 0,
+    short_min_blocks: int = 0,
 ) -> TileMma:
     """A variant; precision "ieee" stands for half types, which have no other."""
     dtypes = HALF_DTYPES if precision == "ieee" else (torch.float32,)
@@ -45,6 +61,7 @@ def tile_mma(
         precision=precision,
         rate=rate,
         hopper_min_blocks=hopper_min_blocks,
+        short_min_blocks=short_min_blocks,
         defines={
             "WARPS_M": warps[0],
             "WARPS_N": warps[1],

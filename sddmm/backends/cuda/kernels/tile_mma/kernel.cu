@@ -3,6 +3,7 @@
 // tiles, however few of their entries are sampled.
 #include "gemm_core/epilogue_dense.cuh"
 #include "gemm_core/mainloop_mma.cuh"
+#include "gemm_core/mainloop_mma_short.cuh"
 #include "sddmm/tile_kernel.cuh"
 
 using namespace sddmm;
@@ -16,7 +17,7 @@ struct Config {
   static constexpr int BLOCK_M = SDDMM_BLOCK_M, BLOCK_N = SDDMM_BLOCK_N, BLOCK_K = SDDMM_BLOCK_K;
   // The number of warps down and across a tile.
   static constexpr int WARPS_M = SDDMM_WARPS_M, WARPS_N = SDDMM_WARPS_N;
-  // The number of stages of the ring in shared memory.
+  // The number of stages of the ring in shared memory; 1 if BLOCK_K elements are all of k.
   static constexpr int STAGES = SDDMM_STAGES;
   // Whether all rows of a, or of b, start at multiples of 16 bytes.
   static constexpr bool ALIGNED_A = SDDMM_ALIGNED_A, ALIGNED_B = SDDMM_ALIGNED_B;
@@ -33,15 +34,19 @@ struct Config {
   static constexpr int SHARED_BYTES = SDDMM_SHARED_BYTES;
 };
 
-using Mainloop =
-    gemm_core::MainloopMma<Config::Element, Config::BLOCK_M, Config::BLOCK_N, Config::BLOCK_K,
-                           Config::WARPS_M, Config::WARPS_N, Config::STAGES, true,
-                           Config::ALIGNED_A, Config::ALIGNED_B, Config::SPLIT>;
+using Element = Config::Element;
+using Ring = gemm_core::MainloopMma<Element, Config::BLOCK_M, Config::BLOCK_N, Config::BLOCK_K,
+                                    Config::WARPS_M, Config::WARPS_N, Config::STAGES, true,
+                                    Config::ALIGNED_A, Config::ALIGNED_B, Config::SPLIT>;
+using Short = gemm_core::MainloopMmaShort<Element, Config::BLOCK_M, Config::BLOCK_N,
+                                          Config::BLOCK_K, Config::WARPS_M, Config::WARPS_N,
+                                          Config::ALIGNED_A, Config::ALIGNED_B>;
+using Mainloop = gemm_core::Select<Config::STAGES == 1, Short, Ring>::type;
 static_assert(Mainloop::THREADS == Config::THREADS, "the host launches all warps");
 static_assert(Mainloop::SHARED_BYTES <= Config::SHARED_BYTES, "the stages fit");
 static_assert(Config::BLOCK_M * Config::BLOCK_N * 4 <= Config::SHARED_BYTES, "the tile fits");
 
-using Arguments = TileArguments<Config::Element, Config::Output>;
+using Arguments = TileArguments<Element, Config::Output>;
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
