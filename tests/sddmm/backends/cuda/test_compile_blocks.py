@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,15 +12,16 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.problem import SddmmProblem
-from tests.conftest import shared_folder
+from tests.conftest import H200, shared_folder
 from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler
 
+ALL_DEVICES = {**DEVICES, "sm_100": replace(H200, capability=(10, 0))}
 INDEX = torch.zeros(1, dtype=torch.int32)
 # k: whole steps of k, a tail, rows at multiples of 8 and of 2 bytes.
 SIZES = [64, 40, 100, 33]
 
 
-@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("arch", ALL_DEVICES)
 @pytest.mark.parametrize("name", BLOCK_KERNELS)
 def test_every_block_kernel_compiles_without_spilling(
     name: str,
@@ -27,7 +30,7 @@ def test_every_block_kernel_compiles_without_spilling(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """On Hopper every dtype and alignment; elsewhere the first of each."""
-    kernel, device = BLOCK_KERNELS[name], DEVICES[arch]
+    kernel, device = BLOCK_KERNELS[name], ALL_DEVICES[arch]
     made = Compiler(device)
     monkeypatch.setattr(loader, "runtime", made)
     monkeypatch.setenv(CACHE_VARIABLE, str(shared_folder(tmp_path_factory, "sddmm-kernels")))
