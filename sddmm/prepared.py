@@ -73,7 +73,7 @@ class FirstRun:
     preparing. `result` launches it, unless that was done.
     """
 
-    __slots__ = ("is_launched", "keeps_pattern", "operands", "out")
+    __slots__ = ("_out", "_problem", "is_launched", "keeps_pattern", "operands")
 
     def __init__(
         self,
@@ -86,9 +86,20 @@ class FirstRun:
     ) -> None:
         self.keeps_pattern = keeps_pattern
         self.operands = a, b, values, alpha
-        heads, nnz = problem.heads, problem.nnz
-        self.out = new_values(problem, (nnz,) if heads is None else (heads, nnz))
-        self.is_launched = self.out.numel() == 0
+        self._problem = problem
+        self._out: Tensor | None = None
+        self.is_launched = problem.nnz == 0 or problem.heads == 0
+
+    @property
+    def out(self) -> Tensor:
+        """Memory for the result; allocated when it is needed, as the GPU may analyse meanwhile."""
+        return self.allocate() if self._out is None else self._out
+
+    def allocate(self) -> Tensor:
+        heads, nnz = self._problem.heads, self._problem.nnz
+        out = new_values(self._problem, (nnz,) if heads is None else (heads, nnz))
+        self._out = out
+        return out
 
     def __call__(self, execute: Executor) -> None:
         if not self.is_launched:
@@ -167,6 +178,8 @@ def prepare(
         raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{cuda}")
     if calls > 1 or first_run is None:  # a call for a single run has looked (cache.py)
         refuse_capture(problem.device)
+    if first_run is not None:
+        first_run.allocate()  # out of memory for it is no failure to prepare
     execute = backend.prepare(pattern, problem, kernel, calls, first_run)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     heads, nnz = problem.heads, problem.nnz
@@ -195,6 +208,7 @@ def run_once(
     refuse_capture(problem.device)
     if calls == 1 and backend.run_once(pattern, problem, run):
         return run.out
+    run.allocate()
     return run.result(backend.prepare(pattern, problem, None, calls, run))
 
 

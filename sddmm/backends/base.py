@@ -41,13 +41,14 @@ class FirstRun(Protocol):
     operands: tuple[Tensor, Tensor, Tensor | None, float]
     """a, b, the values of S or None, and alpha."""
 
-    out: Tensor
-    """Memory for the result."""
-
     is_launched: bool
 
     keeps_pattern: bool
     """Whether a later call may use what is prepared; else the pattern goes with this call."""
+
+    @property
+    def out(self) -> Tensor:
+        """Memory for the result."""
 
     def __call__(self, execute: Executor) -> None:
         """Launch the run with an executor, unless that was done."""

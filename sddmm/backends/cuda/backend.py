@@ -78,16 +78,12 @@ class CudaBackend:
         single_run = self._single_run(loader.runtime, problem, pattern.is_csr)
         if single_run is None or not single_run.is_current():
             return False
-        a, b, values, alpha = run.operands
-        if not single_run.serves(pattern, a, b, values):
+        if not single_run.serves(pattern, run):
             return False
         analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
         if analyses:  # of another problem
             return False
-        try:
-            analysis = single_run(pattern, a, b, values, alpha, run.out)
-        except torch.OutOfMemoryError as error:
-            raise _out_of_memory(problem) from error
+        analysis = single_run(pattern, run)
         if analyses is not None:
             analyses.append(analysis)
         run.is_launched = True

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
+from sddmm.backends.base import FirstRun
 from sddmm.backends.cuda import analysis, loader
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather, Variant, gather_slice, specialise
 from sddmm.backends.cuda.spec import ROW_IDS
+from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -55,8 +57,9 @@ class SingleRun:
         current: int = loader.runtime.current_device()
         return self._device.index == current
 
-    def serves(self, pattern: SparsePattern, a: Tensor, b: Tensor, values: Tensor | None) -> bool:
+    def serves(self, pattern: SparsePattern, run: FirstRun) -> bool:
         """Whether all tensors can be read as they are, without a copy."""
+        a, b, values, _ = run.operands
         if not (pattern.major_indices.is_contiguous() and pattern.col_indices.is_contiguous()):
             return False
         if (a.stride(-1) != 1 or b.stride(-2) != 1) and self._problem.k != 1:
@@ -65,24 +68,16 @@ class SingleRun:
             return False
         return values is None or _is_plain(values)
 
-    def __call__(
-        self,
-        pattern: SparsePattern,
-        a: Tensor,
-        b: Tensor,
-        values: Tensor | None,
-        alpha: float,
-        out: Tensor,
-    ) -> Analysis:
-        """Fill `out`, and return the analysis when it is done. ValueError for a wrong pattern."""
+    def __call__(self, pattern: SparsePattern, run: FirstRun) -> Analysis:
+        """Launch a run, and return the analysis when it is done. ValueError for a wrong pattern."""
         rows, cols = pattern.major_indices, pattern.col_indices
         address_rows, address_cols = rows.data_ptr(), cols.data_ptr()
         stored_rows = stored_cols = 0
         if self._stores_rows:
-            rows = torch.empty(self._nnz, dtype=torch.int32, device=self._torch_device)
+            rows = self._new_indices()
             stored_rows = rows.data_ptr()
         if not self._is_narrow:
-            cols = torch.empty(self._nnz, dtype=torch.int32, device=self._torch_device)
+            cols = self._new_indices()
             stored_cols = cols.data_ptr()
         results = self._results
         results.reset()
@@ -92,23 +87,20 @@ class SingleRun:
         )  # fmt: skip
         results.swap_state()
         try:
-            self._gather(
-                stored_rows or address_rows, stored_cols or address_cols, a, b, values, alpha, out
-            )
+            self._gather(stored_rows or address_rows, stored_cols or address_cols, run)
         finally:
             words = results.wait(self._device.index)
         return Analysis(ROW_IDS, rows, cols, None, None, pattern, lambda: words).wait()
 
-    def _gather(
-        self,
-        rows: int,
-        cols: int,
-        a: Tensor,
-        b: Tensor,
-        values: Tensor | None,
-        alpha: float,
-        out: Tensor,
-    ) -> None:
+    def _new_indices(self) -> Tensor:
+        try:
+            return torch.empty(self._nnz, dtype=torch.int32, device=self._torch_device)
+        except torch.OutOfMemoryError as error:
+            what = f"row ids and columns of {self._nnz} nonzeros"
+            raise out_of_memory(what, 4 * self._nnz, self._torch_device) from error
+
+    def _gather(self, rows: int, cols: int, run: FirstRun) -> None:
+        a, b, values, alpha = run.operands
         strides_a, strides_b = a.stride(), b.stride()
         pitch_a, pitch_b = strides_a[-2], strides_b[-1]
         head_a, head_b = (strides_a[0], strides_b[0]) if len(strides_a) == 3 else (0, 0)
@@ -123,9 +115,9 @@ class SingleRun:
             )
         variant.kernel(  # in the order of row_gather's Arguments
             variant.blocks, address_a, address_b, 0 if values is None else values.data_ptr(), 0,
-            out.data_ptr(), rows, cols, 0, self._nnz, pitch_a, pitch_b, head_a, head_b, self._nnz,
-            variant.warps_per_head, variant.nnz_per_warp, self._heads, problem.m, problem.n,
-            problem.k, alpha,
+            run.out.data_ptr(), rows, cols, 0, self._nnz, pitch_a, pitch_b, head_a, head_b,
+            self._nnz, variant.warps_per_head, variant.nnz_per_warp, self._heads, problem.m,
+            problem.n, problem.k, alpha,
         )  # fmt: skip
 
 
