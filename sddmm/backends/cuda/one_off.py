@@ -36,10 +36,13 @@ _SIZE = 128
 
 # When to wait for the analysis: the products (nonzeros times k) and the time of gathering from
 # which on it may pay, the row offsets of tiles per nonzero up to which they are collected, and the
-# part of the time of gathering that tiles must promise.
+# part of the time of gathering that tiles must promise, with the host's.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
-_LATE_PART = 0.75
+_LATE_PART = 0.9
+# What the host takes longer for a plan of tiles than for a gather, which is launched before the
+# analysis is done.
+_HOST_US = 50.0
 # The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
 # which on a pattern counts as a mask.
 _MASK_TILES, _MASK_RUN = 1.2, 4
@@ -112,14 +115,16 @@ class OneOffPlanner:
         assert late is not None
         kernel = choice.candidates[0].kernel
         layouts = AheadLayouts(pattern, device, late.request, is_kept)
-        analysis = layouts.wait()
+        try:  # both, while the GPU is busy
+            plans = {k.name: k.prepare(layouts, problem, model) for k in (kernel, late.kernel)}
+        finally:
+            analysis = layouts.wait()
         if analysis.ascends:
             facts = _estimate(problem, analysis)
             tiles, gather = (k.cost_us(problem, facts, model) for k in (late.kernel, kernel))
-            if tiles is not None and gather is not None and tiles.run_us < gather.run_us:
+            if tiles is not None and gather is not None and tiles.run_us + _HOST_US < gather.run_us:
                 kernel = late.kernel
-        plans = kernel.prepare(layouts, problem, model)
-        return self._executor(plans, kernel, problem, device)
+        return self._executor(plans[kernel.name], kernel, problem, device)
 
     def only_kernel(self, problem: SddmmProblem, device: Device) -> GpuKernel | None:
         """The kernel for a single run of any pattern; None if it depends on the pattern."""
@@ -179,7 +184,7 @@ class OneOffPlanner:
             if request.offset_count((problem.m, problem.n)) <= most_offsets:
                 cost = candidate.kernel.cost_us(problem, _facts_of_mask(problem, request), model)
                 if cost is not None:
-                    both.append((candidate, cost.run_us))
+                    both.append((candidate, cost.run_us + _HOST_US))
         if not both:
             return Choice([gather])
         best_uniform_us = min(gather.total_us, *(c.total_us for c, _ in both))
@@ -213,6 +218,7 @@ class OneOffPlanner:
             cost = None if request is None else kernel.cost_us(problem, facts, model)
             if request is not None and cost is not None:
                 total_us = cost.run_us + _analysis_us(problem, request, model)
+                total_us += 0.0 if request == ROW_IDS else _HOST_US
                 ranking.append(Candidate(kernel, request, total_us))
         return sorted(ranking, key=_total_us)
 

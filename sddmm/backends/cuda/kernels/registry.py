@@ -20,11 +20,16 @@ from sddmm.backends.cuda.spec import GpuKernel, KernelSpec
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
-    tile_wgmma(128, 256, 256, TileRate(700e12, 8.0e-3, 6.9)),
-    tile_wgmma(128, 224, 256, TileRate(690e12, 8.0e-3, 6.9)),
-    tile_wgmma(256, 152, 176, TileRate(695e12, 10.2e-3, 6.9)),
+    tile_wgmma(128, 256, 256, TileRate(784e12, 4.1e-3, 6.3)),
+    tile_wgmma(128, 224, 256, TileRate(766e12, 7.0e-3, 8.0)),
+    tile_wgmma(256, 152, 176, TileRate(790e12, 10.2e-3, 6.3)),
     tile_mma(
-        "tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(505e12, 7.8e-3, 0.85, 6)
+        "tile_mma_128x128x64",
+        (128, 128, 64),
+        (2, 2),
+        3,
+        2,
+        rate=TileRate(620e12, 16.9e-3, 0.34, 8.6),
     ),
     tile_mma(
         "tile_mma_64x64x32",
@@ -48,12 +53,12 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         "tf32x3",
         TileRate(45e12, 3e-3, 1.5, 4),
     ),
-    tile_warp(16, (6, 3), TileRate(136e12, 0.06e-3, 1.4, 9.9)),
-    tile_warp(32, (4, 2), TileRate(206e12, 0.36e-3, 2.5, 12.3)),
+    tile_warp(16, (6, 3), TileRate(103e12, 0.05e-3, 0.78, 8.2)),
+    tile_warp(32, (4, 2), TileRate(199e12, 0.77e-3, 1.1, 12.5)),
     tile_wgmma_tf32x3(),
-    tile_simt((64, 64, 16), (8, 4), 5, TileRate(39e12, 1.8e-3, 2, 2)),
-    tile_simt((64, 128, 16), (8, 8), 3, TileRate(43e12, 3.5e-3, 2, 2)),
-    tile_wmma((16, 16), (4, 2)),
+    tile_simt((64, 64, 16), (8, 4), 5, TileRate(41e12, 2.0e-3, 0.65, 0.1)),
+    tile_simt((64, 128, 16), (8, 8), 3, TileRate(49e12, 2.6e-3, 3.1, 1.9)),
+    tile_wmma((16, 16), (4, 2), TileRate(307e12, 9.2e-3, 0.88, 2.6)),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),
 )

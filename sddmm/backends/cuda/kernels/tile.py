@@ -47,7 +47,7 @@ _INT32 = 2**31
 
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
 # depend on each other.
-_SKIP_US = 1.2
+_SKIP_US = 2.1
 
 # Mean nonzeros in consecutive columns from which on rows are stored as segments: those of parts of
 # a tile's row take longer than by eight lanes (blocks of 32, 5 % of 16k: 115 us, and 84).

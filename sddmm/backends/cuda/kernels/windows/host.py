@@ -187,7 +187,7 @@ def _run_us(
     from_memory = 1 - min(1.0, l2_bytes / (rows * geometry.slice_bytes))
     rows_us = _L2_PART * runs / model.l2_bytes
     rows_us += _MEMORY_PART * from_memory * (runs + problem.n) / model.memory_bytes
-    stored_bytes = problem.nnz * (_READ_BYTES + heads * problem.out_dtype.itemsize)
+    stored_bytes = heads * problem.nnz * (_READ_BYTES + problem.out_dtype.itemsize)
     beyond_l2 = min(1.0, max(0.0, stored_bytes / l2_bytes - 0.5))
     computing_us = passes * (batches * batch_us + runs * _RUN_US) + window_us
     computing_us += heads * problem.nnz * beyond_l2 * _STORE_US
