@@ -7,7 +7,6 @@ import torch
 from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 
-_STAGES = 2
 _PAD = 4  # elements between two rows of a stage, against bank conflicts
 
 
@@ -20,25 +19,35 @@ def tile_simt(
     thread: tuple[int, int],
     min_blocks: int,
     rate: TileRate | None = None,
+    *,
+    mainloop: str = "TWO_BUFFERS",
+    stages: int = 2,
 ) -> TileSimt:
-    """A variant. thread: the rows and columns of sums of each thread."""
+    """A variant. thread: the rows and columns of sums of each thread. mainloop: one of those that
+    kernel.cu names; that of rows has the padding at the end of each row of k."""
     block_m, block_n, block_k = tile
     warps = block_m // (4 * thread[0]), block_n // (8 * thread[1])
-    stage_bytes = block_k * (block_m + block_n + 2 * _PAD) * torch.float32.itemsize
+    if mainloop == "ROWS":
+        stage_elements = (block_m + block_n) * (block_k + _PAD)
+    else:
+        stage_elements = block_k * (block_m + block_n + 2 * _PAD)
+    stage_bytes = stage_elements * torch.float32.itemsize
     return TileSimt(
         name=f"tile_simt_{block_m}x{block_n}x{block_k}",
         source="tile_simt",
         dtypes=(torch.float32,),
         threads=32 * warps[0] * warps[1],
         tile=tile,
-        shared_bytes=max(_STAGES * stage_bytes, block_m * block_n * 4),
+        shared_bytes=max(stages * stage_bytes, block_m * block_n * 4),
         min_blocks=min_blocks,
         rate=rate,
         defines={
+            "MAINLOOP": mainloop,
             "WARPS_M": warps[0],
             "WARPS_N": warps[1],
             "THREAD_M": thread[0],
             "THREAD_N": thread[1],
             "PAD": _PAD,
+            "STAGES": stages,
         },
     )
