@@ -57,10 +57,9 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_warp(32, (4, 2), TileRate(206e12, 0.2e-3, 1.0, 6.0)),
     tile_wgmma_tf32x3(TileRate(114e12, 23e-3, 1.3, 6)),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(41e12, 2.0e-3, 0.65, 0.1)),
-    tile_simt((64, 64, 32), (4, 8), 4, TileRate(40e12, 2.5e-3, 1.0, 0.5), mainloop="ROWS"),
-    tile_simt((64, 128, 16), (8, 8), 3, TileRate(49e12, 2.6e-3, 3.1, 1.9)),
+    tile_simt((64, 64, 32), (4, 8), 4, TileRate(43e12, 2.2e-3, 0.55, 0.3), mainloop="ROWS"),
     tile_simt(
-        (128, 128, 8), (16, 8), 2, TileRate(48e12, 11e-3, 0.9, 2.5), mainloop="PIPELINED", stages=4
+        (64, 128, 8), (8, 16), 4, TileRate(46.5e12, 6e-3, 0.7, 3), mainloop="PIPELINED", stages=4
     ),
     tile_wmma((16, 16), (4, 2), TileRate(307e12, 9.2e-3, 0.88, 2.6)),
     tile_wmma((32, 8), (2, 4)),
