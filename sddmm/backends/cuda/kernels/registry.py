@@ -13,6 +13,7 @@ from sddmm.backends.cuda.kernels.tile_mma.host import tile_mma
 from sddmm.backends.cuda.kernels.tile_simt.host import tile_simt
 from sddmm.backends.cuda.kernels.tile_warp.host import tile_warp
 from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
+from sddmm.backends.cuda.kernels.tile_wgmma_async.host import StagingSlots, tile_wgmma_async
 from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
@@ -23,6 +24,12 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_wgmma(128, 256, 256, TileRate(784e12, 4.1e-3, 6.3)),
     tile_wgmma(128, 224, 256, TileRate(766e12, 7.0e-3, 8.0)),
     tile_wgmma(256, 152, 176, TileRate(790e12, 10.2e-3, 6.3)),
+    tile_wgmma_async(
+        (128, 256), 3, StagingSlots(1, 1024), StagingSlots(2, 512), TileRate(788e12, 4.18e-3, 6.3)
+    ),
+    tile_wgmma_async(
+        (128, 224), 3, StagingSlots(1, 896), StagingSlots(2, 464), TileRate(770e12, 7.07e-3, 8.0)
+    ),
     tile_mma(
         "tile_mma_128x128x64",
         (128, 128, 64),
