@@ -33,13 +33,16 @@ class TileRate:
 
     flops: per second, of whole tiles. fixed_us: the fixed time of a tile, which all tiles that run
     at the same time share. nonzero_ps: picoseconds by which each stored nonzero lengthens the run;
-    run_ps: by which each run of consecutive columns does, a single nonzero being a run.
+    run_ps: by which each run of consecutive columns does, a single nonzero being a run, or less
+    than 0 where short runs are stored more easily; long_row_ps: by which each scattered nonzero
+    does that a tile's row has past the 32 whose columns its lanes prefetch.
     """
 
     flops: float
     fixed_us: float
     nonzero_ps: float = 0.0
     run_ps: float = 0.0
+    long_row_ps: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

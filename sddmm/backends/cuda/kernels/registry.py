@@ -21,14 +21,22 @@ from sddmm.backends.cuda.spec import GpuKernel, KernelSpec
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
-    tile_wgmma(128, 256, 256, TileRate(784e12, 4.1e-3, 6.3)),
-    tile_wgmma(128, 224, 256, TileRate(766e12, 7.0e-3, 8.0)),
-    tile_wgmma(256, 152, 176, TileRate(790e12, 10.2e-3, 6.3)),
+    tile_wgmma(128, 256, 256, TileRate(900e12, 7.5e-3, 15.3, -11.4, 5)),
+    tile_wgmma(128, 224, 256, TileRate(880e12, 7.1e-3, 15.3, -11.4, 5)),
+    tile_wgmma(256, 152, 176, TileRate(895e12, 10.0e-3, 15.3, -9, 5)),
     tile_wgmma_async(
-        (128, 256), 3, StagingSlots(1, 1024), StagingSlots(2, 512), TileRate(788e12, 4.18e-3, 6.3)
+        (128, 256),
+        3,
+        StagingSlots(1, 1024),
+        StagingSlots(2, 512),
+        TileRate(1050e12, 9.1e-3, 5.6, -0.8, 6),
     ),
     tile_wgmma_async(
-        (128, 224), 3, StagingSlots(1, 896), StagingSlots(2, 464), TileRate(770e12, 7.07e-3, 8.0)
+        (128, 224),
+        3,
+        StagingSlots(1, 896),
+        StagingSlots(2, 464),
+        TileRate(980e12, 8.7e-3, 5.6, -0.8, 6),
     ),
     tile_mma(
         "tile_mma_128x128x64",
@@ -36,7 +44,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         (2, 2),
         3,
         2,
-        rate=TileRate(620e12, 16.9e-3, 0.34, 8.6),
+        rate=TileRate(620e12, 16.9e-3, 0.34, 8.6, 2.5),
     ),
     tile_mma(
         "tile_mma_64x64x32",
@@ -68,7 +76,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_simt(
         (64, 128, 8), (8, 16), 4, TileRate(46.5e12, 6e-3, 0.7, 3), mainloop="PIPELINED", stages=4
     ),
-    tile_wmma((16, 16), (4, 2), TileRate(307e12, 9.2e-3, 0.88, 2.6)),
+    tile_wmma((16, 16), (4, 2), TileRate(307e12, 9.2e-3, 0.88, 2.6, 3)),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),
 )

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 _INT32 = 2**31
 
+# The nonzeros of a tile's row whose columns its lanes prefetch at most.
+_PREFETCHED = 32
+
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
 # depend on each other.
 _SKIP_US = 2.1
@@ -118,11 +121,15 @@ class TileKernel(KernelSpec, abc.ABC):
         assert self.rate is not None
         heads, sm_count = problem.heads or 1, model.device.sm_count
         count = heads * tiles
-        if count == 0:
+        if count == 0 or nnz == 0:
             return model.launch_us
-        stored_ps = heads * (nnz * self.rate.nonzero_ps + runs * self.rate.run_ps) / model.stores
+        past_prefetched = max(0.0, nnz - _PREFETCHED * tiles * self.tile[0]) * min(
+            1, 2 * runs / nnz
+        )
+        stored_ps = nnz * self.rate.nonzero_ps + runs * self.rate.run_ps
+        stored_ps += past_prefetched * self.rate.long_row_ps
         per_sm = max(ceil_div(count, sm_count), ceil_div(self.min_blocks, 2))
-        tile_us = self.one_tile_us(problem, model) + 1e-6 * stored_ps / count
+        tile_us = self.one_tile_us(problem, model) + 1e-6 * heads * stored_ps / model.stores / count
         return model.launch_us + per_sm * sm_count * tile_us
 
     @property
