@@ -35,7 +35,8 @@ class TileRate:
     at the same time share. nonzero_ps: picoseconds by which each stored nonzero lengthens the run;
     run_ps: by which each run of consecutive columns does, a single nonzero being a run, or less
     than 0 where short runs are stored more easily; long_row_ps: by which each scattered nonzero
-    does that a tile's row has past the 32 whose columns its lanes prefetch.
+    does that a tile's row has past the 32 whose columns its lanes prefetch. start_us: the time from
+    the launch to the first tile, beyond that of any launch.
     """
 
     flops: float
@@ -43,6 +44,7 @@ class TileRate:
     nonzero_ps: float = 0.0
     run_ps: float = 0.0
     long_row_ps: float = 0.0
+    start_us: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

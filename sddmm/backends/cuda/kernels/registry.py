@@ -21,22 +21,22 @@ from sddmm.backends.cuda.spec import GpuKernel, KernelSpec
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
-    tile_wgmma(128, 256, 256, TileRate(900e12, 7.5e-3, 15.3, -11.4, 5)),
-    tile_wgmma(128, 224, 256, TileRate(880e12, 7.1e-3, 15.3, -11.4, 5)),
-    tile_wgmma(256, 152, 176, TileRate(895e12, 10.0e-3, 15.3, -9, 5)),
+    tile_wgmma(128, 256, 256, TileRate(900e12, 7.5e-3, 15.3, -11.4, 5, 2.5)),
+    tile_wgmma(128, 224, 256, TileRate(880e12, 7.1e-3, 15.3, -11.4, 5, 2.5)),
+    tile_wgmma(256, 152, 176, TileRate(895e12, 10.0e-3, 15.3, -9, 5, 2.5)),
     tile_wgmma_async(
         (128, 256),
         3,
         StagingSlots(1, 1024),
         StagingSlots(2, 512),
-        TileRate(1050e12, 9.1e-3, 5.6, -0.8, 6),
+        TileRate(1050e12, 9.1e-3, 5.6, -0.8, 6, 2.5),
     ),
     tile_wgmma_async(
         (128, 224),
         3,
         StagingSlots(1, 896),
         StagingSlots(2, 464),
-        TileRate(980e12, 8.7e-3, 5.6, -0.8, 6),
+        TileRate(980e12, 8.7e-3, 5.6, -0.8, 6, 2.5),
     ),
     tile_mma(
         "tile_mma_128x128x64",

@@ -130,7 +130,7 @@ class TileKernel(KernelSpec, abc.ABC):
         stored_ps += past_prefetched * self.rate.long_row_ps
         per_sm = max(ceil_div(count, sm_count), ceil_div(self.min_blocks, 2))
         tile_us = self.one_tile_us(problem, model) + 1e-6 * heads * stored_ps / model.stores / count
-        return model.launch_us + per_sm * sm_count * tile_us
+        return model.launch_us + self.rate.start_us + per_sm * sm_count * tile_us
 
     @property
     def skips_empty_tiles(self) -> bool:
