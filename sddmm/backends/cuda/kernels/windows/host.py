@@ -184,7 +184,7 @@ def _run_us(
 
     l2_bytes = _L2_FRACTION * model.device.l2_bytes
     rows = min(problem.m, problem.nnz) + problem.n
-    from_memory = 1 - min(1.0, l2_bytes / (rows * geometry.slice_bytes))
+    from_memory = 1 - min(1.0, l2_bytes / max(1, rows * geometry.slice_bytes))
     rows_us = _L2_PART * runs / model.l2_bytes
     rows_us += _MEMORY_PART * from_memory * (runs + problem.n) / model.memory_bytes
     stored_bytes = heads * problem.nnz * (_READ_BYTES + problem.out_dtype.itemsize)
