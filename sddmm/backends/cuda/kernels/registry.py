@@ -13,7 +13,6 @@ from sddmm.backends.cuda.kernels.tile_mma.host import tile_mma
 from sddmm.backends.cuda.kernels.tile_simt.host import tile_simt
 from sddmm.backends.cuda.kernels.tile_warp.host import tile_warp
 from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
-from sddmm.backends.cuda.kernels.tile_wgmma_async.host import StagingSlots, tile_wgmma_async
 from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
@@ -24,20 +23,6 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_wgmma(128, 256, 256, TileRate(900e12, 7.5e-3, 15.3, -11.4, 5, 2.5)),
     tile_wgmma(128, 224, 256, TileRate(880e12, 7.1e-3, 15.3, -11.4, 5, 2.5)),
     tile_wgmma(256, 152, 176, TileRate(895e12, 10.0e-3, 15.3, -9, 5, 2.5)),
-    tile_wgmma_async(
-        (128, 256),
-        3,
-        StagingSlots(1, 1024),
-        StagingSlots(2, 512),
-        TileRate(1050e12, 9.1e-3, 5.6, -0.8, 6, 2.5),
-    ),
-    tile_wgmma_async(
-        (128, 224),
-        3,
-        StagingSlots(1, 896),
-        StagingSlots(2, 464),
-        TileRate(980e12, 8.7e-3, 5.6, -0.8, 6, 2.5),
-    ),
     tile_mma(
         "tile_mma_128x128x64",
         (128, 128, 64),

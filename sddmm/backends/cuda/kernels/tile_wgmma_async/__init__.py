@@ -1,1 +1,0 @@
-"""tile_wgmma_async: dense tiles by wgmma, stored by warps of their own."""
