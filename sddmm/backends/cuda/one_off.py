@@ -201,6 +201,8 @@ class OneOffPlanner:
         limit_us = _LATE_PART * gather.total_us
         if chosen.total_us < limit_us and mask_us < limit_us:
             return Choice([chosen, gather])
+        if min(chosen.total_us, mask_us) >= limit_us:  # none is good for both: one for either
+            chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
         if min(chosen.total_us, mask_us) >= limit_us:
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
