@@ -222,6 +222,21 @@ def test_where_the_nonzeros_of_each_row_of_tiles_begin(
     assert torch.equal(found.offsets.offsets.view(-1, 15).long(), torch.searchsorted(flat, firsts))
 
 
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_the_least_and_the_largest_index_are_refused(index_dtype: torch.dtype) -> None:
+    """Nothing is added to an index before it is known to be valid: the sum may not exist."""
+    crow = 20 * torch.arange(301, dtype=index_dtype)
+    cols = torch.arange(50, dtype=index_dtype).repeat(120)
+    for wrong in (torch.iinfo(index_dtype).min, torch.iinfo(index_dtype).max):
+        for changed in (crow, cols):
+            for at in (0, 150, 300):  # also behind the first block's nonzeros
+                right = changed[at].clone()
+                changed[at] = wrong
+                with pytest.raises(ValueError, match="indices"):
+                    analyse(SparsePattern.from_csr(crow, cols, (300, 50)))
+                changed[at] = right
+
+
 def test_a_pattern_without_rows_or_nonzeros() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     for shape in ((0, 5), (5, 0)):

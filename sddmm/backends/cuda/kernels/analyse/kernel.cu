@@ -131,15 +131,16 @@ __device__ __forceinline__ void find_boundary_rows(const Arguments& p, i64 begin
 __device__ __forceinline__ void expand_rows(const Arguments& p, i64 begin, Shared& shared) {
   for (int first = shared.first_row + 1 + threadIdx.x; first <= shared.last_row;
        first += ITEMS_PER_THREAD * THREADS) {
-    i64 item[ITEMS_PER_THREAD];
+    u64 item[ITEMS_PER_THREAD];  // unsigned, as an entry that is not valid may be any number
 #pragma unroll
     for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
       const int row = first + j * THREADS;
-      item[j] = row <= shared.last_row ? p.major_indices[row] - begin : -1;
+      const bool exists = row <= shared.last_row;
+      item[j] = exists ? static_cast<u64>(p.major_indices[row]) - begin : ITEMS_PER_BLOCK;
     }
 #pragma unroll
     for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-      if (item[j] < 0 || item[j] >= ITEMS_PER_BLOCK) continue;
+      if (item[j] >= ITEMS_PER_BLOCK) continue;
       int* const entry = shared.rows + padded<ITEMS_PER_THREAD>(static_cast<int>(item[j]));
       atomicMax(entry, first + j * THREADS - shared.first_row);
     }
@@ -220,6 +221,12 @@ __device__ __forceinline__ bool in_range(IndexType x, int size) {
   return static_cast<u64>(x) < static_cast<u64>(size);
 }
 
+// Whether y is x + 1. Unsigned, as an index that is not valid may be the largest of its type.
+__device__ __forceinline__ bool is_next(IndexType x, IndexType y) {
+  if constexpr (sizeof(IndexType) == 4) return static_cast<u32>(x) + 1 == static_cast<u32>(y);
+  return static_cast<u64>(x) + 1 == static_cast<u64>(y);
+}
+
 // The last entry of tile_row_offsets that is not past a nonzero; any number for one outside the
 // matrix.
 __device__ __forceinline__ int offset_index(const Arguments& p, IndexType row, IndexType col) {
@@ -281,7 +288,7 @@ __device__ __forceinline__ void process_items(const Arguments& p, i64 begin,
       if (same_row && previous_col >= col)
         stats.flags |= previous_col > col ? COLUMNS_FALL : COLUMNS_REPEAT;
       stats.segments_and_runs += offset != previous_offset;
-      if (!(same_row && previous_col + 1 == col)) stats.segments_and_runs += FIRST_RUN;
+      if (!(same_row && is_next(previous_col, col))) stats.segments_and_runs += FIRST_RUN;
       if (p.row_ids != nullptr) p.row_ids[begin + i] = static_cast<int>(row);
       if (p.cols_int32 != nullptr) p.cols_int32[begin + i] = static_cast<int>(col);
     }
