@@ -115,11 +115,14 @@ def real_number(value: Any, name: str) -> float:
 
 
 def call_count(value: Any) -> int:
-    """A number of runs to prepare for. TypeError or ValueError unless it is an integer >= 1."""
+    """A number of runs to prepare for. TypeError or ValueError unless it is an integer >= 1 that
+    the torch operator takes."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"calls must be an integer >= 1, got {value!r}")
     if value < 1:
         raise ValueError(f"calls must be an integer >= 1, got {value}")
+    if int(value) >= 2**63:
+        raise ValueError(f"calls must be below 2**63, got {value}")
     return int(value)
 
 

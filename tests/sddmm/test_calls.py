@@ -231,6 +231,16 @@ def test_a_number_of_calls_that_is_none_is_refused(calls: Any, error: type[Excep
         sddmm.plan(inputs(), k=K, dtype=torch.float32, calls=calls)
 
 
+def test_more_calls_than_the_operator_counts_are_refused_before_a_gradient_needs_it() -> None:
+    """And the most that it counts are planned for, with a gradient too."""
+    S, (a, b) = inputs(), operands()
+    with pytest.raises(ValueError, match=r"calls must be below 2\*\*63"):
+        sddmm.plan(S, k=K, dtype=torch.float32, calls=2**63)
+    most = sddmm.plan(S, k=K, dtype=torch.float32, calls=2**63 - 1)
+    most.run(a.requires_grad_(), b).sum().backward()
+    assert a.grad is not None
+
+
 def test_a_plan_says_and_keeps_what_it_was_prepared_for(prepared: list[int]) -> None:
     S = inputs()
     plan = sddmm.plan(S, k=K, dtype=torch.float32, calls=1)
