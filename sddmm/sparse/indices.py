@@ -48,12 +48,16 @@ def stored_nnz(cols: Tensor, blocksize: BlockSize | None = None) -> int:
     return cols.numel() if blocksize is None else cols.numel() * blocksize[0] * blocksize[1]
 
 
-def expand_blocks(crow: Tensor, cols: Tensor, blocksize: BlockSize) -> tuple[Tensor, Tensor]:
+def expand_blocks(
+    crow: Tensor, cols: Tensor, blocksize: BlockSize, shape: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
     """The row and the column of every nonzero of a block pattern, both (nnz,).
 
-    Block by block, row by row within a block.
+    Block by block, row by row within a block. In 64 bits where 32 hold the blocks' indices alone.
     """
     bm, bn = blocksize
+    if max(shape) > 2**31:
+        crow, cols = crow.to(torch.int64), cols.to(torch.int64)
     rows = expand(crow, cols.numel())
     down = torch.arange(bm, dtype=cols.dtype, device=cols.device)
     across = torch.arange(bn, dtype=cols.dtype, device=cols.device)

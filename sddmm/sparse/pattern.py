@@ -349,7 +349,7 @@ class SparsePattern(IndexTensors):
     def _expanded(self) -> SparsePattern:
         assert self.blocksize is not None
         self.check()
-        rows, cols = expand_blocks(self.major_indices, self.col_indices, self.blocksize)
+        rows, cols = expand_blocks(self.major_indices, self.col_indices, self.blocksize, self.shape)
         return SparsePattern(self.shape, cols, row_indices=rows)
 
     def _by_row(self) -> CompressedView:

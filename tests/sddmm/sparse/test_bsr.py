@@ -57,6 +57,16 @@ def test_numpy_indices_and_patterns_without_blocks() -> None:
     assert (empty.nnz, empty.row_ids.numel(), empty.col_ids.numel()) == (0, 0, 0)
 
 
+def test_indices_of_nonzeros_do_not_overflow_where_those_of_blocks_are_narrow() -> None:
+    crow, last = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([2**22], dtype=torch.int32)
+    pattern = SparsePattern.from_bsr(crow, last, (2, 1024), (2, 2**32 + 1024))
+    assert pattern.col_ids.tolist() == 2 * list(range(2**32, 2**32 + 1024))
+    assert pattern.by_row.indices.tolist() == pattern.col_ids.tolist()
+    pattern.T.check()
+    widest = SparsePattern.from_bsr(crow, last - 1, (2, 512), (2, 2**31))
+    assert (int(widest.col_ids.max()), widest.col_ids.dtype) == (2**31 - 1, torch.int32)
+
+
 def test_conversions_keep_the_nonzeros() -> None:
     assert positions(PATTERN.to_coo()) == POSITIONS
     assert positions(PATTERN.T) == [(column, row) for row, column in POSITIONS]
