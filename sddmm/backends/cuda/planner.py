@@ -131,9 +131,10 @@ class PlanningContext:
 
     def is_uniform(self, analysis: Analysis) -> bool:
         """Whether a pattern with this analysis, of the request of `if_uniform`, is sorted and has
-        as many non-empty row segments as chance leaves. Where no tiles count, order is enough."""
+        as many non-empty row segments as chance leaves. Where no tiles count, order is enough: of
+        the columns too, if row offsets of tiles were collected, which hold for no other order."""
         if not self.tile_sizes or analysis.request.block is None:
-            return analysis.rows_ascend
+            return analysis.ascends if analysis.request.tile_row_offsets else analysis.rows_ascend
         least = uniform_threshold(self.problem, analysis.request.block[1])
         return analysis.ascends and analysis.row_segments >= least
 

@@ -305,3 +305,12 @@ def test_a_pattern_is_freed_at_once_whatever_was_prepared_for_it() -> None:
                 assert alive() is None, (nnz, kernel)
             finally:
                 gc.enable()
+
+
+def test_a_dense_pattern_whose_columns_are_in_no_order() -> None:
+    """Whatever the planner prefers for sorted columns: their order is known after the analysis."""
+    m = n = 400
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.arange(m).repeat_interleave(2 * n)
+    cols = torch.randint(n, (2 * m * n,), generator=generator)
+    check(None, SparsePattern.from_coo(rows, cols, (m, n)), 1, torch.float32)
