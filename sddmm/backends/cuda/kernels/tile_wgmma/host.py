@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _CLUSTER = 2
 
 # The lanes of a warp that sample a row together, and how many nonzeros of a row each of them may
-# prefetch, as its registers allow.
-_LANES_PER_ROW, _MAX_DEPTH = 8, 4
+# prefetch, as its registers allow: a lane has twice as many rows where tiles are tall.
+_LANES_PER_ROW, _MAX_DEPTH, _MAX_DEPTH_OF_TALL = 8, 4, 1
 
 
 class Arguments(ctypes.Structure):
@@ -70,6 +70,8 @@ class _Launcher:
         resident = max(1, device.sm_count // _CLUSTER)
         self._blocks = _CLUSTER * min(ceil_div(work.tiles.length * heads, _CLUSTER), resident)
         depth = prefetch_depth(problem.nnz, work.tiles.length * spec.tile[0])
+        if spec.tile[0] > 128:
+            depth = min(depth, _MAX_DEPTH_OF_TALL)
         types = type_macros(problem.dtype, problem.out_dtype)
         self._defines = {**types, **spec.defines, "PREFETCH_DEPTH": depth}
         self._kernels: dict[bool, Kernel] = {}
