@@ -140,7 +140,10 @@ def every_tile(shape: tuple[int, int], block: tuple[int, int], device: torch.dev
     """All tiles, in bands as above; cached, as every pattern of this shape has the same."""
     across = ceil_div(shape[1], block[1])
     tiles = torch.arange(ceil_div(shape[0], block[0]) * across, device=device)
-    return TileList(_in_bands(tiles, across, block), block)
+    coords = _in_bands(tiles, across, block)
+    if device.type == "cuda":  # the next caller may be on another stream
+        torch.cuda.current_stream(device).synchronize()
+    return TileList(coords, block)
 
 
 def _in_bands(tiles: Tensor, across: int, block: tuple[int, int]) -> Tensor:
