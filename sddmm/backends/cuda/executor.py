@@ -175,11 +175,6 @@ def row_pitch(x: Tensor) -> int:
     return x.stride(-2)
 
 
-def head_pitch(x: Tensor) -> int:
-    """Elements from head to head."""
-    return x.stride(0) if x.dim() == 3 else 0
-
-
 def rows_are_contiguous(x: Tensor) -> bool:
     return x.stride(-1) == 1 or x.shape[-1] <= 1
 

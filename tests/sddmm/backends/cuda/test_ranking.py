@@ -162,7 +162,7 @@ def test_dense_uniform_patterns_are_computed_by_tiles(k: int) -> None:
 
 
 def test_one_long_row_or_column_is_gathered() -> None:
-    """Of 128 rows, one holds nonzeros: most of a tile would be computed for nothing."""
+    """One row of 128 holds nonzeros: most of a tile would be computed for nothing."""
     grid = torch.zeros(8, 65_536)
     grid[0] = BASE - 3
     facts, shape, nnz = facts_of_grid(grid, int(grid.sum()) * 3 // BASE)
