@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,13 +11,12 @@ from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import MANY_CALLS
 from sddmm.cache import CACHE
-from sddmm.cupy_arrays import make_cupy_wait, to_cupy
+from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.dtypes import DTYPES
 from sddmm.operands import (
     as_operands,
     call_count,
     check_values,
-    identity,
     needs_grad,
     problem_of,
     real_number,
@@ -29,9 +27,8 @@ from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operat
 from sddmm.plan import Plan, sample_by_operator
 from sddmm.prepared import PLANS, FirstRun, PlanStore, Signature, run_once
 from sddmm.problem import SddmmProblem, make_problem
-from sddmm.sparse.containers import SparseInput, parse_sparse
+from sddmm.sparse.containers import SparseInput, parse_sparse, to_container
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.sparse.torch_tensors import Parts
 
 
 def sddmm(
@@ -97,7 +94,7 @@ def sddmm(
     if not is_plain(a, b) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         result = traced.sample(parts, a, b, alpha, scale, out_dtype, precision)
-        return _to_container(parts, result, to_output)
+        return to_container(parts, result, to_output)
     if isinstance(S, SparsePattern):  # there is nothing to parse
         return to_output(_sample(S, a, b, None, alpha, out_dtype, precision))
     sparse = parse_sparse(S, is_sampled_at_once=_is_sampled_at_once(S, a, b))
@@ -106,7 +103,7 @@ def sddmm(
     if sparse.transposed:
         a, b = transpose_if_csc(a, b, pattern, True)
     result = _sample(pattern, a, b, values, alpha, out_dtype, precision, sparse)
-    return _to_container(sparse, result, to_output)
+    return to_container(sparse, result, to_output)
 
 
 def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
@@ -124,7 +121,7 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     beta, alpha = real_number(beta, "beta"), real_number(alpha, "alpha")
     if not is_plain(a, b) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
-        return _to_container(parts, traced.sampled_addmm(parts, a, b, beta, alpha), to_output)
+        return to_container(parts, traced.sampled_addmm(parts, a, b, beta, alpha), to_output)
     sparse = parse_sparse(S, is_sampled_at_once=_is_sampled_at_once(S, a, b))
     values = traced.require_values(sparse.values)
     read_values = values if beta != 0 else None
@@ -132,7 +129,7 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     pattern = sparse.pattern
     a, b = transpose_if_csc(a, b, pattern, sparse.transposed)
     result = _sample(pattern, a, b, read_values, alpha, sum_dtype, "ieee", sparse, False)
-    return _to_container(sparse, traced.add_scaled(result, beta, values).to(a.dtype), to_output)
+    return to_container(sparse, traced.add_scaled(result, beta, values).to(a.dtype), to_output)
 
 
 # torch.compile takes no sparse tensor into a graph and runs such calls between two graphs. It must
@@ -324,14 +321,3 @@ def _check_scipy(problem: SddmmProblem, a: Tensor, b: Tensor) -> None:
             "S is a scipy or cupyx matrix, which cannot carry gradients, and an operand requires "
             "grad; give S as a torch sparse tensor or a SparsePattern, or call under torch.no_grad"
         )
-
-
-def _to_container(
-    sparse: SparseInput | Parts, values: Tensor, to_output: Callable[[Tensor], Any]
-) -> Any:
-    """The values in S's kind; for a pattern, or with heads, bare in the operands' kind."""
-    if sparse.wrap is identity:
-        return to_output(values)
-    if to_output is to_cupy or (isinstance(sparse, SparseInput) and sparse.is_cupyx):
-        make_cupy_wait(values.device)
-    return sparse.wrap(values) if values.dim() == 1 else to_output(values)

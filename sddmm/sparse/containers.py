@@ -9,13 +9,19 @@ import torch
 from torch import Tensor
 
 from sddmm.cache import CACHE
-from sddmm.cupy_arrays import from_cupy, to_cupy
+from sddmm.cupy_arrays import from_cupy, make_cupy_wait, to_cupy
 from sddmm.dtypes import INDEX_DTYPES
 from sddmm.operands import from_numpy, identity, to_numpy
 from sddmm.sparse.index_tensors import belong_together
 from sddmm.sparse.indices import SIZE_LIMIT
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.sparse.torch_tensors import KINDS, check_gradient_order, parts_of_tensor, pattern_over
+from sddmm.sparse.torch_tensors import (
+    KINDS,
+    Parts,
+    check_gradient_order,
+    parts_of_tensor,
+    pattern_over,
+)
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -68,6 +74,17 @@ def parse_sparse(S: Any, use_cache: bool = True, is_sampled_at_once: bool = Fals
     if package in ("scipy", "cupyx") and getattr(S, "format", None) in ("coo", "csr", "csc"):
         return _from_scipy_like(S)
     raise TypeError(f"S must be {KINDS}; got {_described(S, package)}")
+
+
+def to_container(
+    sparse: SparseInput | Parts, values: Tensor, to_output: Callable[[Tensor], Any]
+) -> Any:
+    """The values in S's kind; for a pattern, or with heads, bare, as to_output converts them."""
+    if sparse.wrap is identity:
+        return to_output(values)
+    if to_output is to_cupy or (isinstance(sparse, SparseInput) and sparse.is_cupyx):
+        make_cupy_wait(values.device)
+    return sparse.wrap(values) if values.dim() == 1 else to_output(values)
 
 
 def _described(S: Any, package: str) -> str:
