@@ -40,10 +40,10 @@ _FACTS = DerivedKey[dict[tuple[Block, ...], CountedFacts]]("facts")
 # One with row ids, one with row offsets, and one by tiles of one size.
 _ANALYSES_PER_PATTERN = 3
 
-# The smallest tiles that are counted, and the most: a count takes 4 bytes, so that many take no
-# more memory than sorting the nonzeros would, or little.
+# The smallest tiles that are counted, and the most: a count takes 4 bytes, so that many take
+# 256 MiB, or no more memory than sorting the nonzeros would.
 _LEAST_SIDE = 16
-_MAX_BASE_TILES, _MAX_TILES_PER_NONZERO = 2**24, 4
+_MAX_BASE_TILES, _MAX_TILES_PER_NONZERO = 2**26, 4
 
 
 def base_tile(

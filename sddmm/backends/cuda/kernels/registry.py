@@ -20,16 +20,16 @@ from sddmm.backends.cuda.spec import GpuKernel, KernelSpec
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
-    tile_wgmma(128, 256, 256, TileRate(900e12, 7.5e-3, 15.3, -11.4, 5, 2.5)),
-    tile_wgmma(128, 224, 256, TileRate(880e12, 7.1e-3, 15.3, -11.4, 5, 2.5)),
-    tile_wgmma(256, 152, 176, TileRate(895e12, 10.0e-3, 15.3, -9, 5, 2.5)),
+    tile_wgmma(128, 256, 256, TileRate(932e12, 6.1e-3, 16.0, -12.0, 5, 0.7)),
+    tile_wgmma(128, 224, 256, TileRate(1145e12, 15.3e-3, 12.9, -13.4, 5.2, 1.1)),
+    tile_wgmma(256, 152, 176, TileRate(945e12, 20.2e-3, 11.8, -9.4, 1.5, 3.5)),
     tile_mma(
         "tile_mma_128x128x64",
         (128, 128, 64),
         (2, 2),
         3,
         2,
-        rate=TileRate(620e12, 16.9e-3, 0.34, 8.6, 2.5),
+        rate=TileRate(485e12, 17.3e-3, 0.0, -0.6, 10.2, 2.8),
     ),
     tile_mma(
         "tile_mma_64x64x32",
@@ -37,7 +37,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         (2, 2),
         3,
         4,
-        rate=TileRate(330e12, 1.9e-3, 0.65, 3.5),
+        rate=TileRate(275e12, 2.6e-3, 0.4, 4.2),
         hopper_min_blocks=5,
         short_min_blocks=8,
     ),
@@ -53,15 +53,15 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         "tf32x3",
         TileRate(45e12, 3e-3, 1.5, 4),
     ),
-    tile_warp(16, (8, 3), TileRate(103e12, 0.05e-3, 0.78, 8.2)),
-    tile_warp(32, (4, 2), TileRate(206e12, 0.2e-3, 1.0, 6.0)),
+    tile_warp(16, (8, 3), TileRate(95e12, 0.05e-3, 0.39, 6.7, start_us=0.8)),
+    tile_warp(32, (4, 2), TileRate(179e12, 0.37e-3, 1.14, 9.7, start_us=2.0)),
     tile_wgmma_tf32x3(TileRate(114e12, 23e-3, 1.3, 6)),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(41e12, 2.0e-3, 0.65, 0.1)),
     tile_simt((64, 64, 32), (4, 8), 4, TileRate(43e12, 2.2e-3, 0.55, 0.3), mainloop="ROWS"),
     tile_simt(
         (64, 128, 8), (8, 16), 4, TileRate(46.5e12, 6e-3, 0.7, 3), mainloop="PIPELINED", stages=4
     ),
-    tile_wmma((16, 16), (4, 2), TileRate(307e12, 9.2e-3, 0.88, 2.6, 3)),
+    tile_wmma((16, 16), (4, 2), TileRate(266e12, 12.9e-3, 0.46, -0.7, 5.6)),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),
 )

@@ -71,12 +71,12 @@ def test_the_tiles_that_are_counted_are_as_large_as_memory_demands() -> None:
     assert base_tile((16_384, 16_384), 10, masks) == ((64, 64), masks)
     assert base_tile((16_384, 16_384), 10, SIZES) == ((16, 16), SIZES)
     assert base_tile((16_384, 16_384), 10, ((128, 224), (64, 64))) == ((64, 64), ((64, 64),))
-    # A million rows and columns: 244 million tiles of 64 x 64 are too many for a few nonzeros.
-    vast = (1_000_000, 1_000_000)
+    # Two million rows and columns: 977 million tiles of 64 x 64 are too many for a few nonzeros.
+    vast = (2_000_000, 2_000_000)
     assert base_tile(vast, 15_000_000, masks) == (None, ())
     assert base_tile(vast, 15_000_000, (*masks, (256, 256))) == ((256, 256), ((256, 256),))
-    assert base_tile(vast, 65_000_000, masks) == ((64, 64), masks)
-    assert base_tile(vast, 20_000_000, masks) == ((128, 128), ((128, 256), (256, 128)))
+    assert base_tile(vast, 260_000_000, masks) == ((64, 64), masks)
+    assert base_tile(vast, 65_000_000, masks) == ((128, 128), ((128, 256), (256, 128)))
     assert base_tile((100, 100), 10, ()) == (None, ())
 
 
