@@ -115,9 +115,8 @@ class Cache:
         self.max_patterns, self.max_bytes = max_patterns, max_bytes
         self._entries: OrderedDict[PatternKey, _Entry] = OrderedDict()  # the cache's own patterns
         self._weak_entries: dict[PatternKey, _Entry] = {}  # patterns that others keep
-        self._most_bytes = (
-            0  # all that the entries can hold, and those that went since it was summed
-        )
+        # All that the entries can hold, and those that went since it was summed.
+        self._most_bytes = 0
         self._seen = SeenTensors()
         self._lock = threading.RLock()  # a weak reference may die while it is held
 
@@ -150,8 +149,7 @@ class Cache:
         plan = prepare(pattern, key, first_run)
         with self._lock:
             store.add(key, plan)
-            pattern.count_growth()
-            self._make_room()
+            self.count_growth(pattern)
         return plan
 
     def calls_to_expect(
@@ -186,11 +184,15 @@ class Cache:
         if not is_capturing(problem.device) and select_backend(problem)[0].run_once(
             pattern, problem, run
         ):
-            with self._lock:
-                pattern.count_growth()
-                self._make_room()
+            self.count_growth(pattern)
             return run.out
         return run.result(self.get_or_prepare(pattern, problem, calls=1, first_run=run).execute)
+
+    def count_growth(self, pattern: SparsePattern) -> None:
+        """Count what a pattern keeps now, and forget others if all together is too much."""
+        with self._lock:
+            pattern.count_growth()
+            self._make_room()
 
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern with the indices of `pattern`, which is one over tensors that a caller

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from sddmm.dtypes import DTYPES, PRECISIONS, dtype_names
+from sddmm.dtypes import DTYPES, PRECISIONS, common_accumulator, dtype_names
 
 if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
@@ -47,6 +47,49 @@ class SddmmProblem(NamedTuple):
 
     def b_shape(self) -> tuple[int, ...]:
         return (self.k, self.n) if self.heads is None else (self.heads, self.k, self.n)
+
+
+class SpmmProblem(NamedTuple):
+    """All that the choice of a backend and a kernel for a product W X may depend on. Hashable.
+
+    W: m x n, with nnz nonzeros of `values_dtype`; for a product with S's transpose, S's transpose.
+    values_have_heads: whether each head has its own weights. has_factors: whether they are to be
+    multiplied by S's own values, (nnz,) of `dtype`. X: n x k of `dtype`; `heads` is None for a 2-D
+    X. The result has `out_dtype`. `precision` and `blocksize` are as in SddmmProblem; only "ieee"
+    is asked for, and block patterns come expanded.
+    """
+
+    m: int
+    n: int
+    k: int
+    nnz: int
+    dtype: torch.dtype
+    values_dtype: torch.dtype
+    out_dtype: torch.dtype
+    index_dtype: torch.dtype
+    heads: int | None
+    values_have_heads: bool
+    has_factors: bool
+    device: torch.device
+    precision: str = "ieee"
+    blocksize: tuple[int, int] | None = None
+
+    @property
+    def accumulator(self) -> torch.dtype:
+        """The dtype of all products and sums."""
+        return common_accumulator(self.values_dtype, self.dtype)
+
+    @property
+    def flops(self) -> int:
+        """Useful floating-point operations: a multiply and an add per k, nonzero and head."""
+        return 2 * self.nnz * self.k * (1 if self.heads is None else self.heads)
+
+    def out_shape(self) -> tuple[int, ...]:
+        return (self.m, self.k) if self.heads is None else (self.heads, self.m, self.k)
+
+
+Problem = SddmmProblem | SpmmProblem
+"""A problem of either operator."""
 
 
 def make_problem(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
+    from sddmm.problem import SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -54,6 +54,24 @@ class FirstRun(Protocol):
         """Launch the run with an executor, unless that was done."""
 
 
+class PreparedProduct(Protocol):
+    """A prepared product out = alpha * W X with the weights W of one pattern."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines about what was prepared."""
+
+    def __call__(
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
+    ) -> None:
+        """Fill `out`, ([heads,] m, k), which is contiguous and has the problem's out_dtype.
+
+        The weight of nonzero i in head h is values[h, i] * factors[i], in the pattern's order.
+        values are (nnz,) or (heads, nnz), factors (nnz,) or None, and dense is ([heads,] n, k), all
+        of any strides.
+        """
+
+
 class Backend(Protocol):
     """One way to compute a problem."""
 
@@ -93,6 +111,18 @@ class Backend(Protocol):
         False if there is no such way, and nothing was done.
         """
 
+    def refuses_product(self, problem: SpmmProblem) -> str | None:
+        """None, or the reason why this backend does not compute the product."""
+
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
+    ) -> PreparedProduct:
+        """Do all work of a product that depends on the pattern alone, its check included.
+
+        pattern: that of W, which for a product with the transpose is `S.T`. calls: the number of
+        runs to expect.
+        """
+
 
 BACKENDS: list[Backend] = []
 """The backends in order: the first that does not refuse serves. `sddmm/__init__.py` adds them."""
@@ -124,6 +154,15 @@ def select_backend(
         refusals[backend.name] = reason
     reasons = "; ".join(f"{backend}: {reason}" for backend, reason in refusals.items())
     raise ValueError(f"no backend serves this problem: {reasons}")
+
+
+@functools.lru_cache(maxsize=1024)
+def select_product_backend(problem: SpmmProblem) -> Backend:
+    """The first backend that computes the product."""
+    for backend in BACKENDS:
+        if backend.available() is None and backend.refuses_product(problem) is None:
+            return backend
+    raise ValueError(f"no backend serves this product: {problem}")
 
 
 def resolve_lazy_view(x: Tensor) -> Tensor:

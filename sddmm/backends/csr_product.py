@@ -1,84 +1,111 @@
-"""SpMM, the product of a sparse and a dense matrix: torch's CSR product, and the definition.
-
-Both functions take a `pattern`, its `values`, (nnz,) for all heads or (heads, nnz), and a `dense`
-operand ([heads,] n, d), or ([heads,] m, d) for the transpose. They return a new tensor
-([heads,] m, d), or ([heads,] n, d).
-"""
+"""SpMM, the product of a sparse and a dense matrix: torch's CSR product, and the definition."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sddmm.dtypes import common_accumulator
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.views import CompressedView
+
+if TYPE_CHECKING:
+    from sddmm.problem import SpmmProblem
 
 # Elements of one chunk of scaled rows of the dense operand in the reference.
 _CHUNK_ELEMENTS = 2**22
 
 
-def csr_product(
-    pattern: SparsePattern,
-    values: Tensor,
-    dense: Tensor,
-    *,
-    transpose: bool = False,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """torch's CSR product (cuSPARSE on a GPU), one head at a time.
+class CsrProduct:
+    """torch's CSR product (cuSPARSE on a GPU, where it adds with atomics), one head at a time.
 
-    Products and sums have the wider dtype of the two operands, float32 at least: torch's CPU
-    product has no half types, and cuSPARSE adds partial sums of halves as halves. The result is
-    rounded once, to `out_dtype`, which is dense's dtype if None.
+    Products and sums have the wider dtype of the operands, float32 at least: torch's CPU product
+    has no half types, and cuSPARSE adds partial sums of halves as halves. The result is rounded
+    once. view: the nonzeros by row.
     """
-    pattern.check()
-    rows, columns = product_shape(pattern.shape, transpose)
-    shape = (*dense.shape[:-2], rows, dense.shape[-1])
-    out = dense.new_zeros(shape, dtype=dense.dtype if out_dtype is None else out_dtype)
-    if out.numel() == 0 or pattern.nnz == 0:
-        return out.mul_(alpha)
-    dtype = common_accumulator(values.dtype, dense.dtype)
-    view = pattern.by_column if transpose else pattern.by_row
-    # cuSPARSE reads no strides of values, and torch does not ask.
-    weights = (values if view.perm is None else values[..., view.perm]).to(dtype).contiguous()
-    size = padded_size((rows, columns), pattern.nnz)
-    for target, head_weights, head in _heads(out, weights, dense):
-        head = head.to(dtype)
-        if size[1] > columns:  # pad copies, even where it adds nothing
-            head = torch.nn.functional.pad(head, (0, 0, 0, size[1] - columns))
-        product = _csr_tensor(view, head_weights, size) @ head
-        target.copy_((product if alpha == 1 else product.mul_(alpha))[:rows])
-    return out
+
+    notes = ("torch's CSR product, head by head",)
+
+    def __init__(self, view: CompressedView, problem: SpmmProblem) -> None:
+        self._problem = problem
+        self._size = padded_size((problem.m, problem.n), problem.nnz)
+        indptr = view.indptr
+        empty_rows = self._size[0] - problem.m
+        if empty_rows:
+            indptr = torch.cat([indptr, indptr[-1:].expand(empty_rows)])
+        self._indptr, self._indices = indptr, view.indices.to(indptr.dtype)
+        self._perm = view.perm
+
+    def __call__(
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
+    ) -> None:
+        problem, dtype = self._problem, self._problem.accumulator
+        for target, head_values, head in _heads(out, values, dense):
+            head = head.to(dtype)
+            if self._size[1] > problem.n:  # pad copies, even where it adds nothing
+                head = torch.nn.functional.pad(head, (0, 0, 0, self._size[1] - problem.n))
+            product = self._matrix(_weights(head_values, factors, dtype)) @ head
+            target.copy_((product if alpha == 1 else product.mul_(alpha))[: problem.m])
+
+    def _matrix(self, weights: Tensor) -> Tensor:
+        if self._perm is not None:
+            weights = weights[self._perm]
+        return torch.sparse_csr_tensor(  # cuSPARSE reads no strides, and torch does not ask
+            self._indptr, self._indices, weights.contiguous(), self._size,
+            device=weights.device, check_invariants=False,
+        )  # fmt: skip
+
+
+class ReferenceProduct:
+    """The product from the definition, nonzero by nonzero, every sum accumulated in float64.
+
+    rows, cols: the indices of each nonzero.
+    """
+
+    notes = ()
+
+    def __init__(self, rows: Tensor, cols: Tensor) -> None:
+        self._rows, self._cols = rows, cols
+
+    def __call__(
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
+    ) -> None:
+        sums = torch.zeros_like(out, dtype=torch.float64)
+        chunk = max(1, _CHUNK_ELEMENTS // max(1, dense.shape[-1]))
+        for target, head_values, head in _heads(sums, values, dense):
+            for begin in range(0, self._rows.numel(), chunk):
+                part = slice(begin, begin + chunk)
+                some = None if factors is None else factors[part]
+                weights = _weights(head_values[part], some, torch.float64)
+                gathered = head.index_select(0, self._cols[part]).double()
+                target.index_add_(0, self._rows[part], gathered * weights[:, None])
+        out.copy_(sums.mul_(alpha))
 
 
 def reference_product(
     pattern: SparsePattern,
     values: Tensor,
     dense: Tensor,
+    factors: Tensor | None = None,
     *,
     transpose: bool = False,
     alpha: float = 1.0,
 ) -> Tensor:
-    """The product accumulated in float64 from the definition, nonzero by nonzero; float64."""
+    """The product accumulated in float64 from the definition; float64, ([heads,] m, d).
+
+    values: (nnz,) for all heads or (heads, nnz); factors: (nnz,), which multiply them, or None.
+    dense: ([heads,] n, d), or ([heads,] m, d) for the transpose, whose result is ([heads,] n, d).
+    """
     pattern.check()
     rows, _ = product_shape(pattern.shape, transpose)
-    targets, sources = pattern.row_ids, pattern.col_ids
-    if transpose:
-        targets, sources = sources, targets
-    shape = (*dense.shape[:-2], rows, dense.shape[-1])
-    out = dense.new_zeros(shape, dtype=torch.float64)
-    chunk = max(1, _CHUNK_ELEMENTS // max(1, dense.shape[-1]))
-    for target, head_weights, head in _heads(out, values, dense):
-        for begin in range(0, pattern.nnz, chunk):
-            part = slice(begin, begin + chunk)
-            gathered = head.index_select(0, sources[part]).double()
-            target.index_add_(0, targets[part], gathered * head_weights[part, None].double())
-    return out.mul_(alpha)
+    indices = (pattern.row_ids, pattern.col_ids)
+    execute = ReferenceProduct(*(reversed(indices) if transpose else indices))
+    out = dense.new_empty((*dense.shape[:-2], rows, dense.shape[-1]), dtype=torch.float64)
+    execute(values, factors, dense, alpha, out)
+    return out
 
 
 def product_shape(shape: tuple[int, int], transpose: bool) -> tuple[int, int]:
@@ -105,13 +132,7 @@ def _heads(out: Tensor, values: Tensor, dense: Tensor) -> Iterator[tuple[Tensor,
     return zip(out, values.expand(dense.shape[0], -1), dense, strict=True)
 
 
-def _csr_tensor(view: CompressedView, values: Tensor, size: tuple[int, int]) -> Tensor:
-    """The sparse matrix, with empty rows at its end where `size` has more than the view."""
-    indptr = view.indptr
-    empty_rows = size[0] + 1 - indptr.shape[0]
-    if empty_rows:
-        indptr = torch.cat([indptr, indptr[-1:].expand(empty_rows)])
-    return torch.sparse_csr_tensor(
-        indptr, view.indices.to(indptr.dtype), values, size,
-        device=values.device, check_invariants=False,
-    )  # fmt: skip
+def _weights(values: Tensor, factors: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The weights of one head's nonzeros."""
+    weights = values.to(dtype)
+    return weights if factors is None else weights * factors.to(dtype)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.base import MANY_CALLS, FirstRun, by_head
+from sddmm.backends.csr_product import ReferenceProduct
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
+    from sddmm.problem import SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 # Elements of one gathered operand; two float64 arrays of this size are alive at a time.
@@ -43,6 +44,15 @@ class ReferenceBackend:
 
     def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
         return False
+
+    def refuses_product(self, problem: SpmmProblem) -> str | None:
+        return None
+
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
+    ) -> ReferenceProduct:
+        pattern.check()
+        return ReferenceProduct(pattern.row_ids, pattern.col_ids)
 
 
 class ReferenceExecutor:

@@ -1,4 +1,4 @@
-"""torch.sparse.sampled_addmm (cuSPARSE on a GPU), which serves where our kernels cannot."""
+"""torch's CSR functions (cuSPARSE on a GPU), which serve where our kernels cannot."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.base import MANY_CALLS, FirstRun, by_head
+from sddmm.backends.csr_product import CsrProduct
 from sddmm.sparse.indices import compress
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
+    from sddmm.problem import SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -49,6 +50,16 @@ class TorchCsrBackend:
 
     def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
         return False
+
+    def refuses_product(self, problem: SpmmProblem) -> str | None:
+        if problem.device.type not in ("cpu", "cuda"):
+            return f"torch's CSR product runs on cpu and cuda, not on {problem.device}"
+        return None
+
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
+    ) -> CsrProduct:
+        return CsrProduct(pattern.by_row, problem)
 
 
 class TorchCsrExecutor:

@@ -11,7 +11,7 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import resolve_lazy_view
-from sddmm.backends.csr_product import csr_product, product_shape, reference_product
+from sddmm.backends.csr_product import product_shape, reference_product
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_names
@@ -20,6 +20,7 @@ from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
+from sddmm.products import product
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.indices import BlockSize, stored_nnz
 from sddmm.sparse.pattern import SparsePattern
@@ -81,13 +82,13 @@ def spmm(
     transpose = transpose != sparse.transposed
     if not needs_grad(values, dense):
         with without_autocast():
-            product = csr_product(
+            result = product(
                 pattern, resolve_lazy_view(values), resolve_lazy_view(dense),
                 transpose=transpose, alpha=alpha, out_dtype=out_dtype,
             )  # fmt: skip
         if sparse.is_cupyx:
-            make_cupy_wait(product.device)
-        return to_output(product)
+            make_cupy_wait(result.device)
+        return to_output(result)
     if sparse.is_scipy:  # the backward reads what scipy may change until then
         pattern = sparse.stable_pattern()
         values = values if values.requires_grad else values.clone()
@@ -130,7 +131,7 @@ def _operate(
     alpha: float,
     out_dtype: torch.dtype | None,
 ) -> Tensor:
-    product: Tensor = torch.ops.sddmm.spmm(
+    result: Tensor = torch.ops.sddmm.spmm(
         matrix.rows,
         matrix.cols,
         values,
@@ -143,7 +144,7 @@ def _operate(
         alpha=alpha,
         out_dtype=out_dtype,
     )
-    return product
+    return result
 
 
 def _checked_values(
@@ -266,9 +267,7 @@ def _compute(
     _check_out_dtype(out_dtype)
     pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
     check_product((m, n), pattern.nnz, values, dense, transpose)
-    return csr_product(
-        pattern, values, dense, transpose=transpose, alpha=alpha, out_dtype=out_dtype
-    )
+    return product(pattern, values, dense, transpose=transpose, alpha=alpha, out_dtype=out_dtype)
 
 
 def _fake(

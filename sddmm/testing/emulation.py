@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 
 import sddmm.cache as cache
+import sddmm.products as products
 from gemm_core.emulation.kernel import (
     EmulatedKernel,
     compile_library,
@@ -21,7 +22,7 @@ from gemm_core.emulation.kernel import (
 )
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import Parameters
-from sddmm.backends.base import select_backend
+from sddmm.backends.base import select_backend, select_product_backend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, Macros
 from sddmm.ops import sddmm as ops
@@ -82,12 +83,22 @@ def _only_thread() -> Iterator[None]:
 def _own_plans() -> Iterator[None]:
     """Within the block no pattern has the plans that it has outside, and outside none of these."""
     key = DerivedKey[PlanStore]("plans for an emulated GPU")
-    select_backend.cache_clear()
+    product_key = DerivedKey[Any]("products for an emulated GPU")
+    _forget_backends()
     try:
-        with mock.patch.object(cache, "PLANS", key), mock.patch.object(ops, "PLANS", key):
+        with (
+            mock.patch.object(cache, "PLANS", key),
+            mock.patch.object(ops, "PLANS", key),
+            mock.patch.object(products, "PRODUCTS", product_key),
+        ):
             yield
     finally:
-        select_backend.cache_clear()
+        _forget_backends()
+
+
+def _forget_backends() -> None:
+    select_backend.cache_clear()
+    select_product_backend.cache_clear()
 
 
 class _EmulatedRuntime(loader.CudaRuntime):

@@ -9,14 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, FirstRun, by_head, resolve_lazy_view
+from sddmm.backends.base import (
+    MANY_CALLS,
+    FirstRun,
+    PreparedProduct,
+    by_head,
+    resolve_lazy_view,
+)
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.indices import as_array
 from sddmm.sparse.views import CompressedView
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
+    from sddmm.problem import SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 # Multiply-adds of a chunk: about 100 us, enough to pay for waking a thread.
@@ -75,6 +81,14 @@ class CpuBackend:
             pattern.check()
             raise ValueError(f"{pattern!r} has indices outside its shape")
         return True
+
+    def refuses_product(self, problem: SpmmProblem) -> str | None:
+        return "no kernel of this backend computes products"
+
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
+    ) -> PreparedProduct:
+        raise NotImplementedError(self.refuses_product(problem))
 
 
 class CpuExecutor:

@@ -13,16 +13,18 @@ from sddmm.backends.base import MANY_CALLS, FirstRun
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.block_planner import BlockPlanner
 from sddmm.backends.cuda.executor import GpuExecutor
-from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, KERNELS
+from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, KERNELS, SPMM_KERNELS
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
+from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.pattern_layouts import ANALYSES
 from sddmm.backends.cuda.planner import Planner
+from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import SingleRun
-from sddmm.backends.cuda.spec import GpuKernel
+from sddmm.backends.cuda.spec import GpuKernel, ProductKernel
 from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
+    from sddmm.problem import Problem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -32,8 +34,16 @@ class CudaBackend:
     name = "cuda"
     plans_by_calls = True
 
-    def __init__(self, kernels: Mapping[str, GpuKernel] = KERNELS) -> None:
-        self.planner = Planner(kernels)
+    def __init__(
+        self,
+        kernels: Mapping[str, GpuKernel] = KERNELS,
+        product_kernels: Mapping[str, ProductKernel] = SPMM_KERNELS,
+    ) -> None:
+        self.planner: Planner[SddmmProblem, GpuExecutor] = Planner(kernels, GpuExecutor)
+        self.products: Planner[SpmmProblem, ProductExecutor] = Planner(
+            product_kernels, ProductExecutor
+        )
+        self.one_off = OneOffPlanner(tuple(kernels.values()))
         self.blocks = BlockPlanner(BLOCK_KERNELS)
         self._single_run = functools.lru_cache(maxsize=256)(self._find_single_run)
 
@@ -67,10 +77,28 @@ class CudaBackend:
                     return executor
                 pattern, problem = pattern.expanded, problem._replace(blocksize=None)
             if kernel is None and (calls <= 1 or problem.nnz == 0):
-                executor = self.planner.one_off.prepare(pattern, problem, device, first_run)
+                executor = self.one_off.prepare(pattern, problem, device, first_run)
                 if executor is not None:
                     return executor
             return self.planner.prepare(pattern, problem, device, kernel, calls)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(problem) from error
+
+    def refuses_product(self, problem: SpmmProblem) -> str | None:
+        reason = loader.runtime.refuses(problem.device)
+        return reason or self.products.refuses(problem, _device(problem))
+
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
+    ) -> ProductExecutor:
+        device = _device(problem)
+        if device.index != loader.runtime.current_device():
+            with torch.cuda.device(device.index):
+                return self.prepare_product(pattern, problem, calls)
+        if pattern.blocksize is not None:
+            pattern = pattern.expanded
+        try:
+            return self.products.prepare(pattern, problem, device, calls=calls)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(problem) from error
 
@@ -96,17 +124,17 @@ class CudaBackend:
         device = _device(problem)
         if problem.blocksize is not None or not SingleRun.can_serve(problem, device):
             return None
-        kernel = self.planner.one_off.only_kernel(problem, device)
+        kernel = self.one_off.only_kernel(problem, device)
         return SingleRun(kernel, problem, device, is_csr) if isinstance(kernel, RowGather) else None
 
 
-def _out_of_memory(problem: SddmmProblem) -> Exception:
+def _out_of_memory(problem: Problem) -> Exception:
     row_ids_bytes = 4 * problem.nnz
     what = f"preparing a plan of {problem.nnz} nonzeros, at least,"
     return out_of_memory(what, row_ids_bytes, problem.device)
 
 
-def _device(problem: SddmmProblem) -> Device:
+def _device(problem: Problem) -> Device:
     """The GPU whose kernels read tensors of the problem's torch device."""
     runtime, index = loader.runtime, problem.device.index
     return runtime.device(runtime.current_device() if index is None else index)

@@ -8,8 +8,8 @@ alone; for many, the pattern is analysed, and its tiles are counted unless it is
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import ceil_div
@@ -18,26 +18,29 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import device_model
-from sddmm.backends.cuda.executor import Explanation, GpuExecutor
+from sddmm.backends.cuda.executor import Explanation
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts, UniformFacts
-from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
-from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, OperatorKernel
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
+    from sddmm.problem import Problem
     from sddmm.sparse.pattern import SparsePattern
 
 # The least time of a run for which tiles are counted.
 _WORTH_COUNTING_US = 1.0
 
-Kernels = Mapping[str, GpuKernel]
+P = TypeVar("P", bound="Problem")
+E = TypeVar("E")
+
+Kernel = OperatorKernel[Any, Any]
+Kernels = Mapping[str, Kernel]
 
 
 class Prediction(NamedTuple):
     """A kernel, and what it should cost."""
 
-    kernel: GpuKernel
+    kernel: Kernel
     cost: Cost
 
 
@@ -46,23 +49,27 @@ class UniformPlan(NamedTuple):
     pattern is such, and the fastest kernel then. is_ahead: it is prepared while the analysis runs.
     """
 
-    kernel: GpuKernel
+    kernel: Kernel
     request: AnalysisRequest
     is_ahead: bool
 
 
-class Planner:
-    """Plans the problems of one operator by the kernels that are registered for it."""
+class Planner(Generic[P, E]):
+    """Plans the problems of one operator by the kernels that are registered for it.
 
-    def __init__(self, kernels: Kernels) -> None:
+    executor: makes what runs the plans of a kernel, of the plans, their explanation, the refusals
+    of other kernels, and the index of the device beside what returns the current one.
+    """
+
+    def __init__(self, kernels: Kernels, executor: Callable[..., E]) -> None:
         self.kernels = kernels
+        self._executor = executor
         self.context = functools.lru_cache(maxsize=1024)(
             functools.partial(PlanningContext, kernels)
         )
-        self.one_off = OneOffPlanner(tuple(kernels.values()))
         self.refuses = functools.lru_cache(maxsize=1024)(self._refuses)
 
-    def _refuses(self, problem: SddmmProblem, device: Device) -> str | None:
+    def _refuses(self, problem: P, device: Device) -> str | None:
         """None if a kernel computes `problem` on `device`, else the reason of the first kernel."""
         reasons: list[str] = []
         for kernel in self.kernels.values():
@@ -70,22 +77,22 @@ class Planner:
             if reason is None:
                 return None
             reasons.append(reason)
-        return reasons[0]
+        return reasons[0] if reasons else "has no kernel for this operator"
 
     def prepare(
         self,
         pattern: SparsePattern,
-        problem: SddmmProblem,
+        problem: P,
         device: Device,
         kernel: str | None = None,
         calls: int = MANY_CALLS,
-    ) -> GpuExecutor:
+    ) -> E:
         """The launches for a problem on a device.
 
         kernel: request one by name. calls: the number of runs to expect. What is prepared pays
-        within them. `one_off` plans single runs.
+        within them.
         """
-        preparation = _Preparation(self.context(problem, device), pattern)
+        preparation = _Preparation(self.context(problem, device), pattern, self._executor)
         if kernel is not None:
             return preparation.requested(kernel)
         return preparation.fastest(calls)
@@ -97,10 +104,10 @@ class PlanningContext:
     They are cached and reused for every pattern. serving: the kernels that do not refuse.
     tile_sizes: the sizes of tiles on whose counts their costs depend; empty if no kernel that
     depends on counts can be the fastest. if_uniform(calls): the plan for a uniform pattern.
-    executor(plans, explanation): what runs the plans of a kernel.
+    executor_options: what an executor of plans takes beside them and their explanation.
     """
 
-    def __init__(self, kernels: Kernels, problem: SddmmProblem, device: Device) -> None:
+    def __init__(self, kernels: Kernels, problem: Problem, device: Device) -> None:
         self.kernels, self.problem, self.device = kernels, problem, device
         self.model = device_model(device)
         reasons = {name: kernel.refuses(problem, device) for name, kernel in kernels.items()}
@@ -108,10 +115,11 @@ class PlanningContext:
         self.serving = [kernel for name, kernel in kernels.items() if reasons[name] is None]
         # A kernel made of others has no reason of its own to explain.
         explained = {n: reason for n, reason in self.refusals.items() if not kernels[n].parts}
-        self.executor = functools.partial(
-            GpuExecutor, refusals=explained, device_index=device.index,
-            current_device=loader.runtime.current_device,
-        )  # fmt: skip
+        self.executor_options = {
+            "refusals": explained,
+            "device_index": device.index,
+            "current_device": loader.runtime.current_device,
+        }
         self.tile_sizes = self._tile_sizes()
         self.if_uniform = functools.lru_cache(maxsize=8)(self._plan_if_uniform)
 
@@ -164,13 +172,16 @@ class PlanningContext:
         return ()
 
 
-class _Preparation:
+class _Preparation(Generic[E]):
     """The preparation of one pattern for one problem, for many runs."""
 
-    def __init__(self, context: PlanningContext, pattern: SparsePattern) -> None:
+    def __init__(
+        self, context: PlanningContext, pattern: SparsePattern, executor: Callable[..., E]
+    ) -> None:
         self._context, self._pattern = context, pattern
+        self._executor = functools.partial(executor, **context.executor_options)
 
-    def requested(self, name: str) -> GpuExecutor:
+    def requested(self, name: str) -> E:
         """The kernel that the caller named; ValueError if there is none, or if it refuses."""
         context = self._context
         kernel = context.kernels.get(name)
@@ -183,7 +194,7 @@ class _Preparation:
         layouts = PatternLayouts(self._pattern, context.device, kernel.tile_sizes)
         return self._prepare(kernel, layouts, lambda: [f"kernel   {name}, as demanded"])
 
-    def fastest(self, calls: int) -> GpuExecutor:
+    def fastest(self, calls: int) -> E:
         """The kernel with the least predicted time of its preparation and so many runs."""
         context = self._context
         uniform = context.if_uniform(calls)
@@ -198,24 +209,20 @@ class _Preparation:
         ranking = context.rank(layouts.facts(), calls)
         return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
 
-    def _prepare(
-        self, kernel: GpuKernel, layouts: PatternLayouts, explanation: Explanation
-    ) -> GpuExecutor:
+    def _prepare(self, kernel: Kernel, layouts: PatternLayouts, explanation: Explanation) -> E:
         """Wait for the work arrays too: the next call may come on another stream."""
         context = self._context
         plans = kernel.prepare(layouts, context.problem, context.model)
         loader.runtime.wait(context.device.index)
-        return context.executor(plans, explanation)
+        return self._executor(plans, explanation)
 
-    def _prepare_ahead(
-        self, ahead: UniformPlan, explanation: Explanation
-    ) -> tuple[Analysis, GpuExecutor]:
+    def _prepare_ahead(self, ahead: UniformPlan, explanation: Explanation) -> tuple[Analysis, E]:
         """The analysis of the pattern, and what is prepared from it while the GPU still runs it."""
         context = self._context
         layouts = AheadLayouts(self._pattern, context.device, ahead.request)
         try:
             plans = ahead.kernel.prepare(layouts, context.problem, context.model)
-            executor = context.executor(plans, explanation)
+            executor = self._executor(plans, explanation)
         finally:
             analysis = layouts.wait()
         return analysis, executor

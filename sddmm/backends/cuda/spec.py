@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from sddmm.backends.cuda.executor import KernelPlan
     from sddmm.backends.cuda.facts import PatternFacts
     from sddmm.backends.cuda.layouts import Nonzeros, TileWork
-    from sddmm.problem import SddmmProblem
+    from sddmm.backends.cuda.products import ProductPlan
+    from sddmm.problem import Problem, SddmmProblem, SpmmProblem
+
+# The type of an operator's problems, and of the launches that its kernels prepare.
+P = TypeVar("P", bound="Problem", contravariant=True)
+L = TypeVar("L", covariant=True)
 
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 
@@ -76,43 +81,49 @@ class Layouts(Protocol):
         """The facts of the pattern on which costs depend."""
 
 
-class GpuKernel(Protocol):
-    """A kernel as the planner sees it; the planner knows no kernel by its name."""
+class OperatorKernel(Protocol[P, L]):
+    """A kernel as the planner sees it; the planner knows no kernel by its name.
+
+    P: the type of its operator's problems. L: the type of the launches that it prepares.
+    """
 
     @property
     def name(self) -> str:
         """The name by which a caller may request this kernel."""
 
     @property
-    def parts(self) -> tuple[GpuKernel, ...]:
+    def parts(self) -> tuple[OperatorKernel[P, L], ...]:
         """The kernels that this one is made of, if it has no source of its own."""
 
-    def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
+    def refuses(self, problem: P, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else the reason why not."""
 
     @property
     def tile_sizes(self) -> tuple[tuple[int, int], ...]:
         """Rows and columns of the tiles on whose counts its cost depends."""
 
-    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
+    def needs_ahead(self, problem: P, model: DeviceModel) -> AnalysisRequest | None:
         """What this kernel needs to be prepared while the analysis still runs; None if it cannot.
 
         Rows are then taken to ascend and, where tile row offsets are requested, columns within a
         row too; every tile is computed.
         """
 
-    def cost_us(
-        self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
-    ) -> Cost | None:
+    def cost_us(self, problem: P, facts: PatternFacts | None, model: DeviceModel) -> Cost | None:
         """The predicted microseconds of preparing this kernel and of running it.
 
         None without `facts` if it depends on them, and for a kernel that is never worth it.
         """
 
-    def prepare(
-        self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
-    ) -> tuple[KernelPlan, ...]:
+    def prepare(self, layouts: Layouts, problem: P, model: DeviceModel) -> tuple[L, ...]:
         """The launches that compute the problem, one after the other."""
+
+
+GpuKernel: TypeAlias = "OperatorKernel[SddmmProblem, KernelPlan]"
+"""A kernel of sddmm."""
+
+ProductKernel: TypeAlias = "OperatorKernel[SpmmProblem, ProductPlan]"
+"""A kernel of spmm. `needs_ahead` is None: it prepares when the analysis is done."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,15 +157,18 @@ class KernelSpec:
         return KERNEL_FOLDER / self.source / "kernel.cu"
 
     @property
-    def parts(self) -> tuple[GpuKernel, ...]:
+    def parts(self) -> tuple[()]:
         return ()
 
     @property
     def tile_sizes(self) -> tuple[tuple[int, int], ...]:
         return (self.tile[:2],) if self.tile[0] else ()
 
-    def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
-        """None if this kernel computes `problem` on `device`, else the reason why not."""
+    def refuses(self, problem: Any, device: Device) -> str | None:
+        """None if this kernel computes `problem` on `device`, else the reason why not.
+
+        problem: one of the operator that the kernel is registered for; what all share is read.
+        """
         reason = _refuses_kind(self, problem.dtype, problem.precision, device)
         if reason is not None:
             return reason

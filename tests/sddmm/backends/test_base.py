@@ -9,6 +9,7 @@ import torch
 
 from sddmm.backends.base import BACKENDS, MANY_CALLS, Backend, by_head, refusal, select_backend
 from sddmm.problem import make_problem
+from sddmm.products import product_problem
 from sddmm.testing import random_pattern
 
 PATTERN = random_pattern(6, 5, 12, layout="coo", shuffled=True)
@@ -57,3 +58,22 @@ def test_operands_are_walked_head_by_head() -> None:
     a, b_t, out = torch.randn(2, 6, 3), torch.randn(2, 5, 3), torch.empty(2, 12)
     assert [x.shape for x, _, _ in by_head(a, b_t, out)] == [(6, 3), (6, 3)]
     assert len(list(by_head(a[0], b_t[0], out[0]))) == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("heads", [None, 2])
+def test_every_backend_computes_products_with_any_weights(
+    backend: Backend, heads: int | None
+) -> None:
+    lead = () if heads is None else (heads,)
+    values, factors, dense = torch.randn(*lead, 12), torch.randn(12), torch.randn(*lead, 5, 3)
+    problem = product_problem(PATTERN, values, dense, factors, False, None)
+    if backend.available() is not None or backend.refuses_product(problem) is not None:
+        return
+    out = torch.empty(*lead, 6, 3)
+    execute = backend.prepare_product(PATTERN, problem)
+    execute(values, factors, dense, 2.0, out)
+    matrix = torch.zeros(*lead, 6, 5)
+    matrix[..., PATTERN.row_ids, PATTERN.col_indices] = 2 * values * factors
+    torch.testing.assert_close(out, matrix @ dense)
+    assert all(isinstance(note, str) for note in execute.notes)

@@ -16,7 +16,7 @@ from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
 from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
-from sddmm.backends.cuda.spec import GpuKernel, KernelSpec
+from sddmm.backends.cuda.spec import GpuKernel, KernelSpec, ProductKernel
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
@@ -74,6 +74,10 @@ _ALL: tuple[GpuKernel, ...] = (
 )  # fmt: skip
 KERNELS: dict[str, GpuKernel] = {kernel.name: kernel for kernel in _ALL}
 """All that the planner of sddmm asks."""
+
+_ALL_PRODUCTS: tuple[ProductKernel, ...] = ()
+SPMM_KERNELS: dict[str, ProductKernel] = {kernel.name: kernel for kernel in _ALL_PRODUCTS}
+"""All that the planner of spmm asks."""
 
 BLOCK_KERNELS: dict[str, BlockKernel] = {
     kernel.name: kernel

@@ -9,6 +9,7 @@ import torch
 
 from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import gather_slice, gather_us
@@ -195,7 +196,7 @@ def test_a_refusal_of_a_kernel_made_of_others_is_not_explained_twice() -> None:
     """float64 has no tile kernel: each of them says so, and the hybrid need not."""
     asked = problem(10, 10, dtype=torch.float64)
     assert "hybrid" in context(asked).refusals
-    notes = context(asked).executor((), list).notes
+    notes = GpuExecutor((), list, **context(asked).executor_options).notes
     assert any("tile_mma_128x128x64: computes" in note for note in notes)
     assert not any("hybrid" in note for note in notes)
 

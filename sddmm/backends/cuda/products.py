@@ -1,0 +1,79 @@
+"""Running products W X: what a kernel of spmm prepares, and the executor that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sddmm.backends.base import resolve_lazy_view
+from sddmm.backends.cuda.executor import Explanation
+
+Run = Callable[[Tensor, "Tensor | None", Tensor, float, Tensor], None]
+
+
+class ProductPlan(NamedTuple):
+    """One launch, or several, that compute a product out = alpha * W X; prepared for a pattern.
+
+    run(values, factors, dense, alpha, out): launches on torch's current stream and keeps nothing of
+    its tensors. The weight of nonzero i in head h is values[h, i] * factors[i], in the order of the
+    pattern; values are ([h,] nnz) with last stride 1 and any head stride, and factors (nnz,),
+    contiguous, or None. out is contiguous ([h,] m, k), and all of it is written.
+    accepts(dense): whether `run` can read a dense operand, ([h,] n, k), as it is.
+    to_accepted(dense): returns a copy that it can read.
+    """
+
+    run: Run
+    accepts: Callable[[Tensor], bool]
+    to_accepted: Callable[[Tensor], Tensor] = Tensor.contiguous
+
+
+class ProductExecutor:
+    """Runs the plans of a product, one after the other. It takes any strides of all operands.
+
+    refusals: the reasons of the kernels that do not serve the problem. current_device: returns the
+    index of torch's current device.
+    """
+
+    def __init__(
+        self,
+        plans: tuple[ProductPlan, ...],
+        explanation: Explanation,
+        refusals: Mapping[str, str],
+        device_index: int,
+        current_device: Callable[[], int],
+    ) -> None:
+        self._plans = plans
+        self._explanation, self._refusals = explanation, refusals
+        self._device_index, self._current_device = device_index, current_device
+
+    @property
+    def notes(self) -> list[str]:
+        refused = [f"  not    {name}: {reason}" for name, reason in self._refusals.items()]
+        return self._explanation() + refused
+
+    def __call__(
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
+    ) -> None:
+        if self._device_index != self._current_device():
+            with torch.cuda.device(self._device_index):  # the driver launches in this context
+                return self(values, factors, dense, alpha, out)
+        values, dense = _with_adjacent_values(resolve_lazy_view(values)), resolve_lazy_view(dense)
+        if factors is not None:
+            factors = resolve_lazy_view(factors).contiguous()
+        for plan in self._plans:
+            accepted = dense if plan.accepts(dense) else plan.to_accepted(dense)
+            plan.run(values, factors, accepted, alpha, out)
+        return None
+
+
+def _with_adjacent_values(values: Tensor) -> Tensor:
+    """The values, or a copy in which those of one head are adjacent; heads that share their memory,
+    as in the gradient of a sum, share that of the copy."""
+    if values.stride(-1) == 1 or values.shape[-1] <= 1:
+        return values
+    if values.dim() == 2 and values.stride(0) == 0:
+        return values[:1].contiguous().expand_as(values)
+    return values.contiguous()

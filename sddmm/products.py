@@ -1,0 +1,95 @@
+"""Products of a pattern's matrix and a dense one: prepared once, kept with the pattern, and run."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sddmm.backends.base import PreparedProduct, select_product_backend
+from sddmm.cache import CACHE
+from sddmm.errors import out_of_memory
+from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
+from sddmm.problem import SpmmProblem
+from sddmm.sparse.index_tensors import DerivedKey
+from sddmm.sparse.pattern import SparsePattern
+
+PRODUCTS = DerivedKey[dict[tuple[SpmmProblem, bool], PreparedProduct]]("products")
+"""Prepared products of a pattern by their problem and whether they are with the transpose."""
+
+
+def product(
+    pattern: SparsePattern,
+    values: Tensor,
+    dense: Tensor,
+    factors: Tensor | None = None,
+    *,
+    transpose: bool = False,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """A new tensor alpha * W X, ([heads,] m, d); with `transpose` alpha * W^T X, ([heads,] n, d).
+
+    values: (nnz,) for all heads, or (heads, nnz); factors: (nnz,), which multiply them, or None.
+    dense: X, ([heads,] n, d), or ([heads,] m, d) for the transpose. All of any strides, and of
+    shapes that fit (`ops/spmm.py` checks them). out_dtype: dense's if None. What is prepared for
+    the pattern is kept with it, so that further products with such operands prepare nothing.
+    """
+    problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
+    out = _new_result(problem)
+    if problem.nnz == 0 or out.numel() == 0:
+        pattern.check()
+        return out.zero_().mul_(alpha)
+    find_or_prepare(pattern, problem, transpose)(values, factors, dense, alpha, out)
+    return out
+
+
+def product_problem(
+    pattern: SparsePattern,
+    values: Tensor,
+    dense: Tensor,
+    factors: Tensor | None,
+    transpose: bool,
+    out_dtype: torch.dtype | None,
+) -> SpmmProblem:
+    """The problem of a product with these operands."""
+    m, n = pattern.shape
+    if transpose:
+        m, n = n, m
+    heads = dense.shape[0] if dense.dim() == 3 else None
+    return SpmmProblem(  # by position, as names cost a third of a microsecond at every call
+        m, n, dense.shape[-1], pattern.nnz, dense.dtype, values.dtype,
+        dense.dtype if out_dtype is None else out_dtype, pattern.index_dtype, heads,
+        values.dim() == 2, factors is not None, pattern.device,
+    )  # fmt: skip
+
+
+def find_or_prepare(
+    pattern: SparsePattern, problem: SpmmProblem, transpose: bool = False
+) -> PreparedProduct:
+    """What computes the problem with a pattern, or with its transpose; prepared at its first use.
+
+    It is prepared for many runs at once: all products with a pattern then have the same bits.
+    RuntimeError while a CUDA graph is captured: preparing waits for the GPU.
+    """
+    prepared = pattern.derive(PRODUCTS, dict)
+    executor = prepared.get((problem, transpose))
+    if executor is None:
+        refuse_capture(problem.device)
+        matrix = pattern.T if transpose else pattern
+        executor = select_product_backend(problem).prepare_product(matrix, problem)
+        while len(prepared) >= MAX_PLANS_PER_PATTERN:
+            prepared.pop(next(iter(prepared)), None)  # another thread may have been quicker
+        prepared[problem, transpose] = executor
+        CACHE.count_growth(pattern)
+    return executor
+
+
+def _new_result(problem: SpmmProblem) -> Tensor:
+    shape = problem.out_shape()
+    try:
+        return torch.empty(shape, dtype=problem.out_dtype, device=problem.device)
+    except torch.OutOfMemoryError as error:
+        size = math.prod(shape) * problem.out_dtype.itemsize
+        raise out_of_memory(f"a product of shape {shape}", size, problem.device) from error
