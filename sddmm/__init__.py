@@ -13,6 +13,7 @@ from sddmm.cache import CacheInfo, cache_info, clear_cache, set_cache_limit
 from sddmm.ops.base import register
 from sddmm.ops.sddmm import plan, sampled_addmm, sddmm
 from sddmm.ops.sddmm_operator import SDDMM
+from sddmm.ops.softmax import softmax
 from sddmm.ops.spmm import spmm
 from sddmm.plan import Plan
 from sddmm.sparse.module import PatternModule
@@ -41,6 +42,7 @@ __all__ = [
     "sampled_addmm",
     "sddmm",
     "set_cache_limit",
+    "softmax",
     "spmm",
 ]
 

@@ -28,7 +28,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 }
 # Modules that are themselves imported inside functions only, for the sake of one library.
 LAZY = {
+    "sddmm/backends/cpu/jit.py": "numba",
     "sddmm/backends/cpu/kernel.py": "numba",
+    "sddmm/backends/cpu/softmax_kernel.py": "numba",
     "experiments/bench/plots.py": "matplotlib",
     "experiments/gemm/plots.py": "matplotlib",
     "experiments/sddmm/plots.py": "matplotlib",

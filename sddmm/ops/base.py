@@ -41,6 +41,8 @@ class Operator:
     largest error that each element of the result may have, in float64. Both take the operator's
     arguments, and error_bound the reference's result before them. problem: the type that holds all
     that a choice of its kernels may depend on; None while no kernel of this package computes it.
+    saves_output: whether `backward` reads the result in place of the last input, which is then not
+    kept. is_autocast: whether autocast casts its floating inputs.
     """
 
     schema: str
@@ -50,6 +52,8 @@ class Operator:
     reference: Callable[..., Tensor]
     error_bound: Callable[..., Tensor]
     problem: type | None = None
+    saves_output: bool = False
+    is_autocast: bool = True
 
     @property
     def name(self) -> str:
@@ -65,9 +69,9 @@ def register(operator: Operator) -> Operator:
     _LIBRARY.define(operator.schema)
     op = getattr(torch.ops.sddmm, name).default
     _LIBRARY.impl(name, operator.compute, "CompositeExplicitAutograd")
-    _LIBRARY.impl(name, autograd_kernel(op, operator.backward), "Autograd")
+    _LIBRARY.impl(name, autograd_kernel(op, operator.backward, operator.saves_output), "Autograd")
     torch.library.register_fake(f"sddmm::{name}", operator.fake, lib=_LIBRARY)
-    for device, key in DEVICES.items():
+    for device, key in DEVICES.items() if operator.is_autocast else ():
         _LIBRARY.impl(name, autocast_kernel(op, device), key)
     OPERATORS[name] = operator
     return operator

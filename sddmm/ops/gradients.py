@@ -15,8 +15,12 @@ from sddmm.ops.autocast import without_autocast
 Backward = Callable[[Any, Tensor], tuple["Tensor | None", ...]]
 
 
-def autograd_kernel(op: Any, backward: Backward) -> Callable[..., Tensor]:
+def autograd_kernel(
+    op: Any, backward: Backward, saves_output: bool = False
+) -> Callable[..., Tensor]:
     """The kernel that runs `op` where autograd records it; `backward` computes the gradients.
+
+    saves_output: whether `backward` reads the result in place of the last input.
 
     torch.library.register_autograd would do the same, but it drops the tangents of forward mode.
     """
@@ -28,9 +32,10 @@ def autograd_kernel(op: Any, backward: Backward) -> Callable[..., Tensor]:
 
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *inputs, options = arguments
-        ctx.save_for_backward(*inputs)
+        output = below(inputs, options)
+        ctx.save_for_backward(*inputs[:-1], output if saves_output else inputs[-1])
         ctx.options = options
-        return below(inputs, options)
+        return output
 
     def backward_without_autocast(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with without_autocast():

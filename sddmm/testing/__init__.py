@@ -1,17 +1,20 @@
 """Public tools for tests and benchmarks of sparse operators.
 
-`assert_close` and `assert_spmm_close` hold a result to its error bound, `random_pattern` makes
-patterns, `poisoned_outputs` shows values that nobody wrote, and `emulated_gpu` runs GPU kernels on
-the CPU.
+`assert_close`, `assert_spmm_close` and `assert_softmax_close` hold a result to its error bound,
+`random_pattern` makes patterns, `poisoned_outputs` shows values that nobody wrote, and
+`emulated_gpu` runs GPU kernels on the CPU.
 """
 
 from sddmm.testing.accuracy import (
     assert_close,
+    assert_softmax_close,
     assert_spmm_close,
     error_bound,
     magnitude,
     mismatches,
     reference,
+    softmax_error_bound,
+    softmax_reference,
     spmm_error_bound,
     spmm_reference,
     tolerance,
@@ -23,6 +26,7 @@ from sddmm.testing.patterns import random_pattern
 __all__ = [
     "H200",
     "assert_close",
+    "assert_softmax_close",
     "assert_spmm_close",
     "emulated_gpu",
     "error_bound",
@@ -31,6 +35,8 @@ __all__ = [
     "poisoned_outputs",
     "random_pattern",
     "reference",
+    "softmax_error_bound",
+    "softmax_reference",
     "spmm_error_bound",
     "spmm_reference",
     "tolerance",

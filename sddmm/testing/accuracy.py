@@ -13,6 +13,8 @@ from sddmm.ops.base import magnitude as _magnitude
 from sddmm.ops.base import rounded_bound
 from sddmm.ops.base import tolerance as tolerance
 from sddmm.ops.sddmm import plan
+from sddmm.ops.softmax_bounds import softmax_error_bound as _softmax_error_bound
+from sddmm.ops.softmax_bounds import softmax_reference as _softmax_reference
 from sddmm.ops.spmm import product_error_bound
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.pattern import SparsePattern
@@ -173,6 +175,44 @@ def _spmm_operands(
         raise ValueError("S is a pattern without values; give values=")
     transpose = transpose != sparse.transposed
     return sparse.pattern, weights.detach(), tensors["dense"].detach(), transpose
+
+
+def softmax_reference(S: Any, values: Any = None) -> Tensor:
+    """softmax's values computed in float64 from the definition, as a float64 tensor."""
+    return _softmax_reference(*_softmax_operands(S, values))
+
+
+def softmax_error_bound(S: Any, truth: Tensor, values: Any = None) -> Tensor:
+    """Largest allowed |value - truth| of every value of softmax, float64, shaped like `truth`.
+
+    The values' own dtype rounds the result; float32, or float64 for float64, all before it.
+    """
+    return _softmax_error_bound(*_softmax_operands(S, values), truth)
+
+
+def assert_softmax_close(result: Any, S: Any, values: Any = None) -> None:
+    """Raise AssertionError unless `result`, ([h,] nnz), are softmax(S, values) within
+    `softmax_error_bound`, and of the dtype of the values.
+
+    A NaN is right only where the float64 result has one.
+    """
+    truth = softmax_reference(S, values)
+    got = _as_result(result, truth)
+    bound = softmax_error_bound(S, truth, values)
+    dtype = _softmax_operands(S, values)[1].dtype
+    if got.dtype != dtype:
+        raise AssertionError(f"values are {got.dtype}, not {dtype}")
+    _refuse_mismatches(got, truth, bound)
+
+
+def _softmax_operands(S: Any, values: Any) -> tuple[SparsePattern, Tensor]:
+    """The pattern whose rows count, and the values, S's own if None."""
+    sparse = parse_sparse(S)
+    own = {} if values is None else as_tensors({"values": values})[0]
+    weights = own.get("values", sparse.values)
+    if weights is None:
+        raise ValueError("S is a pattern without values; give values=")
+    return sparse.pattern.T if sparse.transposed else sparse.pattern, weights.detach()
 
 
 def mismatches(values: Tensor, truth: Tensor, bound: Tensor) -> Tensor:

@@ -177,7 +177,7 @@ def build_panels(
 @cache
 def _kernels() -> dict[str, Any]:
     """Compiled at first use, so that listing the methods needs no numba."""
-    from sddmm.backends.cpu.kernel import jit
+    from sddmm.backends.cpu.jit import jit
 
     @jit
     def panels(rows, cols, m, tiles, tile, height):

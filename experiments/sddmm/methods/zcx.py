@@ -87,7 +87,7 @@ def _padded(x: Tensor) -> Tensor:
 @cache
 def _kernels() -> dict[str, Any]:
     """Compiled at first use, so that listing the methods needs no numba."""
-    from sddmm.backends.cpu.kernel import jit
+    from sddmm.backends.cpu.jit import jit
 
     @jit
     def group(rows, cols, down, across):

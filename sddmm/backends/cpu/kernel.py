@@ -8,23 +8,9 @@ the L2 cache (the column tiles of Nisa et al., HiPC 2018, on the CPU's cache).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
-
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile without the interpreter lock, at first call, cached on disk where that is possible.
-
-    Sums may be reordered, so that they use SIMD; NaN and infinities keep their meaning.
-    """
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder that numba may write
-        return numba.njit(**options)(function)
+from sddmm.backends.cpu.jit import jit
 
 
 @jit

@@ -12,6 +12,7 @@ from sddmm.ops.base import OPERATORS, Operator, register
 from sddmm.testing import random_pattern
 
 S = random_pattern(7, 9, 20, layout="coo", shuffled=True)
+NAMES = ["sddmm", "softmax", "softmax_backward", "spmm"]
 
 
 def arguments(name: str, dtype: torch.dtype) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
@@ -20,12 +21,16 @@ def arguments(name: str, dtype: torch.dtype) -> tuple[tuple[Tensor, ...], dict[s
     if name == "sddmm":
         operands = torch.randn(7, 5).to(dtype), torch.randn(5, 9).to(dtype)
         return (S.row_ids, S.col_indices, *operands, values), {"alpha": 0.5}
+    if name == "softmax":
+        return (S.row_ids, S.col_indices, values), {"m": 7, "n": 9}
+    if name == "softmax_backward":
+        return (S.row_ids, S.col_indices, values, torch.randn(S.nnz).to(dtype)), {"m": 7, "n": 9}
     dense = torch.randn(9, 4).to(dtype)
     return (S.row_ids, S.col_indices, values, dense), {"m": 7, "n": 9}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ["sddmm", "spmm"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_result_is_within_the_bound_of_the_float64_reference(
     name: str, dtype: torch.dtype
 ) -> None:
@@ -40,7 +45,7 @@ def test_a_result_is_within_the_bound_of_the_float64_reference(
     assert bound.max() < 0.1 * truth.abs().max()
 
 
-@pytest.mark.parametrize("name", ["sddmm", "spmm"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_fake_result_has_the_shape_and_dtype_of_the_real_one(name: str) -> None:
     inputs, options = arguments(name, torch.float32)
     real = getattr(torch.ops.sddmm, name)(*inputs, **options)

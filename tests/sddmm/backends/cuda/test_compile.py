@@ -16,6 +16,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import analysis, comparison, loader
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
+from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
@@ -226,8 +227,22 @@ def test_the_statistics_of_tiles_compile_too(arch: str) -> None:
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_softmax_compiles_too(
+    arch: str, dtype: torch.dtype, compiler: Callable[[Device], Compiler]
+) -> None:
+    made = compiler(DEVICES[arch])
+    for backward, merges in itertools.product((False, True), repeat=2):
+        row_softmax.load(made, dtype, backward, merges, 0)
+    assert len(made.cubins["row_softmax"]) == 4
+    for cubin in made.cubins["row_softmax"]:
+        assert cubin.resources.spill_bytes == 0
+
+
 def test_every_source_is_of_a_kernel() -> None:
     others = (
+        *row_softmax.ROW_SOFTMAX.values(),
         analysis.ANALYSE,
         tile_bounds.TILE_BOUNDS,
         tile_masks.TILE_MASKS,

@@ -1,0 +1,1 @@
+"""The softmax over the nonzeros of each row, and its gradient."""

@@ -1,0 +1,153 @@
+"""row_softmax: a block computes the rows that begin in its window of nonzeros, of one head.
+
+Rows longer than a window are cut. A second launch, made only where a pattern has such rows, merges
+the largest values and the sums of their parts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel, ceil_div
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.executor import address
+from sddmm.backends.cuda.layouts import int32
+from sddmm.backends.cuda.pattern_layouts import PatternLayouts
+from sddmm.backends.cuda.spec import MAX_NNZ, KernelSpec, macros
+from sddmm.dtypes import DTYPES
+from sddmm.sparse.index_tensors import DerivedKey
+from sddmm.sparse.row_groups import RowGroups, groups_of_sorted, row_groups
+
+if TYPE_CHECKING:
+    from gemm_core.runtime.device import Device
+    from sddmm.sparse.pattern import SparsePattern
+
+# Nonzeros of a window: few enough that small problems have blocks for all multiprocessors, and so
+# many that the parts of a row of millions are merged in no time.
+WINDOW = 2048
+_THREADS = 256
+# The padded values of two windows, and a word for each warp.
+_SHARED_WORDS = 2 * WINDOW + 2 * WINDOW // 32 + _THREADS // 32
+# Blocks of a launch, and rows and columns that the layouts of COO count in 32 bits.
+_INT32 = 2**31
+
+ROW_SOFTMAX = {
+    dtype: KernelSpec(
+        "row_softmax", "row_softmax", (dtype,), threads=_THREADS,
+        shared_bytes=_SHARED_WORDS * DTYPES[dtype].accumulator.itemsize,
+    )
+    for dtype in DTYPES
+}  # fmt: skip
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of row_softmax/kernel.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("x", "g", "out", "starts", "window_rows", "perm", "parts")),
+        *((name, LONG) for name in ("head_x", "head_g", "head_out", "windows")),
+        ("heads", INT),
+    ]
+
+
+class Windows(NamedTuple):
+    """The arrays of a pattern that the kernel reads (see Arguments in kernel.cu), all int32.
+
+    length: the number of windows. cuts_rows: whether a row is longer than a window.
+    """
+
+    starts: Tensor
+    window_rows: Tensor
+    perm: Tensor | None
+    length: int
+    cuts_rows: bool
+
+
+_WINDOWS = DerivedKey[Windows]("windows of row_softmax")
+
+
+class GpuRowSoftmax:
+    """Serves every dtype where kernels can be compiled and launched."""
+
+    def serves(self, pattern: SparsePattern, values: Tensor) -> bool:
+        runtime = loader.runtime
+        if runtime.unavailable() is not None or runtime.refuses(pattern.device) is not None:
+            return False
+        blocks = ceil_div(pattern.nnz, WINDOW) * _heads(values)
+        return pattern.nnz <= MAX_NNZ and blocks < _INT32
+
+    def forward(self, pattern: SparsePattern, values: Tensor) -> Tensor:
+        return _compute(pattern, values, None)
+
+    def backward(self, pattern: SparsePattern, p: Tensor, grad: Tensor) -> Tensor:
+        return _compute(pattern, p, grad)
+
+
+def _compute(pattern: SparsePattern, x: Tensor, g: Tensor | None) -> Tensor:
+    runtime = loader.runtime
+    index = pattern.device.index
+    device = runtime.device(runtime.current_device() if index is None else index)
+    if device.index != runtime.current_device():
+        with torch.cuda.device(device.index):  # the driver launches in this context
+            return _compute(pattern, x, g)
+    windows = pattern.derive(_WINDOWS, lambda: _windows(pattern, device))
+    x, g = _rows_contiguous(x), None if g is None else _rows_contiguous(g)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    heads = _heads(x)
+    parts = None
+    if windows.cuts_rows:
+        accumulator = DTYPES[x.dtype].accumulator
+        parts = torch.empty(heads, windows.length, 4, dtype=accumulator, device=x.device)
+    for merges in (False, True) if windows.cuts_rows else (False,):
+        kernel = load(runtime, x.dtype, g is not None, merges, device.index)
+        kernel(
+            windows.length * heads, x.data_ptr(), address(g), out.data_ptr(),
+            windows.starts.data_ptr(), windows.window_rows.data_ptr(), address(windows.perm),
+            address(parts), _head_stride(x), 0 if g is None else _head_stride(g), pattern.nnz,
+            windows.length, heads,
+        )  # fmt: skip
+    return out
+
+
+@functools.lru_cache(maxsize=64)
+def load(
+    runtime: loader.CudaRuntime, dtype: torch.dtype, backward: bool, merges: bool, device_index: int
+) -> Kernel:
+    """The kernel for one launch of one function."""
+    choices = {"BACKWARD": backward, "MERGES": merges, "WINDOW": WINDOW}
+    defines = macros({"ELEMENT": DTYPES[dtype].cpp_name, **choices})
+    return runtime.load_kernel(ROW_SOFTMAX[dtype], defines, Arguments, device_index)
+
+
+def _windows(pattern: SparsePattern, device: Device) -> Windows:
+    groups = _groups(pattern, device)
+    window_rows, starts = int32(groups.windows(WINDOW)), int32(groups.starts)
+    perm = None if groups.perm is None else int32(groups.perm)
+    cuts_rows = int(starts.diff().max()) > WINDOW
+    loader.runtime.wait(device.index)  # the next call may come on another stream
+    return Windows(starts, window_rows, perm, window_rows.numel() - 1, cuts_rows)
+
+
+def _groups(pattern: SparsePattern, device: Device) -> RowGroups:
+    """The rows, of COO by the analysis and the order that other kernels' plans share."""
+    if pattern.is_csr or max(pattern.shape) >= _INT32:
+        return row_groups(pattern)
+    nonzeros = PatternLayouts(pattern, device).by_row()
+    return groups_of_sorted(nonzeros.rows, nonzeros.perm)
+
+
+def _heads(values: Tensor) -> int:
+    return values.shape[0] if values.dim() == 2 else 1
+
+
+def _head_stride(values: Tensor) -> int:
+    return values.stride(0) if values.dim() == 2 else 0
+
+
+def _rows_contiguous(values: Tensor) -> Tensor:
+    return values if values.stride(-1) == 1 or values.shape[-1] == 1 else values.contiguous()

@@ -1,0 +1,97 @@
+"""The GPU kernel of softmax, run on the CPU: short rows, rows that windows cut, and guards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sddmm
+from sddmm import SparsePattern
+from sddmm.backends.cuda.kernels.row_softmax.host import WINDOW
+from sddmm.testing import assert_softmax_close, emulated_gpu, random_pattern
+from tests.sddmm.memory import at_a_cliff
+
+pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
+
+
+def of_lengths(lengths: list[int], shuffled: bool = False) -> SparsePattern:
+    """The pattern with so many nonzeros in each row."""
+    rows = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    cols = torch.arange(len(rows)) % 7
+    if shuffled:
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))
+        rows, cols = rows[order], cols[order]
+    return SparsePattern.from_coo(rows, cols, (len(lengths), 7))
+
+
+# Rows that fill windows to the last nonzero, begin with one, span several, follow each other.
+CUT = [3, 2 * WINDOW + 5, 0, 0, WINDOW - 8, WINDOW, WINDOW + 1, 1, 3 * WINDOW, 1, 2]
+LENGTHS = {
+    "one nonzero": [0, 1, 0],
+    "rows of few nonzeros": [15] * 300,
+    "rows of one and of none": [1, 0, 0] * 700,
+    "a long row among short ones": [2] * 200 + [700] + [3] * 100,
+    "rows of 40 to 100": list(range(40, 100)),
+    "cut rows": CUT,
+    "windows that begin with a cut row": [WINDOW, 2 * WINDOW, 5, WINDOW - 5, WINDOW + 1],
+}
+
+
+def check(pattern: SparsePattern, dtype: torch.dtype, heads: int | None = None) -> list[str]:
+    """Compare the softmax and its gradient with float64; the kernels launched."""
+    lead = () if heads is None else (heads,)
+    generator = torch.Generator().manual_seed(0)
+    values = 4 * torch.randn(*lead, pattern.nnz, generator=generator, dtype=torch.float64)
+    values = at_a_cliff(values.to(dtype)).requires_grad_()
+    grad = at_a_cliff(torch.randn(*lead, pattern.nnz, generator=generator).to(dtype))
+    with emulated_gpu() as launches:
+        p = sddmm.softmax(pattern, values)
+        p.backward(grad)
+    assert_softmax_close(p, pattern, values)
+    assert values.grad is not None
+    matrix = {"m": pattern.shape[0], "n": pattern.shape[1]}
+    inputs = (pattern.row_ids, pattern.col_ids, p.detach(), grad)
+    operator = sddmm.ops.base.OPERATORS["softmax_backward"]
+    truth = operator.reference(*inputs, **matrix)
+    bound = operator.error_bound(truth, *inputs, **matrix)
+    assert ((values.grad.double() - truth).abs() <= bound).all()
+    return launches
+
+
+@pytest.mark.parametrize("kind", LENGTHS)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_of_every_length(kind: str, shuffled: bool) -> None:
+    launches = check(of_lengths(LENGTHS[kind], shuffled), torch.float32)
+    cuts = max(LENGTHS[kind]) > WINDOW
+    assert launches.count("row_softmax") == (4 if cuts else 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_every_dtype_and_heads(dtype: torch.dtype) -> None:
+    check(of_lengths(CUT), dtype, heads=2)
+    check(random_pattern(90, 30, 900), dtype, heads=3)
+
+
+def test_infinities_and_nan_stay_in_their_rows() -> None:
+    """In cut rows too: a part of nothing but -inf counts as nothing."""
+    pattern = of_lengths([4, 2 * WINDOW + 9, 5, WINDOW + 1, 6, WINDOW + 2, 3])
+    values = torch.randn(pattern.nnz)
+    rows = pattern.row_ids
+    values[4 : WINDOW + 50] = -torch.inf
+    values[rows == 3] = -torch.inf
+    values[(rows == 4).nonzero()[:2]] = -torch.inf
+    values[(rows == 5).nonzero()[-1]] = torch.nan
+    values[(rows == 6).nonzero()[1]] = torch.inf
+    with emulated_gpu():
+        p = sddmm.softmax(pattern, values)
+    for row in range(7):
+        expected = torch.softmax(values[rows == row].double(), 0).float()
+        torch.testing.assert_close(p[rows == row], expected, equal_nan=True)
+
+
+def test_any_stride_between_heads() -> None:
+    pattern = of_lengths([3, 9, 30])
+    whole = torch.randn(42, 2, 3)
+    for values in (whole[:, 0].mT, whole.permute(1, 2, 0)[0], torch.randn(2, 3, 42)[:, 1]):
+        with emulated_gpu():
+            assert_softmax_close(sddmm.softmax(pattern, values), pattern, values)
