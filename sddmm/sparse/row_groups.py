@@ -24,7 +24,7 @@ class RowGroups(NamedTuple):
     starts: Tensor
     perm: Tensor | None
 
-    def windows(self, length: int) -> Tensor:
+    def shares(self, length: int) -> Tensor:
         """The first row that begins at each multiple of `length` nonzeros or later, and the number
         of rows: equal shares of the nonzeros that cut no row."""
         starts = self.starts

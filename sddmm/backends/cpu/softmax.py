@@ -55,7 +55,7 @@ class CpuRowSoftmax:
 def _by_chunks(pattern: SparsePattern, compute: Callable[..., None], *inputs: Tensor) -> Tensor:
     """The result of compute(starts, perm, *inputs, out, begin, end) for all rows and heads."""
     groups = row_groups(pattern)
-    chunk_rows = pattern.derive(_CHUNK_ROWS, lambda: groups.windows(_CHUNK)).tolist()
+    chunk_rows = pattern.derive(_CHUNK_ROWS, lambda: groups.shares(_CHUNK)).tolist()
     # numba has no half types on the CPU: they are widened, and results are rounded once.
     dtype = DTYPES[inputs[0].dtype].accumulator
     wide = [x.to(dtype).contiguous() for x in inputs]

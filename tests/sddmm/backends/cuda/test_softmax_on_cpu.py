@@ -1,4 +1,4 @@
-"""The GPU kernel of softmax, run on the CPU: short rows, rows that windows cut, and guards."""
+"""The GPU kernel of softmax, run on the CPU: short rows, rows that shares cut, and guards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 import sddmm
 from sddmm import SparsePattern
-from sddmm.backends.cuda.kernels.row_softmax.host import WINDOW
+from sddmm.backends.cuda.kernels.row_softmax.host import SHARE
 from sddmm.testing import assert_softmax_close, emulated_gpu, random_pattern
 from tests.sddmm.memory import at_a_cliff
 
@@ -25,7 +25,7 @@ def of_lengths(lengths: list[int], shuffled: bool = False) -> SparsePattern:
 
 
 # Rows that fill windows to the last nonzero, begin with one, span several, follow each other.
-CUT = [3, 2 * WINDOW + 5, 0, 0, WINDOW - 8, WINDOW, WINDOW + 1, 1, 3 * WINDOW, 1, 2]
+CUT = [3, 2 * SHARE + 5, 0, 0, SHARE - 8, SHARE, SHARE + 1, 1, 3 * SHARE, 1, 2]
 LENGTHS = {
     "one nonzero": [0, 1, 0],
     "rows of few nonzeros": [15] * 300,
@@ -33,7 +33,7 @@ LENGTHS = {
     "a long row among short ones": [2] * 200 + [700] + [3] * 100,
     "rows of 40 to 100": list(range(40, 100)),
     "cut rows": CUT,
-    "windows that begin with a cut row": [WINDOW, 2 * WINDOW, 5, WINDOW - 5, WINDOW + 1],
+    "shares that begin with a cut row": [SHARE, 2 * SHARE, 5, SHARE - 5, SHARE + 1],
 }
 
 
@@ -62,7 +62,7 @@ def check(pattern: SparsePattern, dtype: torch.dtype, heads: int | None = None) 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_rows_of_every_length(kind: str, shuffled: bool) -> None:
     launches = check(of_lengths(LENGTHS[kind], shuffled), torch.float32)
-    cuts = max(LENGTHS[kind]) > WINDOW
+    cuts = max(LENGTHS[kind]) > SHARE
     assert launches.count("row_softmax") == (4 if cuts else 2)
 
 
@@ -74,10 +74,10 @@ def test_every_dtype_and_heads(dtype: torch.dtype) -> None:
 
 def test_infinities_and_nan_stay_in_their_rows() -> None:
     """In cut rows too: a part of nothing but -inf counts as nothing."""
-    pattern = of_lengths([4, 2 * WINDOW + 9, 5, WINDOW + 1, 6, WINDOW + 2, 3])
+    pattern = of_lengths([4, 2 * SHARE + 9, 5, SHARE + 1, 6, SHARE + 2, 3])
     values = torch.randn(pattern.nnz)
     rows = pattern.row_ids
-    values[4 : WINDOW + 50] = -torch.inf
+    values[4 : SHARE + 50] = -torch.inf
     values[rows == 3] = -torch.inf
     values[(rows == 4).nonzero()[:2]] = -torch.inf
     values[(rows == 5).nonzero()[-1]] = torch.nan

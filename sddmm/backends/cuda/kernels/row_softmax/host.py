@@ -1,6 +1,6 @@
-"""row_softmax: a block computes the rows that begin in its window of nonzeros, of one head.
+"""row_softmax: a block computes the rows that begin in its share of nonzeros, of one head.
 
-Rows longer than a window are cut. A second launch, made only where a pattern has such rows, merges
+Rows longer than a share are cut. A second launch, made only where a pattern has such rows, merges
 the largest values and the sums of their parts.
 """
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from gemm_core.runtime.device import Device
     from sddmm.sparse.pattern import SparsePattern
 
-# Nonzeros of a window: few enough that small problems have blocks for all multiprocessors, and so
+# Nonzeros of a share: few enough that small problems have blocks for all multiprocessors, and so
 # many that the parts of a row of millions are merged in no time.
-WINDOW = 2048
+SHARE = 2048
 _THREADS = 256
-# The padded values of two windows, and a word for each warp.
-_SHARED_WORDS = 2 * WINDOW + 2 * WINDOW // 32 + _THREADS // 32
+# The padded values of two shares, and a word for each warp.
+_SHARED_WORDS = 2 * SHARE + 2 * SHARE // 32 + _THREADS // 32
 # Blocks of a launch, and rows and columns that the layouts of COO count in 32 bits.
 _INT32 = 2**31
 
@@ -49,26 +49,26 @@ class Arguments(ctypes.Structure):
     """The parameters of row_softmax/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("x", "g", "out", "starts", "window_rows", "perm", "parts")),
-        *((name, LONG) for name in ("head_x", "head_g", "head_out", "windows")),
+        *((name, POINTER) for name in ("x", "g", "out", "starts", "share_rows", "perm", "parts")),
+        *((name, LONG) for name in ("head_x", "head_g", "head_out", "shares")),
         ("heads", INT),
     ]
 
 
-class Windows(NamedTuple):
+class Shares(NamedTuple):
     """The arrays of a pattern that the kernel reads (see Arguments in kernel.cu), all int32.
 
-    length: the number of windows. cuts_rows: whether a row is longer than a window.
+    length: the number of shares. cuts_rows: whether a row is longer than a share.
     """
 
     starts: Tensor
-    window_rows: Tensor
+    share_rows: Tensor
     perm: Tensor | None
     length: int
     cuts_rows: bool
 
 
-_WINDOWS = DerivedKey[Windows]("windows of row_softmax")
+_SHARES = DerivedKey[Shares]("shares of row_softmax")
 
 
 class GpuRowSoftmax:
@@ -78,7 +78,7 @@ class GpuRowSoftmax:
         runtime = loader.runtime
         if runtime.unavailable() is not None or runtime.refuses(pattern.device) is not None:
             return False
-        blocks = ceil_div(pattern.nnz, WINDOW) * _heads(values)
+        blocks = ceil_div(pattern.nnz, SHARE) * _heads(values)
         return pattern.nnz <= MAX_NNZ and blocks < _INT32
 
     def forward(self, pattern: SparsePattern, values: Tensor) -> Tensor:
@@ -95,21 +95,21 @@ def _compute(pattern: SparsePattern, x: Tensor, g: Tensor | None) -> Tensor:
     if device.index != runtime.current_device():
         with torch.cuda.device(device.index):  # the driver launches in this context
             return _compute(pattern, x, g)
-    windows = pattern.derive(_WINDOWS, lambda: _windows(pattern, device))
+    shares = pattern.derive(_SHARES, lambda: _shares(pattern, device))
     x, g = _rows_contiguous(x), None if g is None else _rows_contiguous(g)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     heads = _heads(x)
     parts = None
-    if windows.cuts_rows:
+    if shares.cuts_rows:
         accumulator = DTYPES[x.dtype].accumulator
-        parts = torch.empty(heads, windows.length, 4, dtype=accumulator, device=x.device)
-    for merges in (False, True) if windows.cuts_rows else (False,):
+        parts = torch.empty(heads, shares.length, 4, dtype=accumulator, device=x.device)
+    for merges in (False, True) if shares.cuts_rows else (False,):
         kernel = load(runtime, x.dtype, g is not None, merges, device.index)
         kernel(
-            windows.length * heads, x.data_ptr(), address(g), out.data_ptr(),
-            windows.starts.data_ptr(), windows.window_rows.data_ptr(), address(windows.perm),
+            shares.length * heads, x.data_ptr(), address(g), out.data_ptr(),
+            shares.starts.data_ptr(), shares.share_rows.data_ptr(), address(shares.perm),
             address(parts), _head_stride(x), 0 if g is None else _head_stride(g), pattern.nnz,
-            windows.length, heads,
+            shares.length, heads,
         )  # fmt: skip
     return out
 
@@ -119,18 +119,18 @@ def load(
     runtime: loader.CudaRuntime, dtype: torch.dtype, backward: bool, merges: bool, device_index: int
 ) -> Kernel:
     """The kernel for one launch of one function."""
-    choices = {"BACKWARD": backward, "MERGES": merges, "WINDOW": WINDOW}
+    choices = {"BACKWARD": backward, "MERGES": merges, "SHARE": SHARE}
     defines = macros({"ELEMENT": DTYPES[dtype].cpp_name, **choices})
     return runtime.load_kernel(ROW_SOFTMAX[dtype], defines, Arguments, device_index)
 
 
-def _windows(pattern: SparsePattern, device: Device) -> Windows:
+def _shares(pattern: SparsePattern, device: Device) -> Shares:
     groups = _groups(pattern, device)
-    window_rows, starts = int32(groups.windows(WINDOW)), int32(groups.starts)
+    share_rows, starts = int32(groups.shares(SHARE)), int32(groups.starts)
     perm = None if groups.perm is None else int32(groups.perm)
-    cuts_rows = int(starts.diff().max()) > WINDOW
+    cuts_rows = int(starts.diff().max()) > SHARE
     loader.runtime.wait(device.index)  # the next call may come on another stream
-    return Windows(starts, window_rows, perm, window_rows.numel() - 1, cuts_rows)
+    return Shares(starts, share_rows, perm, share_rows.numel() - 1, cuts_rows)
 
 
 def _groups(pattern: SparsePattern, device: Device) -> RowGroups:

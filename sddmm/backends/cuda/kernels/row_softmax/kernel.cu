@@ -1,5 +1,5 @@
 // Softmax over each row's nonzeros, or its gradient p * (g - sum p g); adds to row_gather that a block
-// owns the rows that begin in its window of nonzeros. Longer rows are cut; a second launch merges
+// owns the rows that begin in its share of nonzeros. Longer rows are cut; a second launch merges
 // the parts in a fixed order. Limit: memory, by two loads and a store per value (a gradient: four).
 #include "gemm_core/parameters.cuh"
 #include "sddmm/value.cuh"
@@ -13,18 +13,18 @@ struct Config {
   using Element = SDDMM_ELEMENT;
   // Whether the gradient is computed, and whether this launch merges the parts of cut rows.
   static constexpr bool BACKWARD = SDDMM_BACKWARD, MERGES = SDDMM_MERGES;
-  // The number of nonzeros of a window: a longer row is cut where windows end.
-  static constexpr int WINDOW = SDDMM_WINDOW;
+  // The number of nonzeros of a share: a longer row is cut where shares end.
+  static constexpr int SHARE = SDDMM_SHARE;
   // The number of threads of a block, and of bytes of its shared memory.
   static constexpr int THREADS = SDDMM_THREADS, SHARED_BYTES = SDDMM_SHARED_BYTES;
 };
 
 using Element = Config::Element;
 using S = Sum<Element>;
-constexpr int THREADS = Config::THREADS, WINDOW = Config::WINDOW, WARPS = THREADS / 32;
-// The number of nonzeros of a window that a thread loads, all of them at once.
-constexpr int ITEMS = WINDOW / THREADS;
-static_assert(WINDOW % THREADS == 0, "threads have equal numbers of nonzeros");
+constexpr int THREADS = Config::THREADS, SHARE = Config::SHARE, WARPS = THREADS / 32;
+// The number of nonzeros of a share that a thread loads, all of them at once.
+constexpr int ITEMS = SHARE / THREADS;
+static_assert(SHARE % THREADS == 0, "threads have equal numbers of nonzeros");
 // The number of nonzeros up to which a lane computes a row with as few other lanes as suit the mean
 // row. All lanes of a warp share a longer one.
 constexpr int MAX_ROW_PER_LANE = 32;
@@ -39,15 +39,15 @@ struct Statistics {
 
 // Nonzeros are numbered by row: number i is at position perm[i] of the arrays, or at i if perm is
 // null. starts[r]: the first nonzero of the r-th row that has any; the last entry is their number.
-// window_rows[w]: the first row that begins at nonzero w * WINDOW or later; the last entry is the
+// share_rows[s]: the first row that begins at nonzero s * SHARE or later; the last entry is the
 // number of rows.
 struct Arguments {
   const Element *x, *g;  // values; for the gradient p, and the gradient of p
   Element* out;
-  const int *starts, *window_rows, *perm;
-  // Two for each window of each head: of a row from an earlier window, and of one into a later.
+  const int *starts, *share_rows, *perm;
+  // Two for each share of each head: of a row from an earlier share, and of one into a later.
   Statistics* parts;
-  i64 head_x, head_g, head_out, windows;  // elements from head to head; the number of windows
+  i64 head_x, head_g, head_out, shares;  // elements from head to head; the number of shares
   int heads;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
@@ -60,7 +60,7 @@ __device__ __forceinline__ S minus_infinity() { return -static_cast<S>(__uint_as
 
 // Entry i of the array in shared memory: rows of 16 or 32 nonzeros begin in different banks.
 __device__ __forceinline__ int padded(int i) { return i + i / 32; }
-constexpr int STAGED = 2 * WINDOW + 2 * WINDOW / 32;
+constexpr int STAGED = 2 * SHARE + 2 * SHARE / 32;
 static_assert((STAGED + WARPS) * sizeof(S) <= Config::SHARED_BYTES, "the launch allocates these");
 
 // The nonzeros of one head.
@@ -112,7 +112,7 @@ __device__ __forceinline__ S finite_base(S largest) {
   return largest == minus_infinity() ? static_cast<S>(0) : largest;
 }
 
-// The statistics of at most WINDOW nonzeros, by the whole block.
+// The statistics of at most SHARE nonzeros, by the whole block.
 __device__ __forceinline__ Statistics reduce_part(const Values& values, int begin, int end,
                                                   S* warps) {
   S x[ITEMS];
@@ -135,10 +135,10 @@ __device__ __forceinline__ Statistics reduce_part(const Values& values, int begi
   return {largest, reduce_block<false>(sum, warps)};
 }
 
-// The statistics of a cut row, from its parts: that of its first window, and those of all later.
+// The statistics of a cut row, from its parts: that of its first share, and those of all later.
 __device__ __forceinline__ Statistics merge_parts(const Statistics* parts, int begin, int end,
                                                   S* warps) {
-  const int first = begin / WINDOW, last = (end - 1) / WINDOW;
+  const int first = begin / SHARE, last = (end - 1) / SHARE;
   auto part = [&](int w) { return parts[2 * static_cast<i64>(w) + (w == first ? 1 : 0)]; };
   S largest = minus_infinity(), sum = 0;
   if constexpr (!Config::BACKWARD) {
@@ -191,11 +191,11 @@ __device__ __forceinline__ void finish_row(S* staged, int begin, int end, int la
   }
 }
 
-// Computes `rows` whole rows, whose nonzeros are begin .. end - 1, fewer than 2 * WINDOW.
+// Computes `rows` whole rows, whose nonzeros are begin .. end - 1, fewer than 2 * SHARE.
 __device__ __forceinline__ void compute_rows(const Values& values, const int* starts, int rows,
                                              int begin, int end, S* staged) {
   const int count = end - begin, thread = static_cast<int>(threadIdx.x);
-  for (int base = thread; base - thread < count; base += WINDOW) {
+  for (int base = thread; base - thread < count; base += SHARE) {
     S x[ITEMS];
 #pragma unroll
     for (int j = 0; j < ITEMS; ++j) {
@@ -233,42 +233,42 @@ __device__ __forceinline__ void compute_rows(const Values& values, const int* st
   for (int i = thread; i < count; i += THREADS) values.store(begin + i, staged[padded(i)]);
 }
 
-// A block computes one window of one head.
+// A block computes one share of one head.
 extern "C" __global__ void __launch_bounds__(THREADS) sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
   S* const staged = reinterpret_cast<S*>(shared);
   S* const warps = staged + STAGED;
-  const int window = static_cast<int>(blockIdx.x) / p.heads;
+  const int share = static_cast<int>(blockIdx.x) / p.heads;
   const int head = static_cast<int>(blockIdx.x) % p.heads;
   const Values values{p.x + head * p.head_x, p.g + head * p.head_g, p.out + head * p.head_out,
                       p.perm};
-  Statistics* const parts = p.parts + 2 * head * p.windows;
+  Statistics* const parts = p.parts + 2 * head * p.shares;
 
-  // The rows that begin in this window; only the last of them, and the one before, may be cut.
-  const int window_begin = window * WINDOW, window_end = window_begin + WINDOW;
-  const int first = p.window_rows[window], last = p.window_rows[window + 1];
+  // The rows that begin in this share; only the last of them, and the one before, may be cut.
+  const int share_begin = share * SHARE, share_end = share_begin + SHARE;
+  const int first = p.share_rows[share], last = p.share_rows[share + 1];
   const int begin = p.starts[first], end = p.starts[last];
   const int end_of_whole = last > first ? p.starts[last - 1] : end;
-  const bool last_is_cut = end - end_of_whole > WINDOW;
-  const int before = first > 0 && begin > window_begin ? p.starts[first - 1] : begin;
-  const bool before_is_cut = begin - before > WINDOW;
+  const bool last_is_cut = end - end_of_whole > SHARE;
+  const int before = first > 0 && begin > share_begin ? p.starts[first - 1] : begin;
+  const bool before_is_cut = begin - before > SHARE;
 
   if constexpr (Config::MERGES) {
     if (before_is_cut)
-      store_part(values, window_begin, begin < window_end ? begin : window_end,
+      store_part(values, share_begin, begin < share_end ? begin : share_end,
                  merge_parts(parts, before, begin, warps));
     if (last_is_cut)
-      store_part(values, end_of_whole, window_end,
+      store_part(values, end_of_whole, share_end,
                  merge_parts(parts, end_of_whole, end, warps));
   } else {
     if (before_is_cut) {
       const Statistics part =
-          reduce_part(values, window_begin, begin < window_end ? begin : window_end, warps);
-      if (threadIdx.x == 0) parts[2 * static_cast<i64>(window)] = part;
+          reduce_part(values, share_begin, begin < share_end ? begin : share_end, warps);
+      if (threadIdx.x == 0) parts[2 * static_cast<i64>(share)] = part;
     }
     if (last_is_cut) {
-      const Statistics part = reduce_part(values, end_of_whole, window_end, warps);
-      if (threadIdx.x == 0) parts[2 * static_cast<i64>(window) + 1] = part;
+      const Statistics part = reduce_part(values, end_of_whole, share_end, warps);
+      if (threadIdx.x == 0) parts[2 * static_cast<i64>(share) + 1] = part;
     }
     compute_rows(values, p.starts + first, last - first - last_is_cut, begin,
                  last_is_cut ? end_of_whole : end, staged);
