@@ -21,7 +21,7 @@ from datasets.skewed import (
     power_law,
     rmat,
 )
-from datasets.structured import banded, block_diagonal, fem, star_stencil
+from datasets.structured import banded, block_diagonal, fem, small_graphs, star_stencil
 from datasets.uniform import nnz_of, uniform
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "read_size",
     "rmat",
     "sliding_window",
+    "small_graphs",
     "star_stencil",
     "uniform",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from datasets.sampling import check_shape, csr_from_flat
+from datasets.sampling import check_shape, csr_from_flat, sorted_unique
 
 
 def banded(
@@ -82,6 +82,32 @@ def star_stencil(
     exists = np.stack([there for there, _ in near], 1)
     flat = (point * size + point)[:, None] + offsets
     return csr_from_flat(flat[exists], size, size, values, np.random.default_rng(seed))
+
+
+def small_graphs(
+    length: int, graphs: int, bonds: int, *, values: str = "ones", seed: int = 0
+) -> scipy.sparse.csr_array:
+    """Symmetric adjacency of random connected graphs of random sizes, one after another, like a
+    batch of molecules: `length` nodes in all, and `bonds` edges besides those that connect them.
+
+    Node i is connected to one of the three nodes before it; a further edge joins a node with one of
+    the six before it, and edges drawn twice are one.
+    """
+    check_shape(length, length)
+    if not 1 <= graphs <= length:
+        raise ValueError(f"graphs must lie in 1..length = {length}, got {graphs}")
+    if bonds < 0:
+        raise ValueError(f"bonds must be >= 0, got {bonds}")
+    rng = np.random.default_rng(seed)
+    cuts = np.sort(rng.choice(length - 1, graphs - 1, replace=False)) + 1
+    first = np.concatenate([[0], cuts])
+    own_first = np.repeat(first, np.diff(np.concatenate([first, [length]])))
+    node = np.concatenate([np.arange(length), rng.integers(0, length, bonds)])
+    reach = np.minimum(node - own_first[node], np.repeat([3, 6], [length, bonds]))
+    node, reach = node[reach > 0], reach[reach > 0]
+    other = node - 1 - (rng.random(node.size) * reach).astype(np.int64)
+    flat = np.concatenate([node * length + other, other * length + node])
+    return csr_from_flat(sorted_unique(flat), length, length, values, rng)
 
 
 def from_column_ranges(

@@ -175,6 +175,19 @@ class StarStencil(Generated):
 
 
 @dataclass
+class SmallGraphs(Generated):
+    """Many small connected graphs, one after another on the diagonal."""
+
+    generator = datasets.small_graphs
+    length: int = MISSING
+    graphs: int = MISSING
+    bonds: int = MISSING
+
+    def size(self) -> Size:
+        return Size(self.length, self.length, 2 * (self.length - self.graphs + self.bonds))
+
+
+@dataclass
 class NearestNeighbors(Generated):
     """k-nearest-neighbour graph of random points."""
 
@@ -307,6 +320,7 @@ SOURCES: dict[str, type[Source]] = {
     "block_diagonal": BlockDiagonal,
     "fem": Fem,
     "star_stencil": StarStencil,
+    "small_graphs": SmallGraphs,
     "nearest_neighbors": NearestNeighbors,
     "popular_columns": PopularColumns,
     "one_long_column": OneLongColumn,

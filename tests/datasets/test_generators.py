@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+import scipy.sparse.csgraph
 
 import datasets
 from datasets.sampling import draw_distinct
@@ -23,6 +24,8 @@ GENERATORS: dict[str, tuple[Any, dict[str, Any], int]] = {
     "banded": (datasets.banded, {"rows": 9, "cols": 6, "bandwidth": 1}, 17),
     "block_diagonal": (datasets.block_diagonal, {"rows": 10, "cols": 7, "block": 4}, 28),
     "star_stencil": (datasets.star_stencil, {"nx": 4, "ny": 3}, 12 + 2 * (3 * 3 + 4 * 2)),
+    # Trees of 4 graphs over 20 nodes, whose edges are stored twice.
+    "small_graphs": (datasets.small_graphs, {"length": 20, "graphs": 4, "bonds": 0}, 2 * (20 - 4)),
     "nearest_neighbors": (datasets.nearest_neighbors, {"points": 80, "neighbors": 5}, 400),
     "popular_columns": (datasets.popular_columns, {"rows": 90, "cols": 50, "nnz": 800}, 800),
     "one_long_column": (
@@ -112,6 +115,18 @@ def test_banded_and_blocks_are_where_they_should_be() -> None:
     np.testing.assert_array_equal(datasets.banded(3, 6, 9).toarray(), np.ones((3, 6)))
     i, j = np.indices((10, 7))
     np.testing.assert_array_equal(datasets.block_diagonal(10, 7, 4).toarray(), i // 4 == j // 4)
+
+
+def test_small_graphs_are_symmetric_and_each_is_connected() -> None:
+    matrix = datasets.small_graphs(500, 40, 100)
+    assert (matrix != matrix.T).nnz == 0
+    assert matrix.diagonal().sum() == 0
+    assert 2 * (500 - 40) < matrix.nnz <= 2 * (500 - 40 + 100)
+    count, labels = scipy.sparse.csgraph.connected_components(matrix)
+    assert count == 40
+    assert np.array_equal(labels, np.sort(labels))  # one after another
+    coo = matrix.tocoo()
+    assert np.abs(coo.row - coo.col).max() <= 6
 
 
 def test_a_star_stencil_couples_a_point_with_its_next_neighbours() -> None:
@@ -209,6 +224,8 @@ def test_fem_couples_each_node_with_its_27_neighbours_by_dense_blocks() -> None:
         (lambda: datasets.banded(4, 4, -1), "bandwidth must be >= 0"),
         (lambda: datasets.block_diagonal(4, 4, 0), "block must be >= 1"),
         (lambda: datasets.fem(4, 0, 4), "ny must be >= 1"),
+        (lambda: datasets.small_graphs(4, 5, 0), "graphs must lie in 1..length = 4"),
+        (lambda: datasets.small_graphs(4, 2, -1), "bonds must be >= 0"),
         (lambda: datasets.star_stencil(4, 0), "ny must be >= 1"),
         (lambda: datasets.packed_causal(4, 5), r"sequences must lie in 1\.\.length = 4"),
         (lambda: datasets.sliding_window(4, -1), "window must be >= 0"),

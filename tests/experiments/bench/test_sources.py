@@ -20,6 +20,7 @@ def test_every_source_knows_its_size_before_it_loads(tmp_path: Path) -> None:
         sources.BlockDiagonal(rows=30, cols=40, block=8),
         sources.Fem(nx=2, ny=3, nz=4),
         sources.StarStencil(nx=5, ny=4),
+        sources.SmallGraphs(length=30, graphs=4, bonds=9),
         sources.NearestNeighbors(points=30, neighbors=4),
         sources.PopularColumns(rows=30, cols=40, nnz=100),
         sources.OneLongColumn(rows=30, cols=40, nnz=100, length=25),
