@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from experiments.sddmm.case import device_of, make_case
@@ -20,9 +20,19 @@ from experiments.sddmm.problems import problems_of
 
 _MAX_WORKERS = 16
 
+# The kernel that the planner chooses, among the names of kernels.
+_CHOICE = ""
+
+Compile = Callable[[str, Sequence[Config]], None]
+
 
 def warm_caches(configs: Sequence[Config]) -> None:
     """Fill both caches for these cases."""
+    warm_in_parallel(configs, (_CHOICE, *forced_kernels()), _compile)
+
+
+def warm_in_parallel(configs: Sequence[Config], names: Sequence[str], compile_for: Compile) -> None:
+    """Generate the matrices, then call compile_for(name, cases of one dtype) for all of them."""
     workers = min(_MAX_WORKERS, os.cpu_count() or 1)
     matrices = list({repr(config.matrix): config for config in configs}.values())
     spawn = multiprocessing.get_context("spawn")  # a fork would copy CUDA's state
@@ -32,9 +42,8 @@ def warm_caches(configs: Sequence[Config]) -> None:
             by_dtype: dict[str, list[Config]] = {}
             for config in configs:
                 by_dtype.setdefault(config.dtype, []).append(config)
-            names = (None, *forced_kernels())  # None: what the planner chooses
             tasks = [(name, own) for name in names for own in by_dtype.values()]
-            list(pool.map(_compile, *zip(*tasks, strict=True)))
+            list(pool.map(compile_for, *zip(*tasks, strict=True)))
 
 
 def warm(config: Config) -> None:
@@ -47,11 +56,11 @@ def _generate(config: Config) -> None:
         config.matrix.load()
 
 
-def _compile(kernel: str | None, configs: Sequence[Config]) -> None:
+def _compile(kernel: str, configs: Sequence[Config]) -> None:
     """Run this kernel on every case, as a variant may depend on the pattern too."""
     for config in configs:
         with contextlib.suppress(Exception):  # which the run of the case shows
             case = make_case("", config)
-            ours.new_plan(case, kernel).run(case.a, case.b)
-            if kernel is None:
+            ours.new_plan(case, kernel or None).run(case.a, case.b)
+            if kernel == _CHOICE:
                 ours.public_call(case)()

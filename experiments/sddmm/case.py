@@ -14,7 +14,7 @@ from torch import Tensor
 import sddmm
 from experiments.bench.environment import available_memory
 from experiments.bench.errors import ExperimentError
-from experiments.bench.sources import Source, Uniform
+from experiments.bench.sources import Generated, Source, Uniform
 from experiments.sddmm.config import Config
 from sddmm.backends.cuda.backend import CudaBackend
 
@@ -145,21 +145,15 @@ def make_case(name: str, config: Config, identity: Mapping[str, Any] | None = No
     device = device_of(config)
     try:
         refuse_too_large(name, source, config)
-        matrix = source.load()
+        pattern = _pattern_of(source, device)
     except ValueError as error:  # a broken file, or arguments that no matrix can satisfy
         raise ExperimentError(str(error)) from None
-    pattern = sddmm.SparsePattern.from_csr(
-        torch.from_numpy(matrix.indptr).to(device),
-        torch.from_numpy(matrix.indices).to(device),
-        matrix.shape,
-    )
-    pattern.check()
     dtype = getattr(torch, config.dtype)
     generator = torch.Generator(device).manual_seed(config.seed)
     heads = () if config.heads == 1 else (config.heads,)
     a, b_t = (
         torch.randn(*heads, size, config.k, generator=generator, device=device).to(dtype)
-        for size in matrix.shape
+        for size in pattern.shape
     )
     return Case(
         matrix=name,
@@ -174,6 +168,28 @@ def make_case(name: str, config: Config, identity: Mapping[str, Any] | None = No
         device=device,
         family=config.family,
     )
+
+
+# The pattern of the last case: the cases of a study that share a matrix stand beside each other.
+_last_pattern: dict[tuple[str, str], sddmm.SparsePattern] = {}
+
+
+def _pattern_of(source: Source, device: str) -> sddmm.SparsePattern:
+    """The pattern of the matrix, checked; a generated one may be that of the last case."""
+    key = (repr(source), device)
+    if key in _last_pattern:
+        return _last_pattern[key]
+    _last_pattern.clear()  # before the next is loaded, as both may not fit
+    matrix = source.load()
+    pattern = sddmm.SparsePattern.from_csr(
+        torch.from_numpy(matrix.indptr).to(device),
+        torch.from_numpy(matrix.indices).to(device),
+        matrix.shape,
+    )
+    pattern.check()
+    if isinstance(source, Generated):
+        _last_pattern[key] = pattern
+    return pattern
 
 
 def definition(source: Source) -> dict[str, Any]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import re
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from experiments.bench import report, table
+from experiments.bench import table
 from experiments.sddmm.methods import OURS
 from experiments.sddmm.record import Record
+from experiments.sddmm.report_cells import (
+    Best,
+    best_cell,
+    least,
+    mean_cell,
+    microseconds,
+    not_served,
+    places,
+    problem_name,
+    ratio_cell,
+    time_cell,
+)
 
 # From this many nonzeros on, a first call must not be slower than a peer's.
 FIRST_CALL_NNZ = 300_000
-
-# A number of so many digits is a size.
-_SIZE = re.compile(r"\d{6,}")
-
-Best = tuple[str, float]
 
 
 @dataclass(frozen=True)
@@ -32,26 +36,29 @@ class Problem:
 
     @property
     def us(self) -> float | None:
-        return _us(self.ours.median_ms)
+        return microseconds(self.ours.median_ms)
 
     @cached_property
     def best(self) -> Best | None:
         """Our fastest kernel; it is the choice itself if none is faster."""
-        return _least(
-            [(self.ours.kernel, self.us), *((r.method, _us(r.median_ms)) for r in self.kernels)]
+        return least(
+            [
+                (self.ours.kernel, self.us),
+                *((r.method, microseconds(r.median_ms)) for r in self.kernels),
+            ]
         )
 
     @cached_property
     def best_peer(self) -> Best | None:
-        return _least((r.method, _us(r.median_ms)) for r in self.peers)
+        return least((r.method, microseconds(r.median_ms)) for r in self.peers)
 
     @property
     def first_us(self) -> float | None:
-        return _us(self.ours.median_first_call_ms)
+        return microseconds(self.ours.median_first_call_ms)
 
     @cached_property
     def first_peer(self) -> Best | None:
-        return _least((r.method, _us(r.median_first_call_ms)) for r in self.peers)
+        return least((r.method, microseconds(r.median_first_call_ms)) for r in self.peers)
 
     @property
     def regret(self) -> float | None:
@@ -90,7 +97,7 @@ def pages(records: Sequence[Record]) -> dict[str, str]:
     return {
         "summary.md": as_summary(found),
         "report.md": "\n\n".join(
-            (_places(records), _LEGEND, table.as_text(rows), _not_served(records))
+            (places(records), _LEGEND, table.as_text(rows), not_served(records))
         ),
         "report.csv": table.csv_text([_csv_row(problem) for problem in found]),
     }
@@ -112,12 +119,12 @@ def as_summary(found: Sequence[Problem]) -> str:
     ]
     rows.append(_summary_row("all", found))
     lost = [
-        f"* {_name(p)}: {_shown(p.best_peer)} us, ours {_time(p.us)}"
+        f"* {problem_name(p.ours)}: {best_cell(p.best_peer)} us, ours {time_cell(p.us)}"
         for p in found
         if p.lead is not None and p.lead < 1
     ]
     lost_first = [
-        f"* {_name(p)}: {_shown(p.first_peer)} us, ours {_time(p.first_us)}"
+        f"* {problem_name(p.ours)}: {best_cell(p.first_peer)} us, ours {time_cell(p.first_us)}"
         for p in found
         if _is_lost_first(p)
     ]
@@ -125,7 +132,8 @@ def as_summary(found: Sequence[Problem]) -> str:
         (p for p in found if p.regret and p.regret > 1.15), key=lambda p: -(p.regret or 0)
     )
     regrets = [
-        f"* {_name(p)}: {p.regret:.2f}, {p.ours.kernel} {_time(p.us)} us, {_shown(p.best)} us"
+        f"* {problem_name(p.ours)}: {p.regret:.2f}, {p.ours.kernel} {time_cell(p.us)} us, "
+        f"{best_cell(p.best)} us"
         for p in regretted
     ]
     return "\n".join((
@@ -146,11 +154,11 @@ def _summary_row(family: str, found: Sequence[Problem]) -> dict[str, str]:
     return {
         "class": family,
         "problems": str(len(found)),
-        "regret, mean": _mean(regrets),
+        "regret, mean": mean_cell(regrets),
         "regret, largest": f"{max(regrets):.2f}" if regrets else "",
-        "peer / ours, mean": _mean(leads),
+        "peer / ours, mean": mean_cell(leads),
         "lost to a peer": str(sum(lead < 1 for lead in leads)),
-        "first call, peer / ours, mean": _mean(first_leads),
+        "first call, peer / ours, mean": mean_cell(first_leads),
         "first calls lost": str(sum(_is_lost_first(p) for p in found)),
     }
 
@@ -165,13 +173,14 @@ def _row(p: Problem) -> dict[str, str]:
         "class": r.family, "matrix": r.matrix,
         "m": f"{r.m:,}", "n": f"{r.n:,}", "nnz": f"{r.nnz:,}",
         "K": str(r.k), "dtype": r.dtype, "heads": str(r.heads), "chosen": r.kernel or r.status,
-        "us": _time(p.us), "best of ours": p.best[0] if p.best else "",
-        "best us": _time(p.best[1] if p.best else None), "regret": _ratio(p.regret),
+        "us": time_cell(p.us), "best of ours": p.best[0] if p.best else "",
+        "best us": time_cell(p.best[1] if p.best else None), "regret": ratio_cell(p.regret),
         "best peer": p.best_peer[0] if p.best_peer else "",
-        "peer us": _time(p.best_peer[1] if p.best_peer else None), "peer / ours": _ratio(p.lead),
-        "first us": _time(p.first_us), "first peer": p.first_peer[0] if p.first_peer else "",
-        "first peer us": _time(p.first_peer[1] if p.first_peer else None),
-        "first peer / ours": _ratio(p.first_lead),
+        "peer us": time_cell(p.best_peer[1] if p.best_peer else None),
+        "peer / ours": ratio_cell(p.lead),
+        "first us": time_cell(p.first_us), "first peer": p.first_peer[0] if p.first_peer else "",
+        "first peer us": time_cell(p.first_peer[1] if p.first_peer else None),
+        "first peer / ours": ratio_cell(p.first_lead),
     }  # fmt: skip
 
 
@@ -186,56 +195,3 @@ def _csv_row(p: Problem) -> dict[str, object]:
         "first_us": p.first_us, "first_peer": first[0], "first_peer_us": first[1],
         "first_peer_over_ours": p.first_lead,
     }  # fmt: skip
-
-
-def _places(records: Sequence[Record]) -> str:
-    """The devices and, a line each, the environments of the records."""
-    devices = ", ".join(dict.fromkeys(record.place_name for record in records))
-    return "\n".join([f"## {devices}", "", *report.provenance(records)])
-
-
-def _not_served(records: Sequence[Record]) -> str:
-    """Why methods have no time, with the number of problems of each reason.
-
-    Sizes, which differ from problem to problem, are left out.
-    """
-    reasons: dict[str, int] = {}
-    for r in records:
-        if r.status != "ok":
-            text = f"{r.method}: {r.status}: {_SIZE.sub('...', r.reason)}"
-            reasons[text] = reasons.get(text, 0) + 1
-    return "".join(f"* {text} ({count})\n" for text, count in sorted(reasons.items()))
-
-
-def _name(p: Problem) -> str:
-    r = p.ours
-    heads = f", {r.heads} heads" if r.heads > 1 else ""
-    return f"{r.matrix} K={r.k} {r.dtype}{heads}"
-
-
-def _shown(best: Best | None) -> str:
-    return f"{best[0]} {_time(best[1])}" if best else ""
-
-
-def _least(times: Iterable[tuple[str, float | None]]) -> Best | None:
-    measured = [(name, us) for name, us in times if us is not None]
-    return min(measured, key=lambda pair: pair[1]) if measured else None
-
-
-def _us(ms: float | None) -> float | None:
-    return None if ms is None else 1e3 * ms
-
-
-def _time(us: float | None) -> str:
-    if us is None:
-        return ""
-    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}"
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _mean(values: Sequence[float]) -> str:
-    """The geometric mean."""
-    return f"{math.exp(statistics.fmean(map(math.log, values))):.3f}" if values else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,11 @@ def prepare(case: Case) -> Run:
 class Library:
     """Functions of libcusparse that raise what the library says if they fail, and its handles."""
 
-    def __init__(self, functions: Any) -> None:
-        self._functions = {name: getattr(functions, name) for name in SIGNATURES}
-        for name, types in SIGNATURES.items():
+    def __init__(
+        self, functions: Any, signatures: Mapping[str, tuple[Any, ...]] = SIGNATURES
+    ) -> None:
+        self._functions = {name: getattr(functions, name) for name in signatures}
+        for name, types in signatures.items():
             self._functions[name].argtypes = types
             self._functions[name].restype = ctypes.c_int
         self._error_string = functions.cusparseGetErrorString
@@ -179,14 +182,20 @@ def _csr(case: Case) -> tuple[Tensor, Tensor, Tensor | None]:
 
 @cache
 def loaded_library() -> Library | None:
-    """The libcusparse that torch has loaded, else the one that cuda.pathfinder finds."""
+    functions = loaded_functions()
+    return None if functions is None else Library(functions)
+
+
+@cache
+def loaded_functions() -> Any:
+    """The libcusparse that torch has loaded, else the one that cuda.pathfinder finds, or None."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         _, _, path = line.partition("/")
         if "libcusparse.so" in path.rpartition("/")[2]:
-            return Library(ctypes.CDLL(f"/{path}"))
+            return ctypes.CDLL(f"/{path}")
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        return Library(ctypes.CDLL(load_nvidia_dynamic_lib("cusparse").abs_path))
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cusparse").abs_path)
     except (ImportError, RuntimeError, OSError):
         return None

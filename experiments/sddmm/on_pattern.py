@@ -1,0 +1,95 @@
+"""The part that objectives on a sparse matrix share: SDDMM, SpMM and training steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from experiments.bench.arguments import is_file_option
+from experiments.bench.digest import Code, file_of
+from experiments.bench.environment import device_name
+from experiments.bench.methods import Method
+from experiments.bench.objective import Objective
+from experiments.sddmm.case import definition, device_of, source_of
+from experiments.sddmm.config import Config
+from experiments.sddmm.labels import shown_names
+from experiments.sddmm.problems import problems_of
+from experiments.sddmm.record import Record
+
+CaseT = TypeVar("CaseT")
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class OnPattern(Objective[Config, Method, CaseT, RecordT]):
+    """An objective whose cases are a matrix, an inner dimension, heads and a dtype."""
+
+    command = "run"
+    implied = frozenset({"sparsity"})
+
+    def cases(self, config: Config, choices: Mapping[str, str]) -> Sequence[tuple[str, Config]]:
+        return problems_of(config) if config.problems else super().cases(config, choices)
+
+    def device(self, config: Config) -> str:
+        return device_of(config)
+
+    def label(self, config: Config, choices: Mapping[str, str]) -> str:
+        name = choices["matrix"]
+        return str(config.matrix.path) if is_file_option(name) else name
+
+    def identity(self, config: Config) -> dict[str, Any]:
+        source = source_of(config)
+        loader = Code((file_of(source.loader()),), measuring=())
+        return {
+            # A file is identified by its content, whatever its path.
+            "definition": {key: v for key, v in definition(source).items() if key != "path"},
+            "loader": loader.digest(),
+            "k": config.k,
+            "dtype": config.dtype,
+            "heads": config.heads,
+            "seed": config.seed,
+        }
+
+    def case_fields(self, case: CaseT) -> dict[str, Any]:
+        names = ("matrix", "definition", "m", "n", "nnz", "k", "dtype", "seed", "heads", "family")
+        return {name: getattr(case, name) for name in names}
+
+    def method_fields(self, name: str, method: Method) -> dict[str, Any]:
+        return {"method": name, "kernel": getattr(method, "kernel", "")}
+
+    def renamed(self, record: RecordT, label: str) -> RecordT:
+        """The record under the name `label`: its matrix may have been measured under another."""
+        return replace(record, matrix=label)
+
+    def heading(self, config: Config) -> str:
+        return f"on {device_name(device_of(config))}"
+
+    def labels(self, records: Sequence[RecordT]) -> dict[tuple[object, ...], dict[str, str]]:
+        names = shown_names(records)
+        several_heads = any(r.heads > 1 for r in records)
+        return {
+            r.case: {
+                "matrix": names[r.case],
+                "nnz": f"{r.nnz:,}",
+                "sparsity": f"{r.sparsity * 100:.4f}".rstrip("0").rstrip(".") + "%",
+                "K": str(r.k),
+                "dtype": r.dtype,
+                **({"heads": str(r.heads)} if several_heads else {}),
+            }
+            for r in records
+        }
+
+    def csv_case(self, record: RecordT) -> dict[str, object]:
+        names = ("matrix", "m", "n", "nnz", "sparsity", "k", "dtype", "heads", "seed")
+        return {name: getattr(record, name) for name in names}
+
+    def order(self, record: RecordT) -> tuple[Any, ...]:
+        """By device, then size, then method."""
+        r = record
+        device, threads = r.place
+        sizes = (r.m * r.n, r.matrix, r.dtype, -r.nnz, r.k, r.heads, r.seed)
+        content = json.dumps(r.definition, sort_keys=True, default=str)
+        names = self.names()
+        rank = names.index(r.method) if r.method in names else len(names)
+        return (device, threads or 0, *sizes, content, rank, r.method)
