@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -31,7 +31,8 @@ class Command(ABC):
 
     config: the YAML file of conf/ that holds its configuration. schema: the dataclass of it.
     target: "module:name" of what it works with. help: its lines in the help text. lists: the keys
-    whose value is a list of names.
+    whose value is a list of names. targets: what it works with instead, by the value of the key
+    `objective`.
     """
 
     name: str
@@ -40,13 +41,16 @@ class Command(ABC):
     target: str
     help: tuple[str, ...]
     lists: tuple[str, ...] = ()
+    targets: Mapping[str, str] = field(default_factory=dict)
 
     def register(self) -> None:
         """Register the type of the configuration with Hydra; call before composing."""
         ConfigStore.instance().store(name=f"{self.config}_schema", node=self.schema)
 
-    def load(self) -> Any:
-        module, _, name = self.target.partition(":")
+    def load(self, settings: Any) -> Any:
+        """The object that the target names for this configuration."""
+        target = self.targets.get(getattr(settings, "objective", ""), self.target)
+        module, _, name = target.partition(":")
         return getattr(importlib.import_module(module), name)
 
     @abstractmethod
@@ -60,7 +64,7 @@ class Measure(Command):
     def __call__(self, settings: Any, job: Job) -> None:
         from experiments.bench.run import run_all
 
-        objective = self.load()
+        objective = self.load(settings)
         refuse_parallel_jobs(job.launcher, objective.device(settings))
         run_all(objective, objective.cases(settings, job.choices))
 
@@ -71,14 +75,14 @@ class Report(Command):
     def __call__(self, settings: Any, job: Job) -> None:
         from experiments.bench.report import report
 
-        report(self.load(), settings)
+        report(self.load(settings), settings)
 
 
 class Call(Command):
     """Calls the function that the target names."""
 
     def __call__(self, settings: Any, job: Job) -> None:
-        self.load()(settings)
+        self.load(settings)(settings)
 
 
 def refuse_parallel_jobs(launcher: str, device: str) -> None:

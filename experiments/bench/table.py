@@ -18,7 +18,7 @@ NOT_INTERLEAVED = (
 )
 _LEFT = (
     *("matrix", "shape", "run", "device", "dtype", "method", "variant", "status", "reason"),
-    *("class", "chosen", "best of ours", "best peer", "first peer"),
+    *("class", "chosen", "best of ours", "best peer", "first peer", "way", "other"),
 )
 
 

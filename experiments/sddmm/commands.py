@@ -1,10 +1,13 @@
-"""The commands of the SDDMM objective."""
+"""The commands on sparse matrices: SDDMM, and by the key `objective` SpMM and training steps."""
 
 from experiments.bench.commands import Call, Measure, Report
-from experiments.bench.config import ReportConfig
-from experiments.sddmm.config import Config
+from experiments.sddmm.config import Config, ReportConfig
 
 _OBJECTIVE = "experiments.sddmm.objective:SDDMM"
+_OBJECTIVES = {
+    "spmm": "experiments.spmm.objective:SPMM",
+    "training": "experiments.training.objective:TRAINING",
+}
 
 COMMANDS = (
     Measure(
@@ -18,8 +21,10 @@ COMMANDS = (
             "run +study=NAME                          a sweep: published_5000, published_10000, "
             "...",
             "run -m matrix=A,B k=256,512              a sweep of your own",
+            "run objective=spmm|training ...          spmm, or sddmm with its gradients, instead",
         ),
         lists=("only",),
+        targets=_OBJECTIVES,
     ),
     Call(
         "warm",
@@ -28,6 +33,10 @@ COMMANDS = (
         target="experiments.sddmm.ahead:warm",
         help=("warm +study=NAME                         generate and compile what a study needs",),
         lists=("only",),
+        targets={
+            "spmm": "experiments.spmm.ahead:warm",
+            "training": "experiments.training.ahead:warm",
+        },
     ),
     Report(
         "report",
@@ -39,5 +48,6 @@ COMMANDS = (
             "report compare=[A,B]                     two commits side by side, case by case",
         ),
         lists=("records", "compare"),
+        targets=_OBJECTIVES,
     ),
 )

@@ -1,0 +1,1 @@
+"""The objective `spmm`: the product of a sparse and a dense matrix, and that with the transpose."""

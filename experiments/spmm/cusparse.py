@@ -1,0 +1,231 @@
+"""Calls NVIDIA's cusparseSpMM on CSR without torch's wrapper, with half operands as they are.
+
+https://docs.nvidia.com/cuda/cusparse/#cusparsespmm. Half types are computed in float32 and have
+results of their own type. Preparation makes the descriptors and calls cusparseSpMM_preprocess;
+torch (method `torch_csr`) prepares in every call. Where there are several ways to call the library,
+each is timed once and the fastest counts: heads one after another, or as a strided batch, for which
+the columns are copied for each head; the transpose as op(A) = T, or as the CSR of the transpose,
+whose weights are in its order beforehand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from experiments.bench.methods import Run
+from experiments.sddmm.methods.cusparse import Library, loaded_functions
+from experiments.spmm.case import Case
+
+_POINTER, _ENUM, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+
+# Enum values of cusparse.h and library_types.h.
+CSR_ALG2, CSR_ALG3 = 6, 12
+_INDEX_TYPE = {torch.int32: 2, torch.int64: 3}
+_BASE_ZERO, _NON_TRANSPOSE, _TRANSPOSE, _ORDER_ROW = 0, 0, 1, 2
+_DATA_TYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 14}
+
+_SPMM = (
+    _POINTER, _ENUM, _ENUM, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _ENUM, _ENUM, _POINTER
+)  # fmt: skip
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cusparseCreate": (_POINTER,),
+    "cusparseDestroy": (_POINTER,),
+    "cusparseSetStream": (_POINTER, _POINTER),
+    "cusparseCreateDnMat": (_POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _ENUM, _ENUM),
+    "cusparseDnMatSetStridedBatch": (_POINTER, _ENUM, _SIZE),
+    "cusparseDestroyDnMat": (_POINTER,),
+    "cusparseCreateCsr": (_POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *[_ENUM] * 4),
+    "cusparseCsrSetStridedBatch": (_POINTER, _ENUM, _SIZE, _SIZE),
+    "cusparseDestroySpMat": (_POINTER,),
+    "cusparseSpMM_bufferSize": _SPMM,
+    "cusparseSpMM_preprocess": _SPMM,
+    "cusparseSpMM": _SPMM,
+}
+
+
+class Way(NamedTuple):
+    """One way to call the library for a case."""
+
+    algorithm: int
+    is_batch: bool
+    is_op: bool
+
+    def words(self, case: Case) -> str:
+        """The choices that the case leaves; empty where there is none."""
+        heads = "strided batch" if self.is_batch else "heads one by one"
+        operation = "op(A) = T" if self.is_op else "CSR of the transpose"
+        words = (heads, case.heads > 1), (operation, case.transpose)
+        return ", ".join(text for text, is_choice in words if is_choice)
+
+
+def refuses(case: Case) -> str | None:
+    if not case.device.startswith("cuda"):
+        return "cuSPARSE computes on a GPU, not on a CPU"
+    if case.nnz == 0:
+        return "there is nothing to compute: the pattern has 0 nonzeros"
+    if loaded_library() is None:
+        return "libcusparse is not here: torch has not loaded it, nor does cuda.pathfinder find it"
+    return None
+
+
+def prepare(case: Case, algorithm: int) -> Run:
+    """The fastest way of this algorithm, ready to run."""
+    return _Product(case, _fastest(case, algorithm))
+
+
+def variant(case: Case, algorithm: int) -> str:
+    """The fastest way in words."""
+    return _fastest(case, algorithm).words(case)
+
+
+# The fastest way of the cases measured last: timed preparations do not try all again.
+fastest_ways: dict[object, Way] = {}
+
+
+def _fastest(case: Case, algorithm: int) -> Way:
+    key = (
+        algorithm, case.matrix, case.m, case.n, case.nnz, case.k, case.heads, case.dtype,
+        case.seed, case.transpose,
+    )  # fmt: skip
+    if key not in fastest_ways:
+        ways = _ways(case, algorithm)
+        fastest_ways[key] = ways[0] if len(ways) == 1 else fastest_of(case, ways)
+    return fastest_ways[key]
+
+
+def _ways(case: Case, algorithm: int) -> list[Way]:
+    """The ways that there are. CSR_ALG3 has neither batches nor op(A) = T."""
+    has_choice = algorithm != CSR_ALG3
+    batches = (False, True) if has_choice and case.heads > 1 else (False,)
+    operations = (False, True) if has_choice and case.transpose else (False,)
+    return [Way(algorithm, *choice) for choice in itertools.product(batches, operations)]
+
+
+def fastest_of(case: Case, ways: list[Way]) -> Way:
+    """The way of the least device time; one that the library refuses does not count."""
+    times: dict[Way, float] = {}
+    errors: list[RuntimeError] = []
+    for way in ways:
+        try:
+            times[way] = device_ms(_Product(case, way))
+        except RuntimeError as error:
+            errors.append(error)
+    if not times:
+        raise errors[0]
+    return min(times, key=lambda way: times[way])
+
+
+def device_ms(run: Run) -> float:
+    """The least of three times, after an uncounted call."""
+    run()
+    times = []
+    for _ in range(3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return min(times)
+
+
+class _Product:
+    """One product, ready to run. Every run overwrites and returns `out`."""
+
+    def __init__(self, case: Case, way: Way) -> None:
+        library = loaded_library()
+        assert library is not None
+        self.case, self.way = case, way
+        self._library = library
+        self._handle = library.handle(torch.cuda.current_device())
+        # Zeros, not empty: beta = 0 times an unwritten NaN might be NaN.
+        self._out = torch.zeros(case.out_shape, dtype=case.dense.dtype, device=case.device)
+        self._scalars = _scalars(case.dense.dtype)
+        self._tensors: list[Tensor] = []  # descriptors hold addresses only
+        self._set_stream()
+        heads = [(0, case.heads)] if way.is_batch else [(h, 1) for h in range(case.heads)]
+        self._calls = [self._prepared(case, way, first, count) for first, count in heads]
+
+    def _prepared(self, case: Case, way: Way, first: int, count: int) -> tuple[Any, ...]:
+        """The arguments of the call for `count` heads from the first, preprocessed."""
+        kind = _DATA_TYPE[case.dense.dtype]
+        compute = 1 if case.dense.dtype == torch.float64 else 0
+        alpha, beta = (ctypes.addressof(scalar) for scalar in self._scalars)
+        operation = _TRANSPOSE if way.is_op else _NON_TRANSPOSE
+        arguments = (
+            self._handle, operation, _NON_TRANSPOSE, alpha,
+            self._sparse(case, way, first, count, kind),
+            self._dense(case.dense, first, count, kind), beta,
+            self._dense(self._out, first, count, kind), compute, way.algorithm,
+        )  # fmt: skip
+        needed = ctypes.c_size_t()
+        self._library.call("cusparseSpMM_bufferSize", *arguments, ctypes.byref(needed))
+        workspace = torch.empty(max(1, needed.value), dtype=torch.uint8, device=case.device)
+        self._tensors.append(workspace)
+        arguments = (*arguments, workspace.data_ptr())
+        self._library.call("cusparseSpMM_preprocess", *arguments)
+        return arguments
+
+    def _sparse(self, case: Case, way: Way, first: int, count: int, kind: int) -> ctypes.c_void_p:
+        view = case.pattern.by_row if way.is_op else case.view
+        weights = (case.weights if way.is_op else case.weights_by_view).view(case.heads, -1)
+        indptr, indices = view.indptr, view.indices.to(view.indptr.dtype)
+        if count > 1:
+            indptr, indices = indptr.repeat(count), indices.repeat(count)
+        weights = weights[first : first + count].contiguous()
+        self._tensors += [indptr, indices, weights]
+        rows, index = view.indptr.numel() - 1, _INDEX_TYPE[indptr.dtype]
+        columns = case.m + case.n - rows
+        descriptor = self._descriptor(
+            "Csr", "SpMat", rows, columns, case.nnz, indptr.data_ptr(), indices.data_ptr(),
+            weights.data_ptr(), index, index, _BASE_ZERO, kind,
+        )  # fmt: skip
+        if count > 1:
+            self._library.call("cusparseCsrSetStridedBatch", descriptor, count, rows + 1, case.nnz)
+        return descriptor
+
+    def _dense(self, x: Tensor, first: int, count: int, kind: int) -> ctypes.c_void_p:
+        heads = x.view(-1, *x.shape[-2:])
+        rows, columns = x.shape[-2:]
+        self._tensors.append(x)
+        descriptor = self._descriptor(
+            "DnMat", "DnMat", rows, columns, columns, heads[first].data_ptr(), kind, _ORDER_ROW
+        )
+        if count > 1:
+            self._library.call("cusparseDnMatSetStridedBatch", descriptor, count, rows * columns)
+        return descriptor
+
+    def __call__(self) -> Tensor:
+        self._set_stream()
+        for arguments in self._calls:
+            self._library.call("cusparseSpMM", *arguments)
+        return self._out
+
+    def _descriptor(self, kind: str, family: str, *arguments: Any) -> ctypes.c_void_p:
+        """A descriptor, destroyed with this product."""
+        descriptor = self._library.create(f"cusparseCreate{kind}", *arguments)
+        weakref.finalize(self, self._library.call, f"cusparseDestroy{family}", descriptor)
+        return descriptor
+
+    def _set_stream(self) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        self._library.call("cusparseSetStream", self._handle, stream)
+
+
+def _scalars(dtype: torch.dtype) -> tuple[Any, Any]:
+    """alpha = 1 and beta = 0 of the type that the library computes in."""
+    scalar = ctypes.c_double if dtype == torch.float64 else ctypes.c_float
+    return scalar(1), scalar(0)
+
+
+@cache
+def loaded_library() -> Library | None:
+    functions = loaded_functions()
+    return None if functions is None else Library(functions, SIGNATURES)

@@ -1,0 +1,42 @@
+"""Calls torch's product of a CSR tensor and a dense one, which runs cuSPARSE on a GPU.
+
+Heads are calls one after another, whose results are stacked. The transpose is a CSR tensor that is
+made in its preparation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from experiments.bench.methods import Run
+from experiments.spmm.case import Case
+
+PARTIAL_SUMS_ROUND = True
+
+
+def refuses(case: Case) -> str | None:
+    if case.dense.dtype.itemsize == 2 and not case.device.startswith("cuda"):
+        return f"torch's CSR product on a CPU has no {case.dtype}"
+    return None
+
+
+def prepare(case: Case) -> Run:
+    view, weights = case.view, case.weights_by_view
+    size = (case.out_shape[-2], case.dense.shape[-2])
+    heads = [
+        (_csr(view.indptr, view.indices, own, size), dense)
+        for own, dense in case.heads_of(weights, case.dense)
+    ]
+
+    def run() -> Tensor:
+        products = [W @ dense for W, dense in heads]
+        return products[0] if case.dense.dim() == 2 else torch.stack(products)
+
+    return run
+
+
+def _csr(indptr: Tensor, indices: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:
+    return torch.sparse_csr_tensor(
+        indptr, indices.to(indptr.dtype), weights, size, check_invariants=False
+    )

@@ -1,0 +1,69 @@
+"""Products of this package prepared for a case: by the planner's choice, or by a kernel's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import sddmm
+from experiments.spmm.case import Case
+from sddmm.backends.base import PreparedProduct, select_product_backend
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.problem import SpmmProblem
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product that is prepared for the pattern of a case."""
+
+    case: Case
+    problem: SpmmProblem
+    executor: PreparedProduct
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """The lines that explain the choice."""
+        return self.executor.notes
+
+    def run(self) -> Tensor:
+        case = self.case
+        out = torch.empty(case.out_shape, dtype=case.dense.dtype, device=case.dense.device)
+        self.executor(case.weights, None, case.dense, 1.0, out)
+        return out
+
+
+def new_product(case: Case) -> Product:
+    """The product as the planner chooses it for many calls."""
+    pattern, problem = _new_pattern(case), problem_of(case)
+    backend = select_product_backend(problem)
+    return Product(case, problem, backend.prepare_product(pattern, problem))
+
+
+def problem_of(case: Case) -> SpmmProblem:
+    m, n = (case.n, case.m) if case.transpose else (case.m, case.n)
+    return SpmmProblem(
+        m=m, n=n, k=case.k, nnz=case.nnz, dtype=case.dense.dtype, values_dtype=case.weights.dtype,
+        out_dtype=case.dense.dtype, index_dtype=case.pattern.col_indices.dtype,
+        heads=None if case.heads == 1 else case.heads, values_have_heads=case.heads > 1,
+        has_factors=False, device=case.dense.device,
+    )  # fmt: skip
+
+
+def _new_pattern(case: Case) -> sddmm.SparsePattern:
+    """A pattern that finds nothing that was prepared before: preparation is measured whole."""
+    pattern = sddmm.SparsePattern.from_csr(
+        case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
+    )
+    return pattern.T if case.transpose else pattern
+
+
+def new_product_by(kernel: str, case: Case) -> Product:
+    """The product by a GPU kernel of this name; ValueError if it refuses."""
+    backend, problem = CudaBackend(), problem_of(case)
+    device = loader.runtime.device(loader.runtime.current_device())
+    executor = backend.products.prepare(_new_pattern(case), problem, device, kernel=kernel)
+    return Product(case, problem, executor)

@@ -1,0 +1,1 @@
+"""The objective `training`: sddmm with its gradients, as one step of training computes them."""

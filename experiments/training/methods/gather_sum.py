@@ -1,0 +1,40 @@
+"""Gathers both rows of every nonzero, multiplies and sums them: what a user writes first.
+
+torch.einsum contracts the same rows as products of 1 x k matrices, which takes several times longer
+on a GPU. Autograd adds the gradients with index_add, by atomics on a GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from experiments.bench.environment import available_memory
+from experiments.bench.methods import Run
+from experiments.training.case import Case, Step
+
+PARTIAL_SUMS_ROUND = True
+
+# Arrays of nnz rows that are alive at once: two gathered, their product, and their gradients.
+_ARRAYS = 5
+
+
+def refuses(case: Case) -> str | None:
+    itemsize = case.sampled.a.element_size()
+    needed = _ARRAYS * case.nnz * case.k * case.heads * itemsize
+    available = (
+        torch.cuda.mem_get_info()[0] if case.device.startswith("cuda") else available_memory()
+    )
+    if needed > available // 2:
+        return f"the gathered rows take {needed} bytes, more than half of {available} available"
+    return None
+
+
+def prepare(case: Case) -> Run:
+    rows, cols = case.pattern.row_ids, case.pattern.col_indices
+    a, b_t = case.leaves()
+
+    def run() -> Step:
+        values = (a.index_select(-2, rows) * b_t.index_select(-2, cols)).sum(-1)
+        return Step(values.detach(), *torch.autograd.grad(values, (a, b_t), case.grad))
+
+    return run
