@@ -15,6 +15,9 @@ import torch
 POINTER, INT, UINT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_longlong
 FLOAT, DOUBLE = ctypes.c_float, ctypes.c_double
 
+# The driver's status in a thread that has not used CUDA yet, as torch's own thread for gradients.
+_NO_CONTEXT = 201
+
 # Dynamic shared memory that a kernel may use without setting its attribute.
 _DEFAULT_SHARED_BYTES = 48 * 1024
 
@@ -117,7 +120,8 @@ class Kernel:
         self.parameters, self._device = parameters, device_index
         self._arguments = Parameters(parameters)
         with torch.cuda.device(device_index):
-            torch.cuda.current_stream()  # the primary context exists and is current
+            torch.cuda.current_stream()  # the primary context exists
+            _enter_context(device_index)
             self._module = self._call(driver.cuModuleLoadData(cubin))
             self._function = self._call(driver.cuModuleGetFunction(self._module, function.encode()))
             if shared_bytes > _DEFAULT_SHARED_BYTES:
@@ -139,7 +143,9 @@ class Kernel:
             self._function, blocks, 1, 1, self.threads, 1, 1, self.shared_bytes,
             current_stream(self._device), arguments.address, 0,
         )  # fmt: skip
-        if status != 0:
+        if status == _NO_CONTEXT and _enter_context(self._device):
+            self.launch(blocks, arguments)
+        elif status != 0:
             raise LaunchError(f"kernel {self.name}: {status!r} on a launch of {blocks} blocks")
 
     def _call(self, result: tuple[Any, ...]) -> Any:
@@ -147,6 +153,27 @@ class Kernel:
         if status != 0:
             raise LaunchError(f"kernel {self.name}: {status!r} when it was loaded")
         return values[0] if values else None
+
+
+def _enter_context(device_index: int) -> bool:
+    """Make the context that torch uses on this device current, if this thread has none.
+
+    CUDA's runtime does so at a thread's first work. A thread in which torch has only taken memory
+    from its cache has done none. False if the thread has a context.
+    """
+    from cuda.bindings import driver
+
+    status, current = driver.cuCtxGetCurrent()
+    if status != 0 or int(current) != 0:
+        return False
+    status, device = driver.cuDeviceGet(device_index)
+    if status == 0:
+        status, context = driver.cuDevicePrimaryCtxRetain(device)
+    if status == 0:
+        (status,) = driver.cuCtxSetCurrent(context)
+    if status != 0:
+        raise LaunchError(f"device {device_index}: {status!r} when its context was entered")
+    return True
 
 
 @functools.cache
@@ -168,5 +195,7 @@ def wait(device_index: int) -> None:
     from cuda.bindings import driver
 
     (status,) = driver.cuStreamSynchronize(current_stream(device_index))
-    if status != 0:
+    if status == _NO_CONTEXT and _enter_context(device_index):
+        wait(device_index)
+    elif status != 0:
         raise LaunchError(f"waiting for a kernel: {status!r}")

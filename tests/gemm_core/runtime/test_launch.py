@@ -8,9 +8,12 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 
+import sddmm
 from gemm_core.runtime.launch import DOUBLE, FLOAT, INT, LONG, POINTER, UINT, Parameters
 from gemm_core.runtime.tensor_map import TensorMap
+from sddmm.testing import random_pattern
 
 
 class Mixed(ctypes.Structure):
@@ -71,3 +74,21 @@ def test_each_thread_has_its_own_copy() -> None:
     thread.join()
     look()
     assert values == [5, 6]
+
+
+@pytest.mark.gpu
+def test_a_kernel_is_launched_in_a_thread_that_has_not_used_cuda() -> None:
+    """As in torch's thread for gradients, where no torch kernel may have run before ours."""
+    pattern = random_pattern(30, 30, 90, device="cuda")
+    values = torch.randn(90, device="cuda")
+    expected = sddmm.softmax(pattern, values)
+    torch.cuda.synchronize()
+    results: list[torch.Tensor] = []
+
+    def launch() -> None:
+        results.append(sddmm.softmax(pattern, values))
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    assert torch.equal(results[0], expected)
