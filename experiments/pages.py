@@ -24,6 +24,8 @@ from experiments.bench.objective import AnyObjective
 from experiments.gemm.objective import GEMM
 from experiments.sddmm import peer_plot
 from experiments.sddmm.objective import SDDMM
+from experiments.spmm.objective import SPMM
+from experiments.training.objective import TRAINING
 
 PAGES = (
     "README.md",
@@ -39,6 +41,17 @@ RESULTS: dict[str, AnyObjective] = {
     "docs/results/h200/published": SDDMM,
     "docs/results/h200/regret": SDDMM,
     "docs/results/h200/gemm": GEMM,
+}
+# Studies whose records are committed when they are measured.
+STUDIES: dict[str, AnyObjective] = {
+    "docs/results/h200/spmm": SPMM,
+    "docs/results/h200/spmm_transposed": SPMM,
+    "docs/results/h200/training": TRAINING,
+}
+RESULTS |= {
+    folder: objective
+    for folder, objective in STUDIES.items()
+    if (ROOT / folder / "records.jsonl").is_file()
 }
 PLOT = "docs/results/h200/peers/speedup.svg"
 KERNEL_PICTURE = "docs/kernels.svg"
