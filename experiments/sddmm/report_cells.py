@@ -36,10 +36,10 @@ def not_served(records: Sequence[Record]) -> str:
     return "".join(f"* {text} ({count})\n" for text, count in sorted(reasons.items()))
 
 
-def problem_name(r: Record) -> str:
-    """The matrix, K, dtype and heads of a record's case."""
+def problem_name(r: Record, size: str = "K") -> str:
+    """The matrix, K, dtype and heads of a record's case. size: what its objective calls K."""
     heads = f", {r.heads} heads" if r.heads > 1 else ""
-    return f"{r.matrix} K={r.k} {r.dtype}{heads}"
+    return f"{r.matrix} {size}={r.k} {r.dtype}{heads}"
 
 
 def best_cell(best: Best | None) -> str:

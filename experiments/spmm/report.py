@@ -159,18 +159,18 @@ def as_summary(found: Sequence[Problem]) -> str:
     rows = [_summary_row(name, [p for p in found if p.ours.family == name]) for name in families]
     rows.append(_summary_row("all", found))
     over = [
-        f"* {problem_name(p.ours)}: {p.over_yardstick:.2f} of {p.limit}, {p.ours.kernel} "
+        f"* {problem_name(p.ours, 'd')}: {p.over_yardstick:.2f} of {p.limit}, {p.ours.kernel} "
         f"{time_cell(p.us)} us, {p.yardstick} {time_cell(p.us_of(p.yardstick))} us"
         for p in found
         if p.is_over_limit
     ]
     lost = [
-        f"* {problem_name(p.ours)}: {best_cell(p.best_peer)} us, ours {time_cell(p.us)}"
+        f"* {problem_name(p.ours, 'd')}: {best_cell(p.best_peer)} us, ours {time_cell(p.us)}"
         for p in found
         if p.is_lost
     ]
     regrets = [
-        f"* {problem_name(p.ours)}: {p.regret:.2f}, {p.ours.kernel} {time_cell(p.us)} us, "
+        f"* {problem_name(p.ours, 'd')}: {p.regret:.2f}, {p.ours.kernel} {time_cell(p.us)} us, "
         f"{best_cell(p.best_kernel)} us"
         for p in found
         if p.regret and p.regret > 1.1

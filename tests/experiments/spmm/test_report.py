@@ -58,7 +58,7 @@ def test_ours_is_set_beside_its_yardstick_which_on_masks_is_the_tile_kernel() ->
     (transposed,) = figures(problem({"ours": 10, "row_gather": 9}, transpose=True))
     assert transposed["limit"] == "1.6"
     page = SPMM.pages(RECORDS)["summary.md"]
-    assert "**Above the limit** (1)\n\n* 10x10 K=64 float32: 2.00 of 1.6, spmm_a 20.0 us" in page
+    assert "**Above the limit** (1)\n\n* 10x10 d=64 float32: 2.00 of 1.6, spmm_a 20.0 us" in page
 
 
 def test_the_best_algorithm_of_cusparse_counts() -> None:
@@ -66,7 +66,7 @@ def test_the_best_algorithm_of_cusparse_counts() -> None:
     assert (float(even["cusparse_over_ours"]), even["other"]) == (1.5, "torch_csr")
     assert float(mask["cusparse_over_ours"]) == pytest.approx(0.95)
     page = SPMM.pages(RECORDS)["summary.md"]
-    assert "(1)\n\n* 10x10 K=64 float32: cusparse_alg2 19.0 us, ours 20.0" in page
+    assert "(1)\n\n* 10x10 d=64 float32: cusparse_alg2 19.0 us, ours 20.0" in page
 
 
 def test_three_percent_are_no_loss() -> None:
@@ -84,7 +84,7 @@ def test_a_kernel_that_would_be_faster_than_the_choice_is_named() -> None:
     assert (even["best_kernel"], float(even["regret"])) == ("spmm_b", 1.25)
     assert float(mask["regret"]) == 1.0
     assert (
-        "* 10x10 K=8 float32: 1.25, spmm_a 10.0 us, spmm_b 8.0 us"
+        "* 10x10 d=8 float32: 1.25, spmm_a 10.0 us, spmm_b 8.0 us"
         in (SPMM.pages(RECORDS)["summary.md"])
     )
 
