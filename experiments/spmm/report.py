@@ -26,6 +26,8 @@ from experiments.spmm.record import Record
 LIMIT, LIMIT_TRANSPOSED, LIMIT_ON_TILES = 1.35, 1.6, 1.6
 # Below this a row is lost to a peer; above, a difference is that of two runs of one kernel.
 LOST = 1 / 1.03
+# The name of K in this objective.
+D = "d"
 _CUSPARSE = ("cusparse_alg2", "cusparse_alg3")
 
 
