@@ -25,6 +25,18 @@ __device__ __forceinline__ unsigned short bf16_from_float(float x) {
   return y;
 }
 
+// Both halves of a register.
+__device__ __forceinline__ void floats_from_f16x2(unsigned int x, float& low, float& high) {
+  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
+      : "=f"(low), "=f"(high)
+      : "r"(x));
+}
+
+__device__ __forceinline__ void floats_from_bf16x2(unsigned int x, float& low, float& high) {
+  low = __uint_as_float(x << 16);
+  high = __uint_as_float(x & 0xffff0000u);
+}
+
 // Two of them in one register.
 __device__ __forceinline__ unsigned int f16x2_from_floats(float low, float high) {
   unsigned int y;

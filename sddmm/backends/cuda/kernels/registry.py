@@ -8,6 +8,7 @@ from sddmm.backends.cuda.kernels.block_mma.host import block_mma
 from sddmm.backends.cuda.kernels.block_simt.host import block_simt
 from sddmm.backends.cuda.kernels.hybrid.host import Hybrid
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
+from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_mma.host import tile_mma
 from sddmm.backends.cuda.kernels.tile_simt.host import tile_simt
@@ -75,7 +76,7 @@ _ALL: tuple[GpuKernel, ...] = (
 KERNELS: dict[str, GpuKernel] = {kernel.name: kernel for kernel in _ALL}
 """All that the planner of sddmm asks."""
 
-_ALL_PRODUCTS: tuple[ProductKernel, ...] = ()
+_ALL_PRODUCTS: tuple[ProductKernel, ...] = (SPMM_GATHER,)
 SPMM_KERNELS: dict[str, ProductKernel] = {kernel.name: kernel for kernel in _ALL_PRODUCTS}
 """All that the planner of spmm asks."""
 

@@ -17,6 +17,8 @@ from sddmm.backends.cuda import analysis, comparison, loader
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
+from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
+from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
@@ -249,6 +251,6 @@ def test_every_source_is_of_a_kernel() -> None:
         tile_stats.TILE_STATS,
         comparison.SAME_INDICES,
     )
-    kernels = (*SPECS.values(), *BLOCK_KERNELS.values())
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SPMM_GATHER, SPMM_MERGE)
     used = {spec.path for spec in (*kernels, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

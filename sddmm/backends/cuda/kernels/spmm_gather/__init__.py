@@ -1,0 +1,1 @@
+"""spmm_gather: equally many nonzeros and rows per warp."""

@@ -1,0 +1,52 @@
+"""spmm_gather compiles without spills for every architecture we name, and refuses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gemm_core.runtime.device import Device
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.spmm_gather import host
+from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
+from sddmm.dtypes import DTYPES
+from sddmm.problem import SpmmProblem
+from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, _own_cache, compiler
+
+__all__ = ["_own_cache", "compiler"]
+
+# Elements of a row, and the bytes at whose multiples rows start: every number of lanes of a row.
+SIZES = [(64, 16), (512, 16), (300, 8), (33, 2), (1, 2), (16, 16), (32, 16), (100, 4)]
+
+
+def problem_of(
+    k: int, dtype: torch.dtype, values_dtype: torch.dtype, out_dtype: torch.dtype
+) -> SpmmProblem:
+    return SpmmProblem(
+        100, 100, k, 1000, dtype, values_dtype, out_dtype, torch.int32, None, False, False,
+        torch.device("cuda", 0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_compiles_without_spilling(
+    arch: str, dtype: torch.dtype, compiler: Callable[[Device], Compiler]
+) -> None:
+    """On Hopper every size, and every dtype of values and of results with some size."""
+    device = DEVICES[arch]
+    made = compiler(device)
+    is_hopper = arch == "sm_90a"
+    for i, (k, step) in enumerate(SIZES if is_hopper else SIZES[:2]):
+        step = max(step, dtype.itemsize)
+        values_dtype = list(DTYPES)[i % 4] if is_hopper and i >= 2 else dtype
+        out_dtype = list(DTYPES)[(i + i // 4) % 4] if is_hopper and i >= 2 else dtype
+        problem = problem_of(k, dtype, values_dtype, out_dtype)
+        assert SPMM_GATHER.refuses(problem, device) is None
+        step_out = max(step, out_dtype.itemsize)
+        host.specialise(loader.runtime, SPMM_GATHER, problem, 1000, device, step, step_out)
+    for cubins in made.cubins.values():
+        for cubin in cubins:
+            assert cubin.resources.spill_bytes == 0

@@ -1,0 +1,171 @@
+"""spmm_gather's sources, run on the CPU: every index, guard and tail, without a GPU.
+
+Integers small enough to be exact, whatever the order of summation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.device import Device
+from sddmm.products import find_or_prepare, product_problem
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import H200, assert_spmm_close, emulated_gpu, random_pattern
+from tests.sddmm.memory import at_a_cliff
+
+FEW = replace(H200, sm_count=2)
+
+
+def run(
+    pattern: SparsePattern,
+    values: Tensor,
+    dense: Tensor,
+    factors: Tensor | None = None,
+    *,
+    transpose: bool = False,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype = torch.float32,
+    device: Device = FEW,
+) -> Tensor:
+    """The product by the emulated GPU; what it does not write is NaN."""
+    problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
+    out = at_a_cliff(torch.full(problem.out_shape(), torch.nan, dtype=out_dtype))
+    with emulated_gpu(device) as launches:
+        find_or_prepare(pattern, problem, transpose)(values, factors, dense, alpha, out)
+    assert "spmm_gather" in launches
+    return out
+
+
+def integers(
+    shape: tuple[int, ...], dtype: torch.dtype, pitch: int = 0, interleaved: bool = False
+) -> Tensor:
+    """Small integers, the last of them at the edge of memory; rows are `pitch` elements apart, or
+    adjacent. interleaved: the rows of all heads lie together."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    *lead, rows, k = shape
+    whole = torch.randint(-2, 3, (*lead, rows, max(k, pitch)), generator=generator).to(dtype)
+    if interleaved:
+        return at_a_cliff(whole.transpose(0, 1).contiguous()[..., :k]).transpose(0, 1)
+    return at_a_cliff(whole[..., :k])
+
+
+def check(
+    pattern: SparsePattern,
+    k: int,
+    dtype: torch.dtype,
+    values_dtype: torch.dtype | None = None,
+    *,
+    heads: int | None = None,
+    values_have_heads: bool = False,
+    has_factors: bool = False,
+    transpose: bool = False,
+    pitch: int = 0,
+    interleaved: bool = False,
+    out_dtype: torch.dtype = torch.float32,
+    device: Device = FEW,
+) -> Tensor:
+    """Compare every entry with the exact one; the result."""
+    m, n = pattern.shape[::-1] if transpose else pattern.shape
+    lead = () if heads is None else (heads,)
+    dense = integers((*lead, n, k), dtype, pitch, interleaved)
+    shape = (heads or 1, pattern.nnz) if values_have_heads else (1, pattern.nnz)
+    values = integers(shape, values_dtype or dtype)
+    values = values if values_have_heads else values[0]
+    factors = integers((1, pattern.nnz), dtype)[0] if has_factors else None
+    alpha = 2.0 if has_factors else 1.0
+    got = run(
+        pattern, values, dense, factors, transpose=transpose, alpha=alpha, out_dtype=out_dtype,
+        device=device,
+    )  # fmt: skip
+    weights = alpha * values.double() * (1 if factors is None else factors.double())
+    target, source = pattern.row_ids.long(), pattern.col_indices.long()
+    target, source = (source, target) if transpose else (target, source)
+    terms = weights[..., None] * dense.double()[..., source, :]
+    expected = torch.zeros(*lead, m, k, dtype=torch.float64)
+    expected.index_add_(-2, target, terms)
+    wrong = (got.double() != expected).nonzero()
+    assert not len(wrong), f"{len(wrong)} of {got.numel()} wrong, first at {wrong[0].tolist()}"
+    return got
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k"),
+    [
+        (torch.float16, 1), (torch.float16, 100), (torch.float16, 300), (torch.bfloat16, 256),
+        (torch.float32, 33), (torch.float32, 64), (torch.float64, 7),
+    ],
+)  # fmt: skip
+def test_rows_of_any_length(dtype: torch.dtype, k: int) -> None:
+    """Rows of X in one slice and in many, with tails, and of every alignment."""
+    check(random_pattern(67, 131, 1500), k, dtype)
+
+
+def test_values_of_another_dtype() -> None:
+    """Double values make double sums."""
+    pattern = random_pattern(67, 131, 700)
+    check(pattern, 64, torch.float16, torch.float64, out_dtype=torch.float64)
+    check(pattern, 64, torch.float32, torch.bfloat16, out_dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("values_have_heads", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_heads_factors_and_unsorted_nonzeros(
+    transpose: bool, values_have_heads: bool, interleaved: bool
+) -> None:
+    check(
+        random_pattern(60, 70, 900, layout="coo", shuffled=True), 64, torch.float16, heads=3,
+        values_have_heads=values_have_heads, has_factors=True, transpose=transpose,
+        interleaved=interleaved, pitch=72,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sm_count", [1, 20])
+def test_a_row_or_a_column_with_everything(sm_count: int) -> None:
+    """Rows that no block, one block and many blocks cut; and thousands of empty rows."""
+    device = replace(H200, sm_count=sm_count)
+    long = torch.arange(2000)
+    for rows, cols in ((torch.full_like(long, 700), long), (long, torch.full_like(long, 700))):
+        pattern = SparsePattern.from_coo(rows, cols, (2000, 2000))
+        for transpose in (False, True):
+            check(pattern, 64, torch.float16, transpose=transpose, device=device)
+
+
+@pytest.mark.parametrize("nnz", [1, 31, 33, 1000])
+@pytest.mark.parametrize("shape", [(3, 90), (40, 50), (5000, 30)])
+def test_rows_that_begin_and_end_anywhere(shape: tuple[int, int], nnz: int) -> None:
+    """Among them rows that are empty, at both ends of the matrix and in between."""
+    m, n = shape
+    pattern = random_pattern(m, n, min(nnz, m * n), seed=nnz)
+    check(pattern, 64, torch.float16, device=H200)
+    shifted = SparsePattern.from_coo(pattern.row_ids + 37, pattern.col_indices, (m + 90, n))
+    check(shifted, 64, torch.float16, device=H200)
+
+
+def test_duplicates_add_up() -> None:
+    rows = torch.tensor([2, 0, 2, 2, 0]).repeat(40)
+    pattern = SparsePattern.from_coo(rows, torch.tensor([1, 3, 1, 0, 3]).repeat(40), (4, 5))
+    check(pattern, 64, torch.float16)
+    check(pattern, 64, torch.float16, transpose=True)
+
+
+def test_nan_and_infinities_stay_in_their_own_rows() -> None:
+    """Rows of X that are loaded for no nonzero, past the end of a share, reach nothing."""
+    pattern = random_pattern(90, 110, 800, layout="coo", shuffled=True)
+    dense, values = torch.randn(110, 64).half(), torch.randn(800).half()
+    dense[3, 5], dense[50, 63], dense[70, 0] = torch.nan, torch.inf, -torch.inf
+    values[17], values[400] = torch.inf, torch.nan
+    got = run(pattern, values, dense, device=H200)
+    assert_spmm_close(got, pattern, dense, values=values)
+    assert got.isfinite().sum() > got.numel() // 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_sums_round_once(dtype: torch.dtype) -> None:
+    pattern = random_pattern(40, 500, 9000)
+    dense, values = torch.randn(500, 64).to(dtype), torch.randn(9000).to(dtype)
+    assert_spmm_close(run(pattern, values, dense, out_dtype=dtype), pattern, dense, values=values)
