@@ -30,6 +30,8 @@ def autograd_kernel(
         if argument.kwarg_only and argument.has_default_value()
     }
 
+    input_count = sum(not argument.kwarg_only for argument in op._schema.arguments)
+
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *inputs, options = arguments
         output = below(inputs, options)
@@ -54,6 +56,7 @@ def autograd_kernel(
     function: Any = type(name.replace("::", "_"), (torch.autograd.Function,), methods)
 
     def kernel(*inputs: Any, **options: Any) -> Tensor:
+        inputs += (None,) * (input_count - len(inputs))  # torch leaves defaults out
         _refuse_tangents(name, inputs)
         if needs_grad(*(x for x in inputs if isinstance(x, Tensor))):
             _refuse_transforms(name)

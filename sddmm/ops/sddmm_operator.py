@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sddmm.cache import CACHE
-from sddmm.dtypes import common_accumulator
 from sddmm.operands import call_count, check_operands, check_values, problem_of
 from sddmm.ops.base import (
     Operator,
@@ -19,6 +18,7 @@ from sddmm.ops.base import (
     rounded_bound,
     tolerance,
 )
+from sddmm.ops.samples import sum_over_heads
 from sddmm.prepared import FirstRun
 from sddmm.problem import SddmmProblem
 
@@ -75,25 +75,16 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """
     rows, cols, a, b, values = ctx.saved_tensors
     options = ctx.options
-    matrix = {"m": a.shape[-2], "n": b.shape[-1]}
-    matrix |= {name: options[name] for name in ("compressed", "blocksize")}
-    accumulator = common_accumulator(a.dtype, grad.dtype)
     grad_a = grad_b = grad_values = None
-    if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
-        weights = grad
-        # A half type may not hold the scaled gradient, though it holds the product's.
-        if options["alpha"] != 1 or values is not None:
-            weights = grad.to(accumulator) * options["alpha"]
-        if values is not None:
-            weights = weights * values
-        if ctx.needs_input_grad[2]:
-            grad_a = torch.ops.sddmm.spmm(rows, cols, weights, b.mT, **matrix)
-        if ctx.needs_input_grad[3]:
-            grad_b = torch.ops.sddmm.spmm(rows, cols, weights, a, transpose=True, **matrix).mT
+    matrix = {"m": a.shape[-2], "n": b.shape[-1]}
+    matrix |= {name: options[name] for name in ("compressed", "blocksize", "alpha")}
+    if ctx.needs_input_grad[2]:
+        grad_a = torch.ops.sddmm.spmm(rows, cols, grad, b.mT, values, **matrix)
+    if ctx.needs_input_grad[3]:
+        grad_b = torch.ops.sddmm.spmm(rows, cols, grad, a, values, transpose=True, **matrix).mT
     if ctx.needs_input_grad[4]:
-        unscaled = {**options, "out_dtype": accumulator, "kernel_name": None}
-        products = torch.ops.sddmm.sddmm(rows, cols, a, b, None, **unscaled) * grad
-        grad_values = (products.sum(0) if a.dim() == 3 else products).to(values.dtype)
+        sampling = {**options, "kernel_name": None, "out_dtype": values.dtype}
+        grad_values = sum_over_heads(rows, cols, a, b, grad, **sampling)
     return None, None, grad_a, grad_b, grad_values
 
 

@@ -1,8 +1,7 @@
-"""spmm, the product of a sparse and a dense matrix; sddmm's gradients are such products."""
+"""spmm, the product of a sparse and a dense matrix; spmm_operator.py is the torch operator."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,15 +10,14 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import resolve_lazy_view
-from sddmm.backends.csr_product import product_shape, reference_product
+from sddmm.backends.csr_product import product_shape
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
-from sddmm.dtypes import DTYPES, common_accumulator, dtype_names
-from sddmm.operands import as_tensors, needs_grad, real_number, shape_text
+from sddmm.operands import as_tensors, needs_grad, real_number
 from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
-from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
+from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype, check_product
 from sddmm.products import product
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.indices import BlockSize, stored_nnz
@@ -69,7 +67,7 @@ def spmm(
     alpha = real_number(alpha, "alpha")
     if not isinstance(transpose, bool):
         raise TypeError(f"transpose must be True or False, got {transpose!r}")
-    _check_out_dtype(out_dtype)
+    check_out_dtype(out_dtype)
     if not is_plain(dense, values) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         matrix = Matrix(parts.rows, parts.cols, parts.compressed, parts.shape, parts.blocksize)
@@ -162,7 +160,7 @@ def _checked_values(
         raise ValueError(
             "S is a pattern without values; give values=, one for each nonzero: (nnz,) or (h, nnz)"
         )
-    _check_operands({"dense": dense, name: values}, matrix.cols.device)
+    check_dtypes_and_devices({"dense": dense, name: values}, matrix.cols.device)
     if autocast_dtype(values.dtype, values.device) != autocast_dtype(dense.dtype, dense.device):
         raise TypeError(
             f"{name} are {values.dtype} and dense is {dense.dtype}; convert one: their dtypes must "
@@ -170,192 +168,3 @@ def _checked_values(
         )
     check_product(shape, matrix.nnz, values, dense, transpose)
     return values
-
-
-def _check_operands(operands: dict[str, Tensor], device: torch.device) -> None:
-    for label, x in operands.items():
-        if x.layout != torch.strided:
-            raise TypeError(f"{label} must be a dense tensor, got layout {x.layout}")
-        if x.dtype not in DTYPES:
-            advice = "convert it, for example with .float()"
-            if x.dtype.is_complex:
-                advice = "complex products are not supported"
-            raise TypeError(
-                f"{label} must be one of {dtype_names(DTYPES)}, got {x.dtype}; {advice}"
-            )
-        if x.device != device:
-            raise ValueError(
-                f"{label} is on {x.device} and S on {device}; move one: they must be on the "
-                f"same device"
-            )
-
-
-def _check_out_dtype(out_dtype: torch.dtype | None) -> None:
-    if out_dtype is not None and out_dtype not in DTYPES:
-        raise TypeError(f"out_dtype must be one of {dtype_names(DTYPES)}, got {out_dtype!r}")
-
-
-def check_product(
-    shape: tuple[int, int], nnz: int, values: Tensor, dense: Tensor, transpose: bool
-) -> None:
-    """Raise ValueError unless values ([h,] nnz) and dense ([h,] n, d) fit an m x n matrix.
-
-    With `transpose` dense is ([h,] m, d). Values without heads fit a dense operand with heads.
-    """
-    if dense.dim() not in (2, 3):
-        advice = {1: "; give a vector as dense[:, None]"}.get(
-            dense.dim(), "; flatten all before the last two: dense.flatten(0, -3)"
-        )
-        raise ValueError(
-            f"dense must have 2 dimensions, or 3 with heads first, got shape {shape_text(dense)}"
-            f"{advice}"
-        )
-    columns = product_shape(shape, transpose)[1]
-    if dense.shape[-2] != columns:
-        raise ValueError(
-            f"S has shape {shape[0]}x{shape[1]}, so dense must have {columns} rows"
-            f"{' with transpose=True' if transpose else ''}; got dense {shape_text(dense)}"
-        )
-    heads = tuple(dense.shape[:-2])
-    if tuple(values.shape) not in ((nnz,), (*heads, nnz)):
-        allowed = f"({nnz},)" + (f" or ({heads[0]}, {nnz})" if heads else "")
-        raise ValueError(
-            f"values must have one entry per nonzero, {allowed} beside dense {shape_text(dense)}; "
-            f"got shape {shape_text(values)}"
-        )
-
-
-def product_error_bound(
-    pattern: SparsePattern,
-    values: Tensor,
-    dense: Tensor,
-    truth: Tensor,
-    *,
-    transpose: bool = False,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Largest allowed error of every entry of a product, float64, shaped like `truth`.
-
-    `tolerance` of each row's number of nonzeros times sum |value| |dense|, and rounding.
-    """
-    size = reference_product(
-        pattern, values.abs(), dense.abs(), transpose=transpose, alpha=abs(alpha)
-    )
-    accumulator = common_accumulator(values.dtype, dense.dtype)
-    lengths = (pattern.by_column if transpose else pattern.by_row).indptr.diff()
-    distinct, which = torch.unique(lengths, return_inverse=True)
-    gamma = torch.tensor([tolerance(accumulator, k) for k in distinct.tolist()]).to(size)
-    return rounded_bound(gamma[which, None] * size, truth, out_dtype or dense.dtype)
-
-
-def _compute(
-    rows: Tensor,
-    cols: Tensor,
-    values: Tensor,
-    dense: Tensor,
-    *,
-    m: int,
-    n: int,
-    compressed: bool = False,
-    blocksize: Sequence[int] | None = None,
-    transpose: bool = False,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    _check_operands({"dense": dense, "values": values}, cols.device)
-    _check_out_dtype(out_dtype)
-    pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
-    check_product((m, n), pattern.nnz, values, dense, transpose)
-    return product(pattern, values, dense, transpose=transpose, alpha=alpha, out_dtype=out_dtype)
-
-
-def _fake(
-    rows: Tensor,
-    cols: Tensor,
-    values: Tensor,
-    dense: Tensor,
-    *,
-    m: int,
-    n: int,
-    transpose: bool = False,
-    out_dtype: torch.dtype | None = None,
-    **_: Any,
-) -> Tensor:
-    shape = (*dense.shape[:-2], n if transpose else m, dense.shape[-1])
-    return dense.new_empty(shape, dtype=out_dtype or dense.dtype)
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, cols, values, dense = ctx.saved_tensors
-    options = ctx.options
-    grad_values = grad_dense = None
-    if ctx.needs_input_grad[2]:
-        dtype = torch.promote_types(grad.dtype, dense.dtype)
-        a, b = grad.to(dtype), dense.to(dtype)
-        if options["transpose"]:
-            a, b = b, a
-        heads_share_values = values.dim() == 1 and dense.dim() == 3  # so their gradients add up
-        out_dtype = values.dtype
-        if heads_share_values:  # half types are rounded after the sum over heads
-            out_dtype = torch.promote_types(values.dtype, torch.float32)
-        products = torch.ops.sddmm.sddmm(
-            rows, cols, a, b.mT, None, compressed=options["compressed"],
-            blocksize=options["blocksize"], alpha=options["alpha"], out_dtype=out_dtype,
-        )  # fmt: skip
-        grad_values = products.sum(0).to(values.dtype) if heads_share_values else products
-    if ctx.needs_input_grad[3]:
-        other = {"transpose": not options["transpose"], "out_dtype": dense.dtype}
-        grad_dense = torch.ops.sddmm.spmm(rows, cols, values, grad, **{**options, **other})
-    return None, None, grad_values, grad_dense
-
-
-def _reference(
-    rows: Tensor,
-    cols: Tensor,
-    values: Tensor,
-    dense: Tensor,
-    *,
-    m: int,
-    n: int,
-    compressed: bool = False,
-    blocksize: Sequence[int] | None = None,
-    transpose: bool = False,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
-    return reference_product(pattern, values, dense, transpose=transpose, alpha=alpha)
-
-
-def _error_bound(
-    truth: Tensor,
-    rows: Tensor,
-    cols: Tensor,
-    values: Tensor,
-    dense: Tensor,
-    *,
-    m: int,
-    n: int,
-    compressed: bool = False,
-    blocksize: Sequence[int] | None = None,
-    **options: Any,
-) -> Tensor:
-    pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
-    return product_error_bound(pattern, values, dense, truth, **options)
-
-
-SPMM = register(
-    Operator(
-        schema=(
-            "spmm(Tensor rows, Tensor cols, Tensor values, Tensor dense, *, SymInt m, SymInt n, "
-            "bool compressed=False, int[]? blocksize=None, bool transpose=False, "
-            "float alpha=1.0, ScalarType? out_dtype=None) -> Tensor"
-        ),
-        compute=_compute,
-        fake=_fake,
-        backward=_backward,
-        reference=_reference,
-        error_bound=_error_bound,
-    )
-)

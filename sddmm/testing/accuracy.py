@@ -15,7 +15,7 @@ from sddmm.ops.base import tolerance as tolerance
 from sddmm.ops.sddmm import plan
 from sddmm.ops.softmax_bounds import softmax_error_bound as _softmax_error_bound
 from sddmm.ops.softmax_bounds import softmax_reference as _softmax_reference
-from sddmm.ops.spmm import product_error_bound
+from sddmm.ops.spmm_operator import product_error_bound
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.pattern import SparsePattern
 
