@@ -12,8 +12,8 @@ class Record(record.Record):
     """A record of SpMM: k is d, the columns of the dense operand.
 
     error: the largest error relative to the sum of magnitudes of each entry. variant: how a library
-    was called, where there are several ways. column_view_ms: what grouping the pattern by column
-    takes, once; with `ours` of the transpose only.
+    was called, where there are several ways. column_view_ms: what checking the pattern and grouping
+    it by column takes, once; with `ours` of the transpose only.
     """
 
     transpose: bool = False

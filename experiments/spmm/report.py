@@ -151,7 +151,8 @@ _LEGEND = (
     "and on masks by the kernel that the planner chooses. `ALG2`, `ALG3`: cusparseSpMM called raw, "
     "preprocessed, the fastest way of `way`. `other`: the fastest of `torch_csr` and "
     "`gather_index_add`. `first`: the whole first call on a pattern never seen. `prepare`: what is "
-    "done once per pattern; `column view`: the part of it that groups the pattern by column."
+    "done once per pattern; `column view`: the part of it that checks the "
+    "pattern and groups it by column."
 )
 
 

@@ -388,5 +388,26 @@ def test_matrices_of_a_study_are_generated_ahead(
     assert not (tmp_path / "results" / "records.jsonl").exists()
 
 
+@pytest.mark.parametrize("objective", ["spmm", "training"])
+def test_other_objectives_are_measured_and_reported_by_the_same_commands(
+    call, tmp_path: Path, objective: str
+) -> None:
+    out = call("run", f"objective={objective}", "+matrix=30x40", "k=8", *QUICK)
+    assert re.search(r"\| 30x40 +\| +60 \| .* \| ours +\| ok", out)
+    call("report", f"objective={objective}", "output=out", "plots=false")
+    assert "| 30x40 " in (tmp_path / "out" / "report.md").read_text()
+    stderr = call("run", "objective=gemm", code=1)
+    assert stderr == "error: objective must be one of sddmm, spmm, training, got gemm\n"
+
+
+@pytest.mark.parametrize("study", ["spmm", "training"])
+def test_matrices_of_other_studies_are_generated_ahead(
+    call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: str
+) -> None:
+    monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "cache"))
+    call("warm", f"+study={study}", "only=[molecules]", "device=cpu")
+    assert len(list((tmp_path / "cache").glob("small_graphs-*.npz"))) == 1
+
+
 def test_docs_takes_no_arguments(call) -> None:
     assert call("docs", "now", code=1) == "error: docs takes no arguments, got now\n"
