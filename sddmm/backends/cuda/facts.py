@@ -38,7 +38,8 @@ class PatternFacts(Protocol):
 
     runs: the maximal sequences of nonzeros of a row in consecutive columns. ascends: nonzeros come
     by row, and by column within a row, so that none must be sorted. is_uniform: nonzeros are
-    spread by chance, so that all tiles are alike.
+    spread by chance, so that all tiles are alike. ascends_by_column: they come by column instead,
+    and by row within a column. distinct: it is known that no position has two nonzeros.
     """
 
     @property
@@ -49,6 +50,12 @@ class PatternFacts(Protocol):
 
     @property
     def is_uniform(self) -> bool: ...
+
+    @property
+    def ascends_by_column(self) -> bool: ...
+
+    @property
+    def distinct(self) -> bool: ...
 
     def tiles(self, block: Block) -> TileCounts | None:
         """The counts of tiles of this size; None if they are not known."""
@@ -69,6 +76,8 @@ class UniformFacts:
     every_tile: bool = False
     ascends: bool = True
     is_uniform = True
+    ascends_by_column = False
+    distinct = False
 
     @property
     def runs(self) -> int:
@@ -98,7 +107,8 @@ class CountedFacts:
     """The facts of a pattern that was analysed.
 
     counts: those of each size of tiles. parts: the non-empty parts of rows by their width, which
-    ascends; those of single columns are all nonzeros.
+    ascends; those of single columns are all nonzeros. Where nonzeros come by column, the runs are
+    those of a column in consecutive rows.
     """
 
     nnz: int
@@ -106,6 +116,8 @@ class CountedFacts:
     ascends: bool
     counts: Mapping[Block, TileCounts]
     parts: tuple[tuple[int, int], ...]
+    ascends_by_column: bool = False
+    distinct: bool = True
     is_uniform = False
 
     def tiles(self, block: Block) -> TileCounts | None:

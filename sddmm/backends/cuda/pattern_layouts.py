@@ -10,6 +10,7 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.cuda import analysis
 from sddmm.backends.cuda.analysis import Analysis
+from sddmm.backends.cuda.distinct_tiles import without_duplicates
 from sddmm.backends.cuda.facts import Block, CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.tile_bounds.host import search_row_offsets
 from sddmm.backends.cuda.kernels.tile_stats.host import count_by_class
@@ -121,6 +122,9 @@ class AheadLayouts:
         self._tiles = TileWork(tiles, offsets, cols, None)
         return self._tiles
 
+    def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:
+        raise AssertionError("whether nonzeros are distinct is known after the analysis")
+
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         raise AssertionError("which tiles are dense is known after the analysis")
 
@@ -162,6 +166,21 @@ class PatternLayouts:
         facts = row_analysis.distinct, row_analysis.runs
         return TileWork(tiles, offsets, rows.indices, None, *facts)
 
+    def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:
+        """The non-empty tiles of this size, none with two nonzeros at one position, and whether
+        they are those of the transpose: where nonzeros come by column, as S.T's mostly do.
+        """
+        stored = self.analysis(ROW_IDS)
+        if stored.ascends and stored.distinct:
+            return self.tiles(block), False
+        if not stored.ascends:
+            transpose = PatternLayouts(self._pattern.T, self._device)
+            by_column = transpose.analysis(ROW_IDS)
+            if by_column.ascends and by_column.distinct:
+                return transpose.tiles(block), True
+        rows = self._sorted().rows
+        return without_duplicates(self.tiles(block), rows, self._pattern.shape, self._device), False
+
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         nonzeros = self.by_row()
         ids = tile_ids(nonzeros, self._pattern.shape[1], block)
@@ -187,7 +206,14 @@ class PatternLayouts:
             if (request := analysis.request).block is not None
         }
         parts = tuple(sorted(widths.items())) if counted.ascends else ()
-        return CountedFacts(pattern.nnz, counted.runs, counted.ascends, counts, parts)
+        ordered, by_column = counted, False
+        if not counted.ascends and counts:  # S.T, mostly: its nonzeros come by column
+            ordered = AheadLayouts(pattern.T, self._device, ROW_IDS, is_kept=False).wait()
+            by_column = ordered.ascends
+        return CountedFacts(
+            pattern.nnz, (ordered if by_column else counted).runs, counted.ascends, counts, parts,
+            by_column, ordered.distinct,
+        )  # fmt: skip
 
     def _tile_nnz(self, block: Block) -> Tensor:
         """The nonzeros of each tile of this size, from an analysis of this size or a smaller."""
@@ -200,15 +226,18 @@ class PatternLayouts:
         assert tile_nnz is not None
         return tile_nnz
 
-    def _sorted_rows(self) -> CompressedView:
+    def _sorted(self) -> Nonzeros:
         """The nonzeros by row, and by column within a row."""
         row_analysis, nonzeros = self.analysis(ROW_IDS), self.by_row()
-        if not row_analysis.ascends and nonzeros.perm is None:
-            stored = nonzeros
-            nonzeros = self._pattern.derive(
-                _SORTED, lambda: by_row_and_column(stored, self._pattern.shape)
-            )
-        pattern = self._pattern
+        if row_analysis.ascends or nonzeros.perm is not None:
+            return nonzeros
+        return self._pattern.derive(
+            _SORTED, lambda: by_row_and_column(nonzeros, self._pattern.shape)
+        )
+
+    def _sorted_rows(self) -> CompressedView:
+        """The sorted nonzeros, with the first of each row."""
+        pattern, nonzeros = self._pattern, self._sorted()
         if pattern.is_csr:
             indptr = int32(pattern.major_indices)
         else:

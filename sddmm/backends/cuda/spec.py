@@ -74,6 +74,10 @@ class Layouts(Protocol):
     def tiles(self, block: tuple[int, int], min_nnz: int = 1) -> TileWork:
         """The tiles of this size that hold at least `min_nnz` nonzeros, and the nonzeros."""
 
+    def distinct_tiles(self, block: tuple[int, int]) -> tuple[TileWork, bool]:
+        """The non-empty tiles of this size, none with two nonzeros at one position, of the pattern
+        or, where its nonzeros come by column, of its transpose; and whether of the transpose."""
+
     def outside_tiles(self, block: tuple[int, int], min_nnz: int) -> Nonzeros:
         """The nonzeros by row that are in no such tile."""
 
