@@ -19,8 +19,10 @@ from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
+from sddmm.backends.cuda.kernels.spmm_tile import host as spmm_tile
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
+from sddmm.backends.cuda.kernels.tile_lines import host as tile_lines
 from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
 from sddmm.backends.cuda.kernels.tile_mma.host import TileMma
 from sddmm.backends.cuda.kernels.tile_stats import host as tile_stats
@@ -211,9 +213,10 @@ def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -
     ("spec", "arguments"),
     [
         (tile_bounds.TILE_BOUNDS, tile_bounds.Arguments),
+        (tile_lines.TILE_LINES, tile_lines.Arguments),
         (tile_masks.TILE_MASKS, tile_masks.Arguments),
     ],
-    ids=["tile_bounds", "tile_masks"],
+    ids=["tile_bounds", "tile_lines", "tile_masks"],
 )
 def test_the_search_for_the_nonzeros_of_tiles_compiles_too(
     spec: KernelSpec, arguments: Any, arch: str
@@ -247,8 +250,11 @@ def test_every_source_is_of_a_kernel() -> None:
         *row_softmax.ROW_SOFTMAX.values(),
         analysis.ANALYSE,
         tile_bounds.TILE_BOUNDS,
+        tile_lines.TILE_LINES,
         tile_masks.TILE_MASKS,
         tile_stats.TILE_STATS,
+        *spmm_tile.SPMM_TILES,
+        spmm_tile.SUMS,
         comparison.SAME_INDICES,
     )
     kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SPMM_GATHER, SPMM_MERGE)

@@ -1,0 +1,1 @@
+"""spmm_tile: products of tiles of weights by tensor cores."""

@@ -1,0 +1,216 @@
+// SpMM by dense tiles: a block multiplies the tiles of 64 rows of W one after the other and adds them
+// in registers; adds weights that are loaded by the masks of their lines, with zeros elsewhere.
+// Limit: loading the weights by two bytes a lane; then the rate of mma.sync for whole tiles.
+#include "gemm_core/parameters.cuh"
+#include "gemm_core/tile_io.cuh"
+#include "sddmm/tile_product.cuh"
+
+using namespace sddmm;
+
+// What spmm_tile/host.py chooses, by macro.
+struct Config {
+  // The types of X (and of factors), of the values and of the output.
+  using Element = SDDMM_ELEMENT;
+  using Value = SDDMM_VALUE;
+  using Output = SDDMM_OUTPUT;
+  // The number of columns of X that a block multiplies.
+  static constexpr int COLUMNS = SDDMM_COLUMNS;
+  // The number of TF32 numbers that hold a weight; 0: weights are halves, which need none.
+  static constexpr int TERMS = SDDMM_TERMS;
+  // Whether values are multiplied by factors; whether nonzeros are read through perm; whether the
+  // lines of tiles are columns of W.
+  static constexpr bool FACTORS = SDDMM_FACTORS, PERMUTED = SDDMM_PERMUTED;
+  static constexpr bool BY_COLUMN = SDDMM_BY_COLUMN;
+  // Whether all rows of X start at multiples of 16 bytes.
+  static constexpr bool ALIGNED = SDDMM_ALIGNED;
+  // The number of tiles of X in shared memory; one is multiplied while the others are loaded.
+  static constexpr int STAGES = SDDMM_STAGES;
+  // The number of threads of a block, and of blocks that the registers of a multiprocessor must
+  // hold.
+  static constexpr int THREADS = SDDMM_THREADS, MIN_BLOCKS = SDDMM_MIN_BLOCKS;
+  static constexpr int SHARED_BYTES = SDDMM_SHARED_BYTES;
+};
+
+using Element = Config::Element;
+constexpr bool IS_HALF = Config::TERMS == 0;
+using W = Weights<Config::Value, Element, Config::FACTORS, Config::PERMUTED>;
+using Product = gemm_core::Select<
+    IS_HALF, HalfProduct<Element, Config::COLUMNS, Config::BY_COLUMN>,
+    FloatProduct<Element, Config::COLUMNS, Config::BY_COLUMN, IS_HALF ? 1 : Config::TERMS>>::type;
+using CopyX = gemm_core::TileCopy<Element, Product::LayoutX, TILE_SIDE, Config::COLUMNS,
+                                  Config::THREADS, true, Config::ALIGNED>;
+
+// The lines of a tile that a warp loads, and how many of them at once: the first ones while the
+// tile before is multiplied.
+constexpr int WARP_LINES = TILE_SIDE * 32 / Config::THREADS;
+constexpr int LINES = IS_HALF && Config::COLUMNS == 64 ? WARP_LINES : IS_HALF ? WARP_LINES / 2 : WARP_LINES / 4;
+static_assert(Config::THREADS == 128, "two by two warps multiply a tile");
+
+// Shared memory: two tiles of weights, the stages of X, and a flag.
+constexpr int W_BYTES = Product::Tile::BYTES;
+constexpr int X_BYTES = TILE_SIDE * Config::COLUMNS * static_cast<int>(sizeof(Element));
+constexpr int FLAG_AT = 2 * W_BYTES + Config::STAGES * X_BYTES;
+static_assert(FLAG_AT + 4 <= Config::SHARED_BYTES, "all of it fits");
+
+struct Arguments {
+  const Config::Value* values;
+  const Element *factors, *dense;
+  Config::Output* out;
+  float* partial;       // the sums of parts: of each head, slice of columns, and slot
+  const int* perm;      // (nnz,), or null
+  const int4* lines;    // of each tile its 64 lines: (first nonzero, mask, 0)
+  const int* columns;   // of each tile the first column
+  const int4* parts;    // (first tile, last tile + 1, first row, slot of partial or -1)
+  i64 head_values, head_dense, pitch_dense;  // elements from head to head, and from row to row
+  int part_count, slices, slots, m, n, k;
+  double alpha;
+};
+GEMM_CORE_CHECK_STRUCT(Arguments)
+
+// Which part of the product this block computes.
+struct Work {
+  int head, slice, first_column;
+  int4 part;
+
+  __device__ __forceinline__ explicit Work(const Arguments& p) {
+    const int index = blockIdx.x / p.slices;
+    slice = blockIdx.x - index * p.slices;
+    head = index / p.part_count;
+    part = p.parts[index - head * p.part_count];
+    first_column = slice * Config::COLUMNS;
+  }
+
+  // Stores the sum of a row of the part and of a column of the slice.
+  __device__ __forceinline__ void store(const Arguments& p, int row, int column, float sum) const {
+    if (part.w >= 0) {
+      const i64 slot = (static_cast<i64>(head) * p.slices + slice) * p.slots + part.w;
+      p.partial[(slot * TILE_SIDE + row) * Config::COLUMNS + column] = sum;
+    } else if (part.z + row < p.m && first_column + column < p.k) {
+      const i64 at = (static_cast<i64>(head) * p.m + part.z + row) * p.k + first_column + column;
+      p.out[at] = Narrow<Config::Output>::from(sum * static_cast<float>(p.alpha));
+    }
+  }
+};
+
+// The sum of one entry, nonzero by nonzero: where X is not finite, zeros of a tile would make NaN.
+__device__ inline float exact_sum(const Arguments& p, const W& weights, const Work& work,
+                                        int row, int column) {
+  const Element* const x = p.dense + work.head * p.head_dense + work.first_column + column;
+  float sum = 0.f;
+  const auto add = [&](int nonzero, int source) {
+    sum += weights(nonzero) * widened(x[source * p.pitch_dense]);
+  };
+  for (i64 tile = work.part.x; tile < work.part.y; ++tile) {
+    const int4* const lines = p.lines + tile * TILE_SIDE;
+    const int first = p.columns[tile];
+    if constexpr (Config::BY_COLUMN) {
+      for (int c = 0; c < TILE_SIDE; ++c) {
+        const u32 own = row < 32 ? lines[c].y : lines[c].z, before = own & ((1u << row % 32) - 1);
+        if (own >> row % 32 & 1)
+          add(lines[c].x + __popc(before) + (row < 32 ? 0 : __popc(lines[c].y)), first + c);
+      }
+    } else {
+      int nonzero = lines[row].x;
+      for (int half = 0; half < 2; ++half)
+        for (u32 left = half ? lines[row].z : lines[row].y; left != 0; left &= left - 1)
+          add(nonzero++, first + 32 * half + __ffs(left) - 1);
+    }
+  }
+  return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
+    sddmm_kernel(const Arguments p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  const Work work(p);
+  const int warp_line = threadIdx.x / 32 * WARP_LINES, own_line = threadIdx.x % WARP_LINES;
+  const W weights{p.values + work.head * p.head_values, p.factors, p.perm};
+  const int end = work.part.y;
+  int& has_nonfinite = *reinterpret_cast<int*>(shared + FLAG_AT);
+  if (threadIdx.x == 0) has_nonfinite = 0;
+
+  // X, tile by tile.
+  const Element* const x = p.dense + work.head * p.head_dense + work.first_column;
+  CopyX copy(x, p.pitch_dense, p.k - work.first_column, threadIdx.x);
+  const auto copy_x = [&](int first, int stage) {
+    const int target = 2 * W_BYTES + stage * X_BYTES;
+    copy.tile = reinterpret_cast<const unsigned char*>(x + first * p.pitch_dense);
+    if (copy.is_full(p.n - first)) {
+      copy.template copy_full<1>(ptx::shared_address(shared) + target, 0);
+    } else {
+      copy.copy_guarded(shared, target, p.n - first);
+    }
+  };
+  const auto line_of = [&](int tile) {
+    return tile < end ? p.lines[static_cast<i64>(tile) * TILE_SIDE + warp_line + own_line]
+                      : int4{0, 0, 0, 0};
+  };
+  const auto column_of = [&](int tile) { return tile < end ? p.columns[tile] : -1; };
+
+  typename Product::Accumulators sums = {};
+  LineWeights<W, LINES> loaded;
+  int tile = work.part.x;
+  int4 next_line = line_of(tile + 1);
+  WarpLines lines(line_of(tile));
+#pragma unroll
+  for (int ahead = 0; ahead < Config::STAGES - 1; ++ahead) {
+    const int first = column_of(tile + ahead);
+    if (first >= 0) copy_x(first, ahead);
+    ptx::cp_async_commit();
+  }
+  int next_column = column_of(tile + Config::STAGES - 1);
+  loaded.load(weights, lines, 0);
+  for (int stage = 0, buffer = 0; tile < end; ++tile) {
+    unsigned char* const own_tile = shared + buffer * W_BYTES;
+#pragma unroll
+    for (int first = 0; first < WARP_LINES; first += LINES) {
+      if (first > 0) loaded.load(weights, lines, first);
+#pragma unroll
+      for (int i = 0; i < LINES; ++i) Product::Tile::store(own_tile, warp_line + first + i, loaded, i);
+    }
+    if (tile + 1 < end) {
+      lines = WarpLines(next_line);
+      next_line = line_of(tile + 2);
+      loaded.load(weights, lines, 0);
+    }
+    ptx::cp_async_wait<Config::STAGES - 2>();
+    __syncthreads();  // the tile is there; and all have multiplied the one before
+    const int free_stage = stage == 0 ? Config::STAGES - 1 : stage - 1;
+    if (next_column >= 0) copy_x(next_column, free_stage);
+    ptx::cp_async_commit();
+    next_column = column_of(tile + Config::STAGES);
+    Product::add(sums, own_tile, shared + 2 * W_BYTES + stage * X_BYTES);
+    stage = stage == Config::STAGES - 1 ? 0 : stage + 1;
+    buffer ^= 1;
+  }
+
+  // Zeros times what is not finite are NaN: finite sums have met none.
+  float zero = 0.f;
+#pragma unroll
+  for (int i = 0; i < Product::FRAGMENTS_M; ++i)
+#pragma unroll
+    for (int j = 0; j < Product::FRAGMENTS_N; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) zero += 0.f * sums[i][j][e];
+  if (zero != 0.f) has_nonfinite = 1;
+  __syncthreads();
+  if (has_nonfinite) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < TILE_SIDE * Config::COLUMNS; i += Config::THREADS) {
+      const int row = i / Config::COLUMNS, column = i % Config::COLUMNS;
+      if (work.part.z + row < p.m && work.first_column + column < p.k)
+        work.store(p, row, column, exact_sum(p, weights, work, row, column));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < Product::FRAGMENTS_M; ++i)
+#pragma unroll
+    for (int j = 0; j < Product::FRAGMENTS_N; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const fragment::Position at = fragment::mma_c(Product::lane(), e);
+        work.store(p, Product::row() + 16 * i + at.row, Product::column() + 8 * j + at.column,
+                   sums[i][j][e]);
+      }
+}

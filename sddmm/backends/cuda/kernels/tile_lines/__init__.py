@@ -1,0 +1,1 @@
+"""tile_lines: which positions of each line of listed tiles hold nonzeros."""

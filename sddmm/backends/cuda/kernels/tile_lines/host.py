@@ -1,0 +1,39 @@
+"""tile_lines: the first nonzero of each line of each listed tile, and a mask of its positions."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import LONG, POINTER, ceil_div
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.layouts import TileWork
+from sddmm.backends.cuda.spec import KernelSpec
+
+TILE_LINES = KernelSpec("tile_lines", "tile_lines", (), threads=256)
+SIDE = 64
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of tile_lines/kernel.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("indices", "tiles", "bounds", "lines")),
+        ("line_count", LONG),
+    ]
+
+
+def mask_lines(work: TileWork, device: Device) -> Tensor:
+    """(tiles, 64, 4) int32 of listed tiles whose indices strictly ascend within a line."""
+    assert work.tiles.block == (SIDE, SIDE)
+    assert work.row_offsets.tile_stride == 2 * SIDE, "tiles are listed, with the bounds of lines"
+    count = work.tiles.length * SIDE
+    lines = torch.empty(work.tiles.length, SIDE, 4, dtype=torch.int32, device=work.cols.device)
+    loader.runtime.load_kernel(TILE_LINES, (), Arguments, device.index)(
+        ceil_div(count, TILE_LINES.threads), work.cols.data_ptr(), work.tiles.coords.data_ptr(),
+        work.row_offsets.offsets.data_ptr(), lines.data_ptr(), count,
+    )  # fmt: skip
+    return lines

@@ -1,0 +1,223 @@
+"""Products by tiles of weights: the kernels' sources, run on the CPU."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from sddmm.backends.csr_product import reference_product
+from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
+from sddmm.backends.cuda.pattern_layouts import PatternLayouts
+from sddmm.backends.cuda.planner import Planner
+from sddmm.backends.cuda.products import ProductExecutor
+from sddmm.dtypes import DTYPES
+from sddmm.ops.base import rounded_bound, tolerance
+from sddmm.products import product_problem
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import H200, emulated_gpu, mismatches, random_pattern
+from tests.sddmm.memory import at_a_cliff
+
+pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
+
+KERNELS = {kernel.name: kernel for kernel in SPMM_TILES}
+
+
+class Operands(NamedTuple):
+    """The operands of alpha * W X, W's weights being values * factors."""
+
+    values: Tensor
+    dense: Tensor
+    factors: Tensor | None = None
+
+
+def run(
+    kernel: str,
+    pattern: SparsePattern,
+    operands: Operands,
+    out_dtype: torch.dtype = torch.float32,
+    alpha: float = 1.0,
+) -> tuple[Tensor, list[str]]:
+    """The product, all of whose tensors end where no more may be read; and what was launched."""
+    values, dense, factors = (None if x is None else at_a_cliff(x) for x in operands)
+    assert values is not None
+    assert dense is not None
+    problem = product_problem(pattern, values, dense, factors, False, out_dtype)
+    out = at_a_cliff(torch.full(problem.out_shape(), 777.0, dtype=out_dtype))
+    with emulated_gpu() as launches:
+        planner = Planner(KERNELS, ProductExecutor)
+        executor = planner.prepare(pattern, problem, H200, kernel)
+        executor(values, factors, dense, alpha, out)
+    return out, launches
+
+
+def check(
+    kernel: str,
+    pattern: SparsePattern,
+    k: int,
+    dtype: torch.dtype = torch.float16,
+    *,
+    values_dtype: torch.dtype | None = None,
+    heads: int | None = None,
+    has_factors: bool = False,
+    pad: int = 0,
+) -> list[str]:
+    """The product of small integers is exact, whatever the order of summation."""
+    generator = torch.Generator().manual_seed(k)
+    lead = () if heads is None else (heads,)
+
+    def integers(*shape: int) -> Tensor:
+        return torch.randint(-2, 3, shape, generator=generator)
+
+    dense = integers(*lead, pattern.shape[1], k + pad).to(dtype)[..., :k]
+    values = integers(*lead, pattern.nnz + pad).to(values_dtype or dtype)[..., : pattern.nnz]
+    factors = integers(pattern.nnz).to(dtype) if has_factors else None
+    out, launches = run(kernel, pattern, Operands(values, dense, factors), alpha=2.0)
+    truth = reference_product(pattern, values, dense, factors, alpha=2.0)
+    wrong = (out.double() != truth).nonzero()
+    assert not len(wrong), f"{len(wrong)} of {out.numel()} wrong, first at {wrong[0].tolist()}"
+    return launches
+
+
+def band(size: int, width: int) -> SparsePattern:
+    """Rows of consecutive columns, from empty parts of tiles to full ones."""
+    index = torch.arange(size)
+    rows, cols = ((index[:, None] - index).abs() <= width).nonzero().unbind(1)
+    return SparsePattern.from_coo(rows, cols, (size, size))
+
+
+SCATTERED = random_pattern(130, 200, 6000, layout="csr")
+BAND = band(210, 70)
+UNSORTED = random_pattern(130, 200, 600, layout="coo", shuffled=True)
+
+
+@pytest.mark.parametrize("pattern", [SCATTERED, SCATTERED.T, BAND], ids=["rows", "columns", "band"])
+@pytest.mark.parametrize(("kernel", "k"), [("spmm_tile_64", 72), ("spmm_tile_128", 128)])
+def test_tiles_of_rows_and_of_columns(kernel: str, k: int, pattern: SparsePattern) -> None:
+    check(kernel, pattern, k)
+
+
+@pytest.mark.parametrize("pattern", [SCATTERED, BAND.T], ids=["rows", "columns"])
+@pytest.mark.parametrize("has_factors", [True, False])
+def test_weights_with_more_bits_than_a_half(pattern: SparsePattern, has_factors: bool) -> None:
+    """Products of two halves, and float32 values."""
+    values_dtype = torch.float16 if has_factors else torch.float32
+    check("spmm_tile_exact_64", pattern, 64, values_dtype=values_dtype, has_factors=has_factors)
+
+
+@pytest.mark.parametrize("kernel", ["spmm_tile_64", "spmm_tile_exact_64"])
+def test_heads_rows_that_start_anywhere_and_a_permutation(kernel: str) -> None:
+    has_factors = kernel != "spmm_tile_64"
+    options = {"heads": 2, "has_factors": has_factors, "pad": 3}
+    check(kernel, UNSORTED, 65, torch.bfloat16, **options)
+
+
+def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
+    for m, n, nnz in ((1, 1, 1), (3, 300, 40), (300, 3, 40), (70, 70, 0)):
+        check("spmm_tile_64", random_pattern(m, n, nnz), 5)
+
+
+@pytest.mark.parametrize(("kernel", "k"), [("spmm_tile_64", 65), ("spmm_tile_128", 100)])
+def test_long_rows_of_tiles_are_cut_and_their_sums_added(kernel: str, k: int) -> None:
+    pattern = random_pattern(70, 64 * 30, 2000)
+    launches = check(kernel, pattern, k, heads=2)
+    assert launches[-2:] == [kernel, "spmm_tile_sums"]
+
+
+def test_duplicates_all_count() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, cols = torch.randint(90, (2, 3000), generator=generator)
+    unsorted = SparsePattern.from_coo(rows, cols, (90, 90))
+    for pattern in (unsorted, unsorted.to_csr(), unsorted.to_csr().T):
+        check("spmm_tile_64", pattern, 16)
+
+
+@pytest.mark.parametrize("kernel", ["spmm_tile_64", "spmm_tile_exact_64"])
+@pytest.mark.parametrize("pattern", [SCATTERED, SCATTERED.T, BAND], ids=["rows", "columns", "band"])
+def test_what_is_not_finite_reaches_the_rows_that_multiply_it(
+    kernel: str, pattern: SparsePattern
+) -> None:
+    """NaN and infinities of X and of the values, next to rows that hold finite numbers alone."""
+    generator = torch.Generator().manual_seed(0)
+    dense = torch.randn(pattern.shape[1], 40, generator=generator).half()
+    dense[::29, 3] = torch.inf
+    dense[5::31, 0] = torch.nan
+    dense[7::37, 39] = -torch.inf
+    values = torch.randn(pattern.nnz, generator=generator).half()
+    values[11::700] = torch.inf
+    factors = torch.rand(pattern.nnz).half() + 0.5 if "exact" in kernel else None
+    operands = Operands(values, dense, factors)
+    out, _ = run(kernel, pattern, operands)
+    truth = reference_product(pattern, *operands)
+    size = reference_product(pattern, values.abs(), dense.abs(), factors)
+    wrong = mismatches(out, truth, tolerance(torch.float16, 210) * size).nonzero()
+    assert not len(wrong), f"{len(wrong)} wrong, first at {wrong[0].tolist()}"
+    for kind in (truth.isnan(), truth.isinf(), truth.isfinite()):
+        assert kind.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("values_dtype", [None, torch.float32])
+def test_weights_are_not_rounded_to_halves(
+    dtype: torch.dtype, values_dtype: torch.dtype | None
+) -> None:
+    """A float32 result shows every bit; gradients are small and of different sizes."""
+    generator = torch.Generator().manual_seed(1)
+    pattern, has_factors = SCATTERED, values_dtype is None
+    values = torch.randn(pattern.nnz, generator=generator) * torch.rand(pattern.nnz) ** 8 * 1e-4
+    values = values.to(values_dtype or dtype)
+    dense = torch.randn(pattern.shape[1], 32, generator=generator).to(dtype)
+    factors = torch.randn(pattern.nnz, generator=generator).to(dtype) if has_factors else None
+    out, _ = run("spmm_tile_exact_64", pattern, Operands(values, dense, factors))
+    truth = reference_product(pattern, values, dense, factors)
+    weights = values.double() * (1 if factors is None else factors.double())
+    size = reference_product(pattern, weights.abs(), dense.abs())
+    lengths = pattern.row_lengths.longest
+    slack = tolerance(torch.float32, lengths) * size
+    assert not bool(mismatches(out, truth, rounded_bound(slack, truth, out.dtype)).any())
+    rounded = reference_product(pattern, weights.to(dtype), dense)
+    assert bool(((rounded - truth).abs() > slack).any()), "halves would do"
+
+
+def test_the_tiles_of_a_transpose_are_those_of_the_pattern() -> None:
+    """Nothing is sorted, and nonzeros are read where they are stored."""
+    with emulated_gpu() as launches:
+        work, by_column = PatternLayouts(SCATTERED.T, H200).distinct_tiles((64, 64))
+    assert by_column
+    assert work.perm is None
+    assert torch.equal(work.cols.long(), SCATTERED.col_indices.long())
+    assert "tile_bounds" in launches
+
+
+def test_facts_tell_how_a_transpose_is_stored() -> None:
+    with emulated_gpu():
+        by_row = PatternLayouts(BAND, H200, ((64, 64),)).facts()
+        by_column = PatternLayouts(BAND.T, H200, ((64, 64),)).facts()
+        unsorted = PatternLayouts(UNSORTED, H200, ((64, 64),)).facts()
+    assert by_row.ascends
+    assert by_row.distinct
+    assert not by_row.ascends_by_column
+    assert by_column.ascends_by_column
+    assert by_column.distinct
+    assert not by_column.ascends
+    assert by_column.runs == by_row.runs == 210
+    assert not unsorted.ascends
+    assert not unsorted.ascends_by_column
+
+
+def test_refusals_say_what_does_not_fit() -> None:
+    plain, exact = KERNELS["spmm_tile_64"], KERNELS["spmm_tile_exact_64"]
+    values, dense = torch.ones(SCATTERED.nnz).half(), torch.ones(200, 8).half()
+    halves = product_problem(SCATTERED, values, dense, None, False, None)
+    scaled = halves._replace(has_factors=True)
+    double = halves._replace(values_dtype=torch.float64)
+    assert plain.refuses(halves, H200) is None
+    assert exact.refuses(scaled, H200) is None
+    assert "products of two halves" in str(plain.refuses(scaled, H200))
+    assert "these are halves" in str(exact.refuses(halves, H200))
+    for kernel in (plain, exact):
+        assert "not float64" in str(kernel.refuses(double, H200))
+        assert "computes float16" in str(kernel.refuses(halves._replace(dtype=torch.float32), H200))
+    assert {DTYPES[dtype].is_half for dtype in plain.dtypes} == {True}
