@@ -26,7 +26,7 @@ class Reference:
 
     view: the sparse matrix as CSR, `columns` wide. weights: ([heads,] nnz), in the order of the
     pattern that the view is of. The largest error of a verdict is relative to the sum of the
-    magnitudes |weight| |x| of each entry.
+    magnitudes |weight| |x| of each entry, or to the smallest normal number if that is larger.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Reference:
         if partial_sums_round and got.dtype.itemsize == 2:
             bound = bound + _PEER_ROUNDINGS * torch.finfo(got.dtype).eps / 2 * self._size
         wrong = int(testing.mismatches(got, self._truth, bound).sum())
-        tiny = torch.finfo(torch.float64).tiny
-        errors = (got.double() - self._truth).abs() / self._size.clamp_min(tiny)
+        normal = torch.finfo(got.dtype).smallest_normal  # below it every dtype is coarse
+        errors = (got.double() - self._truth).abs() / self._size.clamp_min(normal)
         worst = float(errors.nan_to_num(nan=torch.inf).max()) if errors.numel() else 0.0
         return Verdict(got.numel(), wrong, worst)
 

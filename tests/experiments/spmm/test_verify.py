@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -51,6 +53,15 @@ def test_the_error_is_relative_to_the_sum_of_magnitudes() -> None:
     off = definition(case)
     off[3, 4] += 1e-2 * float(size[3, 4])
     assert reference_of(case).check(off).error == pytest.approx(1e-2, rel=1e-6)
+
+
+def test_a_product_that_is_too_small_for_a_half_type_has_a_small_error() -> None:
+    case = case_of(dtype="float16")
+    tiny = replace(case, weights=case.weights * 1e-5)
+    verdict = reference_of(tiny).check(definition(tiny).half())
+    assert verdict.wrong == 0
+    assert verdict.error is not None
+    assert verdict.error < 1e-3
 
 
 def test_a_peer_may_round_partial_sums_of_halves_and_ours_may_not() -> None:
