@@ -18,7 +18,7 @@ _FULL_WORK = 1_000_000_000
 
 # What half types may be off in the results of peers that add partial sums as halves: so many
 # roundings of the sum of magnitudes. They add with atomics, in no order that a bound could follow.
-_PEER_ROUNDINGS = 8
+_PEER_ROUNDINGS = 16
 
 
 class Reference:

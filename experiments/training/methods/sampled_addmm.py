@@ -1,7 +1,7 @@
 """Calls torch.sparse.sampled_addmm in float32 and its backward; half operands are converted before.
 
-Heads are calls one after another. On large matrices its backward ends the process with SIGFPE (seen
-with torch 2.11 at 1,000,000 x 1,000,000), so these are refused.
+Heads are calls one after another. On large matrices its backward ends the process with SIGFPE: seen
+with torch 2.11 at 1,048,576 rows and columns, and not at 740,000. These are refused.
 """
 
 from __future__ import annotations
