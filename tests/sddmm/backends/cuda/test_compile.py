@@ -175,6 +175,22 @@ def test_every_kernel_compiles_without_spilling(
         assert cubin.resources.registers <= 255
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", SPECS["row_gather"].dtypes)
+def test_the_gather_of_long_rows_compiles_too(
+    arch: str, dtype: torch.dtype, compiler: Callable[[Device], Compiler]
+) -> None:
+    spec, made = SPECS["row_gather"], compiler(DEVICES[arch])
+    layouts = OneNonzero((0, 0), is_mask=False)
+    layouts.index = torch.zeros(1024, dtype=torch.int32)  # all of eight rows
+    for row_bytes in (128, 256, 512):
+        k = row_bytes // dtype.itemsize
+        problem = problem_of(spec, dtype, dtype, k, nnz=1024)
+        (plan,) = spec.prepare(layouts, problem, scaled_by_sm_count(DEVICES[arch]))
+        plan.bind(*(torch.zeros(8, k, dtype=dtype) for _ in range(2)))
+    assert [cubin.resources.spill_bytes for cubin in made.cubins["row_gather"]] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_every_kernel_compiles_what_it_does_not_refuse(name: str) -> None:
     """On Hopper, whatever the dtypes: what is served is what the test above compiles."""

@@ -101,6 +101,15 @@ def test_gather_in_one_pass_and_in_many(dtype: torch.dtype, k: int) -> None:
     check("row_gather", random_pattern(9, 40, 250, layout="csr"), k, dtype)
 
 
+@pytest.mark.parametrize("dtype", SPECS["row_gather"].dtypes)
+@pytest.mark.parametrize("row_bytes", [128, 256, 512])
+def test_gather_of_long_rows(dtype: torch.dtype, row_bytes: int) -> None:
+    """Odd nonzeros load their segments in another order; groups of one row and of two."""
+    check(
+        "row_gather", random_pattern(3, 700, 1500, layout="csr"), row_bytes // dtype.itemsize, dtype
+    )
+
+
 @pytest.mark.parametrize("width", [2, 4, 8])
 def test_gather_of_rows_that_start_at_few_bytes(width: int) -> None:
     """k = 4 or 2 or 1 times an odd number of halves."""

@@ -32,15 +32,22 @@ constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
 // position is perm[i], or i if perm is null.
 //
 // BATCHES: the number of batches in a group. LOADS_PER_PASS: the number of chunks of a row that a
-// lane loads at once; longer rows take several passes. ONE_PASS: whether no row does.
-template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, class RowsA, class RowsB,
-          class Store>
+// lane loads at once; longer rows take several passes. ONE_PASS: whether no row does. SWAPPED: odd
+// nonzeros load the two halves of 128 bytes in the opposite order. L1 serves eight lanes at once, two
+// nonzeros; what they find there is then in different banks.
+template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, bool SWAPPED, class RowsA,
+          class RowsB, class Store>
 __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const int* rows,
                                        const int* cols, const int* perm, i64 begin, i64 end,
                                        int k_passes, const Store& store) {
   constexpr int GROUP = BATCH_NONZEROS * BATCHES;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int passes = ONE_PASS ? 1 : k_passes;
+  static_assert(!SWAPPED || LOADS_PER_PASS % 2 == 0, "there are two halves to swap");
+  const int swap = SWAPPED ? g % 2 * LANES_PER_NONZERO : 0;
+  auto chunk_of = [&](int first_chunk, int s) {
+    return (s % 2 ? first_chunk - swap : first_chunk + swap) + LANES_PER_NONZERO * s;
+  };
 
   // Past the end the last nonzero is loaded again: it costs no memory traffic and is not stored.
   auto load_index = [&](const int* indices, i64 group) {
@@ -80,12 +87,12 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
 #pragma unroll
         for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
       for (int pass = 0; pass < passes; ++pass) {
-        const int chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
+        const int first_chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
         auto load_a = [&] {
           if (ONE_PASS && cached_row == first_row) return;
 #pragma unroll
           for (int s = 0; s < LOADS_PER_PASS; ++s)
-            cached_a[s] = a_row.load(chunk + LANES_PER_NONZERO * s);
+            cached_a[s] = a_row.load(chunk_of(first_chunk, s));
         };
         // Before the rows of B or after them, as the compiler has registers for.
         constexpr bool A_FIRST = RowsA::HAS_TAIL || sizeof(T) > 2;
@@ -95,7 +102,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
         for (int s = 0; s < LOADS_PER_PASS; ++s)
 #pragma unroll
           for (int j = 0; j < BATCHES; ++j)
-            b[s][j] = b_row[j].load(chunk + LANES_PER_NONZERO * s);
+            b[s][j] = b_row[j].load(chunk_of(first_chunk, s));
         if constexpr (!A_FIRST) load_a();
 #pragma unroll
         for (int s = 0; s < LOADS_PER_PASS; ++s) dot.add_shared(b[s], cached_a[s]);
@@ -116,14 +123,14 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
           if constexpr (!ONE_PASS) b_row[first + j] = row_of_b(first + j);
         }
         for (int pass = 0; pass < passes; ++pass) {
-          const int chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
+          const int first_chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
           Chunk a[BATCHES_IN_FLIGHT][LOADS_PER_PASS], b[BATCHES_IN_FLIGHT][LOADS_PER_PASS];
 #pragma unroll
           for (int j = 0; j < BATCHES_IN_FLIGHT; ++j)
 #pragma unroll
             for (int s = 0; s < LOADS_PER_PASS; ++s) {
-              b[j][s] = b_row[first + j].load(chunk + LANES_PER_NONZERO * s);
-              a[j][s] = a_row[j].load(chunk + LANES_PER_NONZERO * s);
+              b[j][s] = b_row[first + j].load(chunk_of(first_chunk, s));
+              a[j][s] = a_row[j].load(chunk_of(first_chunk, s));
             }
 #pragma unroll
           for (int j = 0; j < BATCHES_IN_FLIGHT; ++j) dot.add(first + j, b[j], a[j]);

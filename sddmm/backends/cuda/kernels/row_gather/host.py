@@ -54,6 +54,10 @@ _MIN_REUSE = 4
 # nonzero load at once.
 _PASS_BYTES, _SEGMENT_BYTES = 512, 64
 
+# The mean nonzeros of a row from which on rows are long: most groups are then of one row, and warps
+# that share a multiprocessor find some rows of B in L1, where these are near.
+_LONG_ROW = 128
+
 # The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
 # row, and of each segment.
 _LOAD_PS, _SEGMENT_PS = 3.4, 4.5
@@ -180,11 +184,14 @@ def _load(
     out_dtype: torch.dtype,
     device: Device,
     step: int,
+    long_rows: bool,
 ) -> tuple[Kernel, int]:
     """The kernel for any number of nonzeros, and the batches of eight that a warp works on."""
-    loads = row_loads(k, dtype, step)
+    loads = row_loads(k, dtype, step, long_rows)
     # Loads of few bytes need more registers.
     blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
+    if loads["SWAPPED"] and loads["PASS_BYTES"] <= (128 if DTYPES[dtype].is_half else 256):
+        blocks_per_sm += 1  # these rows need few registers, and groups of one row few others
     defines = macros({**type_macros(dtype, out_dtype), **loads, "MIN_BLOCKS": blocks_per_sm})
     return runtime.load_kernel(spec, defines, Arguments, device.index), loads["BATCHES"]
 
@@ -200,7 +207,10 @@ def specialise(
 ) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes; cached, as every
     pattern with so many nonzeros has the same."""
-    kernel, batches = _load(runtime, spec, part.k, part.dtype, part.out_dtype, device, step)
+    long_rows = nnz >= _LONG_ROW * part.m
+    kernel, batches = _load(
+        runtime, spec, part.k, part.dtype, part.out_dtype, device, step, long_rows
+    )  # fmt: skip
     nnz_per_warp = share_of_warp(part, nnz, device, 8 * batches)
     warps_per_head = ceil_div(nnz, nnz_per_warp)
     blocks = ceil_div(warps_per_head * (part.heads or 1), spec.threads // 32)
@@ -252,20 +262,23 @@ def pass_bytes(row_bytes: int) -> int:
     return size
 
 
-def row_loads(k: int, dtype: torch.dtype, step: int) -> dict[str, int]:
+def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[str, int]:
     """The macros by which gather.cuh loads a row of k elements; rows start at multiples of `step`
-    bytes."""
+    bytes. long_rows: whether the pattern's rows are long."""
     row_bytes = k * dtype.itemsize
     per_pass = pass_bytes(row_bytes)
     segments = per_pass // _SEGMENT_BYTES
     # Nonzeros at a time, by eights: as many as registers hold.
     four = step == 16 and segments <= (4 if DTYPES[dtype].is_half else 2)
+    one_pass, no_tail = row_bytes <= per_pass, row_bytes > 0 == row_bytes % per_pass
     return {
         "LOAD_BYTES": step,
         "PASS_BYTES": per_pass,
         "BATCHES": 4 if four else 2,
-        "ONE_PASS": row_bytes <= per_pass,
-        "NO_TAIL": step == 16 and row_bytes > 0 and row_bytes % per_pass == 0,
+        "ONE_PASS": one_pass,
+        "NO_TAIL": step == 16 and no_tail,
+        # It takes a register, which other rows do not leave.
+        "SWAPPED": long_rows and step == 16 and one_pass and no_tail and segments > 1,
     }
 
 

@@ -19,6 +19,8 @@ struct Config {
   static constexpr bool ONE_PASS = SDDMM_ONE_PASS;
   // Whether rows end where a pass ends, so that no load needs a guard.
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
+  // Whether odd nonzeros load the halves of 128 bytes in the opposite order.
+  static constexpr bool SWAPPED = SDDMM_SWAPPED;
   // The number of batches of eight nonzeros that a warp works on at once.
   static constexpr int BATCHES = SDDMM_BATCHES;
   // The number of threads of a block, and of blocks that the registers of a multiprocessor must
@@ -66,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
                                                static_cast<Sum<Element>>(p.alpha)};
   constexpr int pass_elements = Config::PASS_BYTES / sizeof(Element);
-  gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS>(
+  gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, Config::SWAPPED>(
       Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1},
       p.rows, p.cols, p.perm, begin, end, (p.k + pass_elements - 1) / pass_elements,
