@@ -88,15 +88,15 @@ class Problem:
 
 
 def problems(records: Iterable[Record]) -> list[Problem]:
-    """The problems of these records, by class, where there is a record of ours."""
+    """The problems of these records, by class: our last record of each, and those beside it."""
     cases: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         cases.setdefault(record.case, []).append(record)
     found = []
     for own in cases.values():
-        ours = [r for r in own if r.method == OURS]
-        others = tuple(r for r in own if r.method != OURS)
-        found += [Problem(r, others) for r in ours[-1:]]
+        for ours in [r for r in own if r.method == OURS][-1:]:
+            beside = tuple(r for r in own if r.session == ours.session and r.method != OURS)
+            found.append(Problem(ours, beside))
     return sorted(found, key=lambda problem: problem.ours.family)
 
 

@@ -89,6 +89,13 @@ def test_a_kernel_that_would_be_faster_than_the_choice_is_named() -> None:
     )
 
 
+def test_records_that_were_not_interleaved_with_ours_do_not_count() -> None:
+    earlier = problem({"ours": 50, "cusparse_alg3": 1, "torch_csr": 2}, session="earlier")
+    even, _ = figures([*earlier, *RECORDS])
+    assert (float(even["us"]), float(even["cusparse_over_ours"])) == (10.0, 1.5)
+    assert even["other"] == "torch_csr"
+
+
 def test_the_summary_has_geometric_means_by_class() -> None:
     lines = SPMM.pages(RECORDS)["summary.md"].splitlines()
     header, _, uniform, window, whole = [
