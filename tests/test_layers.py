@@ -30,6 +30,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 LAZY = {
     "sddmm/backends/cpu/jit.py": "numba",
     "sddmm/backends/cpu/kernel.py": "numba",
+    "sddmm/backends/cpu/product_kernel.py": "numba",
     "sddmm/backends/cpu/softmax_kernel.py": "numba",
     "experiments/bench/plots.py": "matplotlib",
     "experiments/gemm/plots.py": "matplotlib",

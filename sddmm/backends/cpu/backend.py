@@ -17,6 +17,7 @@ from sddmm.backends.base import (
     resolve_lazy_view,
 )
 from sddmm.backends.cpu.openmp import for_chunks
+from sddmm.backends.cpu.product import CpuProduct
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.indices import as_array
 from sddmm.sparse.views import CompressedView
@@ -83,12 +84,14 @@ class CpuBackend:
         return True
 
     def refuses_product(self, problem: SpmmProblem) -> str | None:
-        return "no kernel of this backend computes products"
+        if problem.device.type != "cpu":
+            return f"the pattern is on {problem.device}"
+        return None
 
     def prepare_product(
         self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
     ) -> PreparedProduct:
-        raise NotImplementedError(self.refuses_product(problem))
+        return CpuProduct(pattern, problem)
 
 
 class CpuExecutor:

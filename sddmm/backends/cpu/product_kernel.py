@@ -1,0 +1,140 @@
+"""The numba kernels of products W X on the CPU; importing this module needs numba.
+
+The work of a head is one sequence of units: the nonzeros of each row, and then its end, at which
+the row is stored. Unit u of row r is nonzero u - r. A chunk is a part of that sequence, so that
+long rows, short rows and empty ones are shared out alike. A chunk leaves partial sums of the rows
+that it cuts: parts[0] of the row that began before it, and parts[1] of one that ends after it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sddmm.backends.cpu.jit import jit
+
+
+@jit
+def row_of_unit(indptr, unit):  # type: ignore[no-untyped-def]
+    """The row that a unit belongs to: the last that begins at or before it."""
+    low, high = 0, indptr.size - 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if indptr[middle] + middle <= unit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@jit
+def load_weights(perm, values, factors, weights, begin, end):  # type: ignore[no-untyped-def]
+    """The weights of nonzeros begin..end-1; perm and factors may be empty."""
+    if perm.size == 0:
+        for i in range(begin, end):
+            weights[i - begin] = values[i] * factors[i]
+    elif factors.size == 0:
+        for i in range(begin, end):
+            weights[i - begin] = values[perm[i]]
+    else:
+        for i in range(begin, end):
+            weights[i - begin] = values[perm[i]] * factors[perm[i]]
+
+
+@jit
+def add_rows(indices, weights, x, sums, row, begin, end, offset):  # type: ignore[no-untyped-def]
+    """sums[row]: the rows of x at indices[begin:end], times weights[begin - offset : end - offset].
+
+    Eight rows are added together, so that the sums are loaded and stored once for all of them.
+    """
+    k = x.shape[1]
+    for t in range(k):
+        sums[row, t] = 0
+    i = begin
+    j = begin - offset
+    while i + 8 <= end:
+        c0, c1, c2, c3 = indices[i], indices[i + 1], indices[i + 2], indices[i + 3]
+        c4, c5, c6, c7 = indices[i + 4], indices[i + 5], indices[i + 6], indices[i + 7]
+        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        w4, w5, w6, w7 = weights[j + 4], weights[j + 5], weights[j + 6], weights[j + 7]
+        for t in range(k):
+            first = w0 * x[c0, t] + w1 * x[c1, t] + w2 * x[c2, t] + w3 * x[c3, t]
+            second = w4 * x[c4, t] + w5 * x[c5, t] + w6 * x[c6, t] + w7 * x[c7, t]
+            sums[row, t] += first + second
+        i += 8
+        j += 8
+    while i + 3 <= end:
+        c0, c1, c2 = indices[i], indices[i + 1], indices[i + 2]
+        w0, w1, w2 = weights[j], weights[j + 1], weights[j + 2]
+        for t in range(k):
+            sums[row, t] += w0 * x[c0, t] + w1 * x[c1, t] + w2 * x[c2, t]
+        i += 3
+        j += 3
+    while i < end:
+        c0, w0 = indices[i], weights[j]
+        for t in range(k):
+            sums[row, t] += w0 * x[c0, t]
+        i += 1
+        j += 1
+
+
+@jit
+def multiply(  # type: ignore[no-untyped-def]
+    indptr, indices, perm, values, factors, x, alpha, out, parts, begin, end
+):
+    """The rows of out that lie within units begin..end-1, and partial sums of those that do not."""
+    row = row_of_unit(indptr, begin)
+    i = begin - row
+    offset = i
+    last_nonzero = min(indices.size, i + end - begin)
+    if perm.size or factors.size:
+        weights = np.empty(last_nonzero - i, x.dtype)
+        load_weights(perm, values, factors, weights, i, last_nonzero)
+    else:
+        weights = values[i:last_nonzero]
+    sums = np.empty((1, x.shape[1]), x.dtype)  # stays in cache, as a row of out would not
+    unit = begin
+    while unit < end:
+        row_end = indptr[row + 1]
+        stop = min(row_end, i + end - unit)
+        is_begun, is_ended = i == indptr[row], row_end + row < end
+        if is_begun and is_ended:
+            add_rows(indices, weights, x, sums, 0, i, stop, offset)
+            for t in range(x.shape[1]):
+                out[row, t] = alpha * sums[0, t]
+        else:
+            add_rows(indices, weights, x, parts, 1 if is_begun else 0, i, stop, offset)
+        row += 1
+        i = row_end
+        unit = row_end + row
+
+
+@jit
+def merge(indptr, parts, alpha, out, chunk):  # type: ignore[no-untyped-def]
+    """Store the rows that chunks cut: their parts added in the order of the chunks."""
+    for last in range(1, parts.shape[0]):
+        row = row_of_unit(indptr, last * chunk)
+        first_unit = indptr[row] + row
+        if first_unit < last * chunk and (indptr[row + 1] + row) // chunk == last:
+            first = first_unit // chunk
+            for t in range(out.shape[1]):
+                total = parts[first, 1, t]
+                for c in range(first + 1, last + 1):
+                    total += parts[c, 0, t]
+                out[row, t] = alpha * total
+
+
+@jit
+def group_by_row(rows, cols, indptr, indices, perm):  # type: ignore[no-untyped-def]
+    """Counting sort by row; indptr is zeros at first. Nonzeros keep their order within a row."""
+    for i in range(rows.size):
+        indptr[rows[i] + 1] += 1
+    for row in range(indptr.size - 1):
+        indptr[row + 1] += indptr[row]
+    for i in range(rows.size):
+        at = indptr[rows[i]]
+        indptr[rows[i]] = at + 1
+        indices[at] = cols[i]
+        perm[at] = i
+    for row in range(indptr.size - 1, 0, -1):
+        indptr[row] = indptr[row - 1]
+    indptr[0] = 0
