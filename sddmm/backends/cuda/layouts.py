@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.launch import ceil_div
-from sddmm.sparse.indices import row_major
 
 # Rows of the matrix whose tiles are walked together (tile_list): about as many as the columns in
 # flight at once then, so that a wave of tiles touches the fewest rows of A and columns of B.
@@ -90,12 +89,21 @@ def int32(x: Tensor) -> Tensor:
     return x.to(torch.int32).contiguous()
 
 
-def by_row_and_column(nonzeros: Nonzeros, shape: tuple[int, int]) -> Nonzeros:
-    """The nonzeros sorted by row and column; duplicates keep their order."""
+def by_row_and_column(nonzeros: Nonzeros) -> Nonzeros:
+    """The nonzeros sorted by row and column; duplicates keep their order.
+
+    By two stable sorts of 32-bit keys, which take less time and memory than one of 64 bits; by one
+    where columns ascend already, as those of the transpose of a pattern sorted by row do.
+    """
     rows, cols, perm = nonzeros
-    sorting = row_major(rows, cols, shape)
-    positions = sorting if perm is None else perm[sorting]
-    return Nonzeros(rows[sorting], cols[sorting], int32(positions))
+    order = None
+    if not bool((cols[1:] >= cols[:-1]).all()):
+        order = torch.argsort(cols, stable=True)
+        rows = rows[order]
+    sorted_rows, by_row = torch.sort(rows, stable=True)
+    order = by_row if order is None else order[by_row]
+    positions = order if perm is None else perm[order]
+    return Nonzeros(sorted_rows, cols[order], int32(positions))
 
 
 def tile_ids(nonzeros: Nonzeros, n: int, block: tuple[int, int]) -> Tensor:

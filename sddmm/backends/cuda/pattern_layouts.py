@@ -154,7 +154,7 @@ class PatternLayouts:
         stored = Nonzeros(row_analysis.row_ids, row_analysis.cols, None)
         if row_analysis.rows_ascend:
             return stored
-        return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored, self._pattern.shape))
+        return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored))
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         tiles = tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz)
@@ -231,9 +231,7 @@ class PatternLayouts:
         row_analysis, nonzeros = self.analysis(ROW_IDS), self.by_row()
         if row_analysis.ascends or nonzeros.perm is not None:
             return nonzeros
-        return self._pattern.derive(
-            _SORTED, lambda: by_row_and_column(nonzeros, self._pattern.shape)
-        )
+        return self._pattern.derive(_SORTED, lambda: by_row_and_column(nonzeros))
 
     def _sorted_rows(self) -> CompressedView:
         """The sorted nonzeros, with the first of each row."""
