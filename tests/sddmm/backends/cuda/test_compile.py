@@ -19,6 +19,7 @@ from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
+from sddmm.backends.cuda.kernels.spmm_shares.host import SPMM_SHARES
 from sddmm.backends.cuda.kernels.spmm_tile import host as spmm_tile
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
@@ -273,6 +274,6 @@ def test_every_source_is_of_a_kernel() -> None:
         spmm_tile.SUMS,
         comparison.SAME_INDICES,
     )
-    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SPMM_GATHER, SPMM_MERGE)
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SPMM_GATHER, SPMM_MERGE, SPMM_SHARES)
     used = {spec.path for spec in (*kernels, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

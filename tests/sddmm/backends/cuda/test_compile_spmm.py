@@ -11,6 +11,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.spmm_gather import host
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
+from sddmm.backends.cuda.kernels.spmm_shares.host import load as load_shares
 from sddmm.dtypes import DTYPES
 from sddmm.problem import SpmmProblem
 from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, _own_cache, compiler
@@ -44,9 +45,11 @@ def test_it_compiles_without_spilling(
         values_dtype = list(DTYPES)[i % 4] if is_hopper and i >= 2 else dtype
         out_dtype = list(DTYPES)[(i + i // 4) % 4] if is_hopper and i >= 2 else dtype
         problem = problem_of(k, dtype, values_dtype, out_dtype)
-        assert SPMM_GATHER.refuses(problem, device) is None
         step_out = max(step, out_dtype.itemsize)
-        host.specialise(loader.runtime, SPMM_GATHER, problem, 1000, device, step, step_out)
+        host.specialise(loader.runtime, SPMM_GATHER, problem, device, i % 2 == 1, step, step_out)
+        assert SPMM_GATHER.refuses(problem, device) is None
+    load_shares(loader.runtime, device.index)
+    assert set(made.cubins) == {"spmm_gather", "spmm_merge", "spmm_shares"}
     for cubins in made.cubins.values():
         for cubin in cubins:
             assert cubin.resources.spill_bytes == 0

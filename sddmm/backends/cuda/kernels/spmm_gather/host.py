@@ -1,7 +1,8 @@
 """spmm_gather: every warp has the same number of nonzeros and rows, whatever the pattern.
 
-It needs nothing but the nonzeros sorted by row. It computes a slice of at most 512 bytes of X's
-rows at a time, slice by slice, so that the slices of all rows stay in L2 where whole rows do not.
+It needs the nonzeros sorted by row, and how warps share them (spmm_shares). It computes a slice of
+at most 512 bytes of X's rows at a time, slice by slice, so that the slices of all rows stay in L2
+where whole rows do not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.spmm_merge import host as spmm_merge
+from sddmm.backends.cuda.kernels.spmm_shares.host import share_rows
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import AnalysisRequest, KernelSpec, Layouts, macros, type_macros
@@ -35,8 +37,10 @@ _LANE_BYTES, _MAX_LANES = 16, 32
 # The time of a nonzero that does not depend on the bytes of its row, in bytes of the row.
 _NONZERO_BYTES = 24
 
-# The most nonzeros and rows of a warp.
-_MAX_SHARE = 512
+# The most nonzeros and rows of a warp, and the mean length of a long row.
+_MAX_SHARE, _LONG_ROW = 1024, 64
+# The bytes of shared memory of a group beside its sums.
+_GROUP_BYTES = 28
 # The most bytes from row to row of X that the kernel can step over.
 _MAX_PITCH_BYTES = 2**31 - 1
 
@@ -46,28 +50,26 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("dense", "values", "factors", "out")),
-        *((name, POINTER) for name in ("rows", "cols", "perm", "pieces", "records")),
-        *((name, LONG) for name in ("nnz", "head_dense", "head_values", "head_out", "share")),
-        *((name, INT) for name in ("pitch_bytes", "blocks", "slices", "m", "k")),
+        *((name, POINTER) for name in ("rows", "cols", "perm", "shares", "pieces", "records")),
+        *((name, LONG) for name in ("head_dense", "head_values", "head_out")),
+        *((name, INT) for name in ("pitch_bytes", "blocks", "slices", "k")),
         ("alpha", DOUBLE),
     ]
 
 
 class Variant(NamedTuple):
-    """One specialisation of both passes, and the sizes of their launches.
-
-    blocks: those of each slice of each head. piece_bytes, record_bytes: the sizes of the arrays
-    by which the first pass passes pieces of rows to the second.
-    """
+    """One specialisation of both passes."""
 
     kernel: Kernel
     merge: Kernel
+
+
+class Slices(NamedTuple):
+    """How rows of X are cut: slices of so many columns, which so many lanes load."""
+
     lanes: int
-    slices: int
-    share: int
-    blocks: int
-    piece_bytes: int
-    record_bytes: int
+    columns: int
+    number: int
 
 
 class SpmmGather(KernelSpec):
@@ -100,38 +102,43 @@ class _Launcher:
         self, spec: SpmmGather, nonzeros: Nonzeros, problem: SpmmProblem, device: Device
     ) -> None:
         self._spec, self._nonzeros, self._problem, self._device = spec, nonzeros, problem, device
+        self._slices = slices_of(problem)
+        warps = spec.threads // 32
+        share = share_of_warp(spec, problem, nonzeros, self._slices, device)
+        self._shares = share_rows(nonzeros, problem.m, warps, share, device)
 
     def run(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
     ) -> None:
         """Launch on torch's current stream."""
-        problem, nonzeros = self._problem, self._nonzeros
-        nnz, k, heads = nonzeros.cols.numel(), problem.k, problem.heads or 1
-        if problem.m == 0 or k == 0 or heads == 0:
-            return
-        size = dense.element_size()
+        problem, nonzeros, shares, slices = (
+            self._problem, self._nonzeros, self._shares, self._slices
+        )  # fmt: skip
+        k, heads, size = problem.k, problem.heads or 1, dense.element_size()
         pitch_bytes = dense.stride(-2) * size
-        head_dense = dense.stride(0) if problem.heads is not None else 0
+        head_dense = 0 if problem.heads is None else dense.stride(0)
         address_dense, address_out = dense.data_ptr(), out.data_ptr()
-        step = _common_step(address_dense, pitch_bytes | head_dense * size | k * size)
-        step_out = _common_step(address_out, k * out.element_size())
-        variant = specialise(loader.runtime, self._spec, problem, nnz, self._device, step, step_out)
-        head_values = values.stride(0) if values.dim() == 2 else 0
-        work, records = 0, 0
-        if variant.blocks > 1:
-            memory = _work_memory(variant.piece_bytes + variant.record_bytes, problem.device)
-            work = memory.data_ptr()
-            records = work + variant.piece_bytes
-        blocks = variant.blocks * variant.slices * heads
+        variant = specialise(
+            loader.runtime, self._spec, problem, self._device, nonzeros.perm is not None,
+            _common_step(address_dense, pitch_bytes | head_dense * size | k * size),
+            _common_step(address_out, k * out.element_size()),
+        )  # fmt: skip
+        blocks, pieces, records = shares.blocks * slices.number * heads, 0, 0
+        if shares.has_cuts:
+            piece_bytes = 2 * blocks * slices.columns * problem.accumulator.itemsize
+            memory = _work_memory(piece_bytes + 8 * shares.blocks, problem.device)
+            pieces = memory.data_ptr()
+            records = pieces + piece_bytes
         variant.kernel(  # in the order of Arguments
             blocks, address_dense, values.data_ptr(), address(factors), address_out,
-            nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm), work,
-            records, nnz, head_dense, head_values, problem.m * k, variant.share, pitch_bytes,
-            variant.blocks, variant.slices, problem.m, k, alpha,
+            nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
+            shares.shares.data_ptr(), pieces, records, head_dense,
+            values.stride(0) if values.dim() == 2 else 0, problem.m * k, pitch_bytes,
+            shares.blocks, slices.number, k, alpha,
         )  # fmt: skip
-        if variant.blocks > 1:
+        if shares.has_cuts:
             variant.merge(
-                blocks, work, records, address_out, problem.m * k, variant.blocks, variant.slices,
+                blocks, pieces, records, address_out, problem.m * k, shares.blocks, slices.number,
                 k, alpha,
             )  # fmt: skip
 
@@ -160,12 +167,21 @@ def lanes_of_row(k: int, itemsize: int) -> int:
     return min((1, 2, 4, 8, 16, 32), key=cost)
 
 
-def batch_of_group(spec: SpmmGather, lanes: int, lane_sums: int, step: int) -> tuple[int, int]:
+def batch_of_group(
+    problem: SpmmProblem, lanes: int, has_perm: bool, step: int, device: Device
+) -> tuple[int, int]:
     """The nonzeros of a group whose loads are in flight together, and the blocks that share a
-    multiprocessor. lane_sums: the bytes of the sums of a lane."""
-    if step < 16 or lane_sums > 32:  # loads of few bytes need more registers
+    multiprocessor."""
+    lane_sums = _LANE_BYTES // problem.dtype.itemsize * problem.accumulator.itemsize
+    if step < _LANE_BYTES or lane_sums > 32:  # loads of few bytes need more registers
         return 4, 2
-    return min(8, max(4, lanes)), spec.min_blocks
+    is_hopper = device.capability >= (9, 0)  # older GPUs' code needs more registers
+    # Short rows are stored often, which many warps hide better than many loads of a warp.
+    if problem.accumulator == torch.float64:
+        return 4, 3 if is_hopper else 2
+    if lanes >= 16 and problem.nnz >= _LONG_ROW * problem.m and not has_perm:
+        return 8, 3 if is_hopper else 2
+    return 4, 4 if is_hopper else 3
 
 
 @functools.lru_cache(maxsize=64)
@@ -178,46 +194,52 @@ def specialise(
     runtime: loader.CudaRuntime,
     spec: SpmmGather,
     problem: SpmmProblem,
-    nnz: int,
     device: Device,
+    has_perm: bool,
     step: int,
     step_out: int,
 ) -> Variant:
     """The kernels for operands whose rows start at multiples of `step` bytes, and results whose
-    rows start at multiples of `step_out`; cached, as every pattern with so many nonzeros has the
-    same."""
-    heads, itemsize = problem.heads or 1, problem.dtype.itemsize
-    lanes = lanes_of_row(problem.k, itemsize)
-    columns = lanes * _LANE_BYTES // itemsize
-    slices = ceil_div(problem.k, columns)
-    accumulator = torch.promote_types(
-        DTYPES[problem.dtype].accumulator, DTYPES[problem.values_dtype].accumulator
-    )
+    rows start at multiples of `step_out`."""
+    itemsize, accumulator = problem.dtype.itemsize, problem.accumulator
+    lanes, columns, _ = slices_of(problem)
     lane_sums = _LANE_BYTES // itemsize * accumulator.itemsize
-    batch, min_blocks = batch_of_group(spec, lanes, lane_sums, step)
-    groups = spec.threads // lanes
-    spec = _spec_with_memory(spec, 2 * spec.threads * lane_sums + 4 * groups, min_blocks)
+    batch, min_blocks = batch_of_group(problem, lanes, has_perm, step, device)
+    shared_bytes = 2 * spec.threads * lane_sums + _GROUP_BYTES * spec.threads // lanes
+    spec = _spec_with_memory(spec, shared_bytes, min_blocks)
     defines: dict[str, str | int | bool] = {
         **type_macros(problem.dtype, problem.out_dtype),
         "VALUE": DTYPES[problem.values_dtype].cpp_name,
         "LOAD_BYTES": step, "STORE_BYTES": step_out,
-        "NO_TAIL": step == 16 and problem.k % columns == 0,
+        "NO_TAIL": step == _LANE_BYTES and problem.k % columns == 0,
+        "HAS_PERM": has_perm, "HAS_FACTORS": problem.has_factors,
         "LANES": lanes, "BATCH": batch, "MIN_BLOCKS": min_blocks,
     }  # fmt: skip
     kernel = runtime.load_kernel(spec, macros(defines), Arguments, device.index)
     merge = spmm_merge.load(runtime, accumulator, problem.out_dtype, columns, device.index)
-    total = nnz + problem.m
-    warps = spec.threads // 32
-    share = _share_of_warp(total * slices * heads, device.sm_count * min_blocks * warps, lanes)
-    blocks = ceil_div(ceil_div(total, share), warps)
-    pieces = blocks * slices * heads * 2 * columns * accumulator.itemsize
-    return Variant(kernel, merge, lanes, slices, share, blocks, pieces, 8 * blocks)
+    return Variant(kernel, merge)
 
 
-def _share_of_warp(total: int, warps: int, lanes: int) -> int:
-    """Nonzeros and rows of a warp: one wave of warps for small problems."""
-    least = 4 * _MAX_LANES // lanes
-    return max(least, min(_MAX_SHARE, ceil_div(total, warps)))
+def slices_of(problem: SpmmProblem) -> Slices:
+    """How rows of X are cut."""
+    itemsize = problem.dtype.itemsize
+    lanes = lanes_of_row(problem.k, itemsize)
+    columns = lanes * _LANE_BYTES // itemsize
+    return Slices(lanes, columns, ceil_div(problem.k, columns))
+
+
+def share_of_warp(
+    spec: SpmmGather, problem: SpmmProblem, nonzeros: Nonzeros, slices: Slices, device: Device
+) -> int:
+    """Nonzeros and rows of a warp: as many as fill all multiprocessors evenly, once or several
+    times."""
+    parts, total = slices.number * (problem.heads or 1), nonzeros.cols.numel() + problem.m
+    warps, has_perm = spec.threads // 32, nonzeros.perm is not None
+    per_sm = batch_of_group(problem, slices.lanes, has_perm, _LANE_BYTES, device)[1]
+    at_once = device.sm_count * per_sm  # blocks that run at the same time
+    waves = ceil_div(total * parts, at_once * warps * _MAX_SHARE)
+    blocks = max(1, at_once * waves // parts)
+    return max(4 * _MAX_LANES // slices.lanes, ceil_div(total, blocks * warps))
 
 
 def gather_us(problem: SpmmProblem, model: DeviceModel) -> float:
@@ -232,5 +254,5 @@ def gather_us(problem: SpmmProblem, model: DeviceModel) -> float:
 
 
 SPMM_GATHER = SpmmGather(
-    "spmm_gather", "spmm_gather", tuple(DTYPES), threads=128, min_blocks=5, max_nnz=2**63 - 1
+    "spmm_gather", "spmm_gather", tuple(DTYPES), threads=256, max_nnz=2**63 - 1
 )

@@ -4,6 +4,7 @@
 #include "gemm_core/parameters.cuh"
 #include "sddmm/row_shares.cuh"
 #include "sddmm/row_values.cuh"
+#include "sddmm/warp.cuh"
 
 using namespace sddmm;
 
@@ -19,6 +20,8 @@ struct Config {
   static constexpr int STORE_BYTES = SDDMM_STORE_BYTES;
   // Whether rows end where a slice ends, so that no load needs a guard.
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
+  // Whether weights are read through `perm`, and whether they are multiplied by `factors`.
+  static constexpr bool HAS_PERM = SDDMM_HAS_PERM, HAS_FACTORS = SDDMM_HAS_FACTORS;
   // The number of lanes that load a slice of a row, 16 bytes each: a group; a power of two.
   static constexpr int LANES = SDDMM_LANES;
   // The number of nonzeros of a group whose loads are in flight together.
@@ -45,21 +48,20 @@ constexpr int STRIDE = LANES > BATCH ? LANES : BATCH, PER_LANE = STRIDE / LANES;
 struct Arguments {
   const Element* dense;
   const Value* values;
-  const Element* factors;  // (nnz,); may be null
+  const Element* factors;  // (nnz,); null without HAS_FACTORS
   Config::Output* out;
-  const int *rows, *cols, *perm;  // (nnz,), sorted by row; perm may be null
+  const int *rows, *cols, *perm;  // (nnz,), sorted by row; perm is null without HAS_PERM
+  const RowShare* shares;         // (blocks, WARPS)
   // The sums of a block for a row that begins before the block, and of one that ends after it:
   // (heads, slices, blocks, 2, COLUMNS).
   Acc* pieces;
   // For each block, the row of the nonzero before it, -1 if there is none; and the row that begins
   // before the block and ends in it, -1 if none does.
   int* records;
-  i64 nnz;
   i64 head_dense, head_values, head_out;  // elements from head to head
-  i64 share;                              // the number of nonzeros and rows of a warp
   int pitch_bytes;                        // bytes from row to row of X
   int blocks, slices;                     // the number of blocks of a slice of a head
-  int m, k;
+  int k;
   double alpha;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
@@ -68,12 +70,24 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 // and those of its last row, if that begins in the group and ends after it.
 struct Pieces {
   static constexpr int SUMS = Config::THREADS * ELEMENTS;
-  static constexpr int BYTES = 2 * SUMS * sizeof(Acc) + GROUPS * sizeof(int);
+  static constexpr int BYTES =
+      2 * SUMS * sizeof(Acc) + GROUPS * (sizeof(double) + sizeof(i64) + 3 * sizeof(int));
   Acc* sums;
+  // What a group keeps of its own in shared memory, as it has few registers: its first nonzero, a
+  // copy of alpha, its first row, -1 if that does not begin before the group, and the row of the
+  // nonzero after the group.
+  i64* begin;
+  double* alpha;
+  int *first_row, *after;
   int* has_last;
 
   explicit __device__ Pieces(unsigned char* shared)
-      : sums(reinterpret_cast<Acc*>(shared)), has_last(reinterpret_cast<int*>(sums + 2 * SUMS)) {}
+      : sums(reinterpret_cast<Acc*>(shared)),
+        begin(reinterpret_cast<i64*>(sums + 2 * SUMS)),
+        alpha(reinterpret_cast<double*>(begin + GROUPS)),
+        first_row(reinterpret_cast<int*>(alpha + GROUPS)),
+        after(first_row + GROUPS),
+        has_last(after + GROUPS) {}
   __device__ __forceinline__ Acc& at(int which, int i, int thread) const {
     return sums[(which * ELEMENTS + i) * Config::THREADS + thread];
   }
@@ -100,11 +114,12 @@ static_assert(Pieces::BYTES <= Config::SHARED_BYTES, "they fit into shared memor
 struct LaneColumns {
   Config::Output* first;  // of row 0
   int pitch, elements;
-  Acc alpha;
+  const double* alpha;  // in shared memory
   __device__ __forceinline__ void store(int row, const Acc (&sums)[ELEMENTS]) const {
     Acc scaled[ELEMENTS];
+    const Acc factor = static_cast<Acc>(*alpha);
 #pragma unroll
-    for (int i = 0; i < ELEMENTS; ++i) scaled[i] = sums[i] * alpha;
+    for (int i = 0; i < ELEMENTS; ++i) scaled[i] = sums[i] * factor;
     store_elements<Config::STORE_BYTES>(first + static_cast<i64>(row) * pitch, scaled, elements);
   }
   __device__ __forceinline__ void store_empty(int row) const {
@@ -119,37 +134,35 @@ struct Indices {
   Acc weight[PER_LANE];
 };
 
-// Loads the indices of the nonzeros of a group. Past the end of the group's share of the warp's it
-// loads those of the warp's last nonzero, which costs no memory traffic.
+// Loads the indices of the nonzeros of a group. Past the end of the group they are those of column
+// 0, whose elements are loaded and not added.
 struct IndexLoader {
   const int *rows, *cols, *perm;
   const Value* values;
   const Element* factors;
-  i64 begin;       // the first nonzero of the warp
-  int last;        // the number of nonzeros of the warp, less one
-  int first, end;  // the group's share of them
+  const i64* begin;  // the group's first nonzero
+  int count;         // the number of its nonzeros
 
-  __device__ __forceinline__ int nonzero(int at, int q) const {
-    const int i = first + at + q * LANES + static_cast<int>(threadIdx.x) % LANES;
-    return i < last ? i : last;
+  static __device__ __forceinline__ int own(int at, int q) {
+    return at + q * LANES + static_cast<int>(threadIdx.x) % LANES;
   }
-  // The positions in the pattern, if they are not those of the sorted nonzeros.
   __device__ __forceinline__ void load_positions(int at, int (&positions)[PER_LANE]) const {
-    if (perm == nullptr) return;
 #pragma unroll
-    for (int q = 0; q < PER_LANE; ++q) positions[q] = perm[begin + nonzero(at, q)];
+    for (int q = 0; Config::HAS_PERM && q < PER_LANE; ++q)
+      if (own(at, q) < count) positions[q] = perm[*begin + own(at, q)];
   }
   __device__ __forceinline__ void load(int at, const int (&positions)[PER_LANE],
                                        Indices& indices) const {
 #pragma unroll
     for (int q = 0; q < PER_LANE; ++q) {
-      const i64 i = begin + nonzero(at, q);
-      const i64 position = perm == nullptr ? i : positions[q];
-      const bool exists = first + at + q * LANES + static_cast<int>(threadIdx.x) % LANES < end;
-      indices.row[q] = exists ? rows[i] : -1;
+      indices.row[q] = -1, indices.col[q] = 0, indices.weight[q] = 0;
+      if (own(at, q) >= count) continue;
+      const i64 i = *begin + own(at, q);
+      const i64 position = Config::HAS_PERM ? positions[q] : i;
+      indices.row[q] = rows[i];
       indices.col[q] = cols[i];
       indices.weight[q] = static_cast<Acc>(widened(values[position]));
-      if (factors != nullptr) indices.weight[q] *= static_cast<Acc>(widened(factors[position]));
+      if (Config::HAS_FACTORS) indices.weight[q] *= static_cast<Acc>(widened(factors[position]));
     }
   }
 };
@@ -157,17 +170,15 @@ struct IndexLoader {
 // The sums of a group for the rows of its nonzeros, one row after the other.
 struct RowSums {
   Acc sums[ELEMENTS] = {};
-  int row;        // the row that is summed now; -2, that of no nonzero, in a group without any
-  bool is_first;  // whether it begins before the group
+  int row;  // the row that is summed now; -2, that of no nonzero, in a group without any
 
   // Stores the sums of a row that ends in the group.
   __device__ __forceinline__ void finish(const LaneColumns& out, const Pieces& pieces) {
-    if (is_first) {
+    if (row == pieces.first_row[threadIdx.x / LANES]) {
       pieces.store(0, sums);
     } else {
       out.store(row, sums);
     }
-    is_first = false;
 #pragma unroll
     for (int i = 0; i < ELEMENTS; ++i) sums[i] = 0;
   }
@@ -181,6 +192,13 @@ __device__ __forceinline__ void add_batch(const Arguments& p, const char* dense,
   // The lane and the register that hold nonzero j of the batch.
   auto lane_of = [&](int j) { return first_lane + (PER_LANE > 1 ? j % LANES : batch + j); };
   auto register_of = [](int j) { return PER_LANE > 1 ? j / LANES : 0; };
+  bool alike = true;
+#pragma unroll
+  for (int q = 0; q < PER_LANE; ++q) {
+    const bool elsewhere = PER_LANE == 1 && (in_group < batch || in_group >= batch + BATCH);
+    alike = alike && (elsewhere || now.row[q] == sums.row);
+  }
+  alike = __all_sync(FULL_MASK, alike);
   Chunk x[BATCH];
 #pragma unroll
   for (int j = 0; j < BATCH; ++j) {
@@ -189,13 +207,7 @@ __device__ __forceinline__ void add_batch(const Arguments& p, const char* dense,
         reinterpret_cast<const Element*>(dense + static_cast<i64>(col) * p.pitch_bytes);
     x[j] = load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(elements, 0, out.elements);
   }
-  bool alike = true;
-#pragma unroll
-  for (int q = 0; q < PER_LANE; ++q) {
-    const bool elsewhere = PER_LANE == 1 && (in_group < batch || in_group >= batch + BATCH);
-    alike = alike && (elsewhere || now.row[q] == sums.row);
-  }
-  if (__all_sync(FULL_MASK, alike)) {
+  if (alike) {
 #pragma unroll
     for (int j = 0; j < BATCH; ++j)
       add_scaled<Element>(sums.sums, x[j],
@@ -224,31 +236,35 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = threadIdx.x / LANES, group_of_warp = lane / LANES, in_group = lane % LANES;
   const int column = slice * COLUMNS + in_group * ELEMENTS;
-  const LaneColumns out{p.out + head * p.head_out + column, p.k, p.k - column,
-                        static_cast<Acc>(p.alpha)};
+  const LaneColumns out{p.out + head * p.head_out + column, p.k,
+                        Config::NO_TAIL ? ELEMENTS : p.k - column, pieces.alpha + group};
   const char* const dense =
       reinterpret_cast<const char*>(p.dense + head * p.head_dense + column);
 
-  const RowShare share =
-      row_share(p.rows, p.nnz, p.m, static_cast<i64>(block) * WARPS + warp, p.share);
+  const RowShare* const own_share = p.shares + block * WARPS + warp;
+  const RowShare share = *own_share;
   const int count = static_cast<int>(share.end - share.begin);
   const int per_group = (count + GROUPS_PER_WARP * BATCH - 1) / (GROUPS_PER_WARP * BATCH) * BATCH;
   auto least = [](int a, int b) { return a < b ? a : b; };
   const int first = least(group_of_warp * per_group, count), end = least(first + per_group, count);
   const IndexLoader loader{p.rows, p.cols, p.perm, p.values + head * p.head_values, p.factors,
-                           share.begin, count - 1, first, end};
+                           pieces.begin + group, end - first};
 
   // The rows of the nonzero before the group's, of its first, and of that after its last.
-  int before = share.before, row = 0, after = share.after;
+  int before = share.before, row = -2, after = share.after;
   if (first > 0) before = p.rows[share.begin + first - 1];
   if (first < end) row = p.rows[share.begin + first];
   if (end < count) after = p.rows[share.begin + end];
-
   RowSums sums;
-  sums.row = first < end ? row : -2, sums.is_first = first == end || row == before;
-  const int first_row = row;
-  const bool continues = sums.is_first && first < end;
-  if (first < end && !sums.is_first)
+  sums.row = row;
+  if (in_group == 0) {
+    pieces.first_row[group] = row == before ? row : -1;
+    pieces.after[group] = first < end ? after : -1;
+    pieces.alpha[group] = p.alpha;
+    pieces.begin[group] = share.begin + first;
+  }
+  __syncwarp();
+  if (first < end && row != before)
     for (int r = before >= share.first_row ? before + 1 : share.first_row; r < row; ++r)
       out.store_empty(r);
   // Rows without nonzeros at the end of the warp's share.
@@ -256,39 +272,43 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
        r < share.end_row; r += GROUPS_PER_WARP)
     out.store_empty(r);
 
-  if (per_group > 0) {
+  // The number of nonzeros of the longest group, rounded up unless there is one.
+  const int longest = GROUPS_PER_WARP == 1 ? loader.count : per_group;
+  if (longest > 0) {
     Indices next;
     int positions[PER_LANE] = {};
     loader.load_positions(0, positions);
     loader.load(0, positions, next);
     loader.load_positions(STRIDE, positions);
 #pragma unroll 1
-    for (int at = 0; at < per_group; at += STRIDE) {
+    for (int at = 0; at < longest; at += STRIDE) {
       const Indices now = next;
-      if (at + STRIDE < per_group) {
+      if (at + STRIDE < longest) {
         loader.load(at + STRIDE, positions, next);
         loader.load_positions(at + 2 * STRIDE, positions);
       }
 #pragma unroll 1
-      for (int batch = 0; batch < STRIDE && at + batch < per_group; batch += BATCH)
+      for (int batch = 0; batch < STRIDE && at + batch < longest; batch += BATCH)
         add_batch(p, dense, now, batch, out, pieces, sums);
     }
   }
 
   // What is left of the group's last row.
-  const bool is_open = first < end && after == sums.row;
-  const bool closes = continues && !(sums.is_first && is_open);
-  if (sums.is_first) {
+  const int first_row = pieces.first_row[group];
+  const bool is_open = pieces.after[group] == sums.row;
+  const bool is_first = sums.row == first_row || sums.row < 0;
+  const bool closes = first_row >= 0 && !(is_first && is_open);
+  if (is_first) {
     pieces.store(0, sums.sums);
   } else if (is_open) {
     pieces.store(1, sums.sums);
   } else {
     out.store(sums.row, sums.sums);
   }
-  if (in_group == 0) pieces.has_last[group] = !sums.is_first && is_open;
-  const bool records = part == 0 && p.blocks > 1;  // a single block cuts no row
+  if (in_group == 0) pieces.has_last[group] = !is_first && is_open;
+  const bool records = part == 0 && p.records != nullptr;
   if (records && threadIdx.x == 0)
-    p.records[2 * block] = share.before, p.records[2 * block + 1] = -1;
+    p.records[2 * block] = own_share->before, p.records[2 * block + 1] = -1;
   __syncthreads();
 
   Acc* const of_block =
@@ -307,9 +327,11 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
       if (records && in_group == 0) p.records[2 * block + 1] = first_row;
     }
   }
-  // The block's last row ends after the block.
-  if (group == GROUPS - 1 && share.last == share.after && share.last >= 0) {
-    Acc piece[ELEMENTS] = {};
-    store_piece(pieces.add_before(GROUPS, piece), piece);
+  if (group == GROUPS - 1) {
+    const RowShare last_share = *own_share;
+    if (last_share.last == last_share.after && last_share.last >= 0) {  // the row goes on
+      Acc piece[ELEMENTS] = {};
+      store_piece(pieces.add_before(GROUPS, piece), piece);
+    }
   }
 }

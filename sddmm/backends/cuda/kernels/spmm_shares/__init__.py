@@ -1,0 +1,1 @@
+"""spmm_shares: the shares of a pattern that the warps of spmm_gather sum."""

@@ -1,0 +1,76 @@
+"""spmm_gather on a GPU: right on every kind of pattern, with the same bits every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import sddmm
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import assert_spmm_close, random_pattern
+
+pytestmark = pytest.mark.gpu
+
+
+def uniform() -> SparsePattern:
+    return random_pattern(3000, 2000, 90_000, device="cuda")
+
+
+def unsorted() -> SparsePattern:
+    return random_pattern(3000, 2000, 90_000, layout="coo", shuffled=True, device="cuda")
+
+
+def one_row() -> SparsePattern:
+    cols = torch.arange(300_000, device="cuda")
+    return SparsePattern.from_coo(torch.full_like(cols, 70), cols, (2000, 300_000))
+
+
+def skewed() -> SparsePattern:
+    """Some rows and columns of thousands of nonzeros, and many without any; duplicates."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    rows, cols = (torch.rand(2, 200_000, device="cuda", generator=generator) ** 6 * 5000).long()
+    return SparsePattern.from_coo(rows.sort().values, cols, (5000, 5000))
+
+
+PATTERNS = [uniform, unsorted, one_row, skewed]
+
+
+def operands(
+    pattern: SparsePattern, d: int, dtype: torch.dtype, heads: int | None
+) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(d)
+    lead = () if heads is None else (heads,)
+    dense = torch.randn(*lead, max(pattern.shape), d, device="cuda").to(dtype)
+    return torch.randn(*lead, pattern.nnz, device="cuda").to(dtype), dense
+
+
+@pytest.mark.parametrize("make", PATTERNS)
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize(
+    ("d", "dtype", "heads"),
+    [(64, torch.float16, None), (300, torch.bfloat16, None), (33, torch.float32, 2),
+     (128, torch.float64, None)],
+)  # fmt: skip
+def test_products_are_right(
+    make: Callable[[], SparsePattern], transpose: bool, d: int, dtype: torch.dtype, heads: int
+) -> None:
+    pattern = make()
+    values, dense = operands(pattern, d, dtype, heads)
+    dense = dense[..., : pattern.shape[0 if transpose else 1], :]
+    got = sddmm.spmm(pattern, dense, values=values, transpose=transpose)
+    assert_spmm_close(got, pattern, dense, values=values, transpose=transpose)
+
+
+@pytest.mark.parametrize("make", PATTERNS)
+def test_a_hundred_runs_have_the_same_bits(make: Callable[[], SparsePattern]) -> None:
+    pattern = make()
+    values, dense = operands(pattern, 64, torch.float16, None)
+    for transpose in (False, True):
+        x = dense[: pattern.shape[0 if transpose else 1]]
+        first = sddmm.spmm(pattern, x, values=values, transpose=transpose)
+        for _ in range(100):
+            again = sddmm.spmm(pattern, x, values=values, transpose=transpose)
+            assert torch.equal(first.view(torch.int16), again.view(torch.int16))
