@@ -31,8 +31,16 @@ def warm_caches(configs: Sequence[Config]) -> None:
     warm_in_parallel(configs, (_CHOICE, *forced_kernels()), _compile)
 
 
-def warm_in_parallel(configs: Sequence[Config], names: Sequence[str], compile_for: Compile) -> None:
-    """Generate the matrices, then call compile_for(name, cases of one dtype) for all of them."""
+def warm_in_parallel(
+    configs: Sequence[Config],
+    names: Sequence[str],
+    compile_for: Compile,
+    max_nnz: int | None = None,
+) -> None:
+    """Generate the matrices, then call compile_for(name, cases of one dtype) for all of them.
+
+    max_nnz: of the matrices that are worth loading to compile for, if not all are.
+    """
     workers = min(_MAX_WORKERS, os.cpu_count() or 1)
     matrices = list({repr(config.matrix): config for config in configs}.values())
     spawn = multiprocessing.get_context("spawn")  # a fork would copy CUDA's state
@@ -41,6 +49,8 @@ def warm_in_parallel(configs: Sequence[Config], names: Sequence[str], compile_fo
         if device_of(configs[0]) != "cpu":
             by_dtype: dict[str, list[Config]] = {}
             for config in configs:
+                if max_nnz is not None and (config.matrix.size().nnz or 0) > max_nnz:
+                    continue
                 by_dtype.setdefault(config.dtype, []).append(config)
             tasks = [(name, own) for name in names for own in by_dtype.values()]
             list(pool.map(compile_for, *zip(*tasks, strict=True)))

@@ -72,6 +72,16 @@ def test_a_kernel_by_its_name_computes(kernel: str, config: Config) -> None:
     assert not SPMM.times_first_call(method)
 
 
+@pytest.mark.parametrize("kernel", list(SPMM_KERNELS))
+def test_tile_kernels_are_not_measured_where_no_tile_is_dense(kernel: str, config: Config) -> None:
+    config.matrix = Uniform(rows=1000, cols=1000, nnz=1000)
+    case = make_case("sparse", config)
+    with emulated_gpu():
+        reason = ForcedKernel(kernel).refuses(case)
+    sparse = "not measured: few tiles are dense where 1 in 500 positions is stored"
+    assert reason == (sparse if SPMM_KERNELS[kernel].tile_sizes else None)
+
+
 def study(name: str) -> tuple[dict[str, Any], list[Config]]:
     loaded: Any = OmegaConf.to_container(OmegaConf.load(ROOT / f"conf/study/{name}.yaml"))
     options = {key: loaded.get(key, False) for key in ("transpose", "kernels")}
