@@ -183,10 +183,10 @@ def test_the_gather_of_long_rows_compiles_too(
 ) -> None:
     spec, made = SPECS["row_gather"], compiler(DEVICES[arch])
     layouts = OneNonzero((0, 0), is_mask=False)
-    layouts.index = torch.zeros(1024, dtype=torch.int32)  # all of eight rows
+    layouts.index = torch.zeros(2**21, dtype=torch.int32)  # all of eight rows
     for row_bytes in (128, 256, 512):
         k = row_bytes // dtype.itemsize
-        problem = problem_of(spec, dtype, dtype, k, nnz=1024)
+        problem = problem_of(spec, dtype, dtype, k, nnz=2**21)
         (plan,) = spec.prepare(layouts, problem, scaled_by_sm_count(DEVICES[arch]))
         plan.bind(*(torch.zeros(8, k, dtype=dtype) for _ in range(2)))
     assert [cubin.resources.spill_bytes for cubin in made.cubins["row_gather"]] == [0, 0, 0]

@@ -207,7 +207,8 @@ def specialise(
 ) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes; cached, as every
     pattern with so many nonzeros has the same."""
-    long_rows = nnz >= _LONG_ROW * part.m
+    several_waves = nnz >= device.sm_count * _WARPS_PER_SM * _MAX_SHARE
+    long_rows = several_waves and nnz >= _LONG_ROW * part.m
     kernel, batches = _load(
         runtime, spec, part.k, part.dtype, part.out_dtype, device, step, long_rows
     )  # fmt: skip
@@ -264,12 +265,13 @@ def pass_bytes(row_bytes: int) -> int:
 
 def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[str, int]:
     """The macros by which gather.cuh loads a row of k elements; rows start at multiples of `step`
-    bytes. long_rows: whether the pattern's rows are long."""
+    bytes. long_rows: whether the pattern's rows are long, in more shares than warps run at once."""
     row_bytes = k * dtype.itemsize
     per_pass = pass_bytes(row_bytes)
     segments = per_pass // _SEGMENT_BYTES
     # Nonzeros at a time, by eights: as many as registers hold.
     four = step == 16 and segments <= (4 if DTYPES[dtype].is_half else 2)
+    most = 4 if DTYPES[dtype].is_half else 8
     one_pass, no_tail = row_bytes <= per_pass, row_bytes > 0 == row_bytes % per_pass
     return {
         "LOAD_BYTES": step,
@@ -277,8 +279,8 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
         "BATCHES": 4 if four else 2,
         "ONE_PASS": one_pass,
         "NO_TAIL": step == 16 and no_tail,
-        # It takes a register, which other rows do not leave.
-        "SWAPPED": long_rows and step == 16 and one_pass and no_tail and segments > 1,
+        # It takes a register, which longer rows do not leave.
+        "SWAPPED": long_rows and step == 16 and one_pass and no_tail and 1 < segments <= most,
     }
 
 
