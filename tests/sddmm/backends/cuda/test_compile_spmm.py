@@ -14,9 +14,9 @@ from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_shares.host import load as load_shares
 from sddmm.dtypes import DTYPES
 from sddmm.problem import SpmmProblem
-from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, _own_cache, compiler
+from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, own_cache
 
-__all__ = ["_own_cache", "compiler"]
+__all__ = ["compiler", "own_cache"]
 
 # Elements of a row, and the bytes at whose multiples rows start: every number of lanes of a row.
 SIZES = [(64, 16), (512, 16), (300, 8), (33, 2), (1, 2), (16, 16), (32, 16), (100, 4)]
