@@ -46,8 +46,9 @@ def spmm(
 
     Returns a dense (m, d) or (h, m, d), with `transpose` (n, d) or (h, n, d): numpy or CuPy if
     dense, and the values if given, are. A row without nonzeros is zero. Differentiable in dense and
-    in the values, S's own too, any number of times. On a GPU the same call may give other last
-    bits: torch's CSR product, which computes it, adds with atomics.
+    in the values, S's own too, any number of times. The same call gives the same bits every
+    time, and so do its gradients: nothing is added by atomics. The first call with a pattern, and
+    the first with its transpose, prepare for all further ones.
 
     alpha, autocast, what is remembered of S's indices, and what torch.compile, torch.func and
     forward mode do: as in `sddmm`. S as a scipy matrix carries no gradient of its own values, but

@@ -353,5 +353,3 @@ def _fit_spmm(fields: dict[str, Any]) -> None:
     fields["gradients"] = "".join(x for x in fields["gradients"] if x in kept)
     if fields["hostile"] not in ("index_high", "index_negative", "crow_falls", "out_dtype", None):
         fields["hostile"] = None
-    if fields["device"] == "cuda" and fields["again"] == "repeat":
-        fields["again"] = None  # torch's CSR product adds with atomics

@@ -143,6 +143,9 @@ def _repeated(use: Use) -> Outcome:
         return _told_of("repeat", _of_error(use.case, error, None))
     if not torch.equal(_bits(first[0]), _bits(second[0])):
         return Outcome("wrong", "the same call gives other bits")
+    for name, gradient in first[1].items():
+        if not torch.equal(_bits(gradient), _bits(second[1][name])):
+            return Outcome("wrong", f"the gradient of {name} has other bits in the same call")
     return _told_of("repeat", _attempt(use, None))
 
 

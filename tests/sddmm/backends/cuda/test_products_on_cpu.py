@@ -1,0 +1,88 @@
+"""What spmm and gradients launch on a GPU, whose kernels g++ compiles for the CPU here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import sddmm
+from sddmm import SparsePattern
+from sddmm.products import find_or_prepare, product_problem
+from sddmm.testing import assert_spmm_close, emulated_gpu, random_pattern
+
+M, N, D, NNZ = 60, 40, 16, 700
+PRODUCT = {"spmm_gather", "spmm_merge"}
+
+
+@pytest.fixture
+def launches() -> Iterator[list[str]]:
+    with emulated_gpu() as names:
+        yield names
+
+
+def pattern() -> SparsePattern:
+    return random_pattern(M, N, NNZ, layout="coo", shuffled=True)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_the_second_product_with_a_pattern_launches_its_kernels_alone(
+    launches: list[str], transpose: bool
+) -> None:
+    S, values, dense = pattern(), torch.randn(NNZ), torch.randn(M if transpose else N, D)
+    for _ in range(2):
+        launches.clear()
+        result = sddmm.spmm(S, dense, values=values, transpose=transpose)
+        assert_spmm_close(result, S, dense, values=values, transpose=transpose)
+    assert launches
+    assert set(launches) <= PRODUCT
+    assert launches.count("spmm_gather") == 1
+
+
+def test_all_heads_are_one_launch_of_any_strides(launches: list[str]) -> None:
+    S = pattern()
+    values, dense = torch.randn(NNZ, 3).T, torch.randn(N, 3, D).transpose(0, 1)
+    sddmm.spmm(S, dense, values=values)
+    launches.clear()
+    result = sddmm.spmm(S, dense, values=values)
+    assert launches.count("spmm_gather") == 1
+    assert_spmm_close(result, S, dense, values=values)
+
+
+def test_gradients_sample_and_gather_and_nothing_else(launches: list[str]) -> None:
+    S = pattern()
+    a, b, v = (torch.randn(*size).requires_grad_() for size in [(M, D), (D, N), (NNZ,)])
+
+    def step() -> tuple[Tensor, ...]:
+        values = torch.ops.sddmm.sddmm(S.row_indices, S.col_indices, a, b, v, alpha=0.5)
+        launches.clear()
+        return torch.autograd.grad(values.sum(), (a, b, v))
+
+    for _ in range(3):
+        grads = step()
+    assert set(launches) <= {"row_gather", *PRODUCT}
+    assert (launches.count("spmm_gather"), launches.count("row_gather")) == (2, 1)
+    rows, cols = S.row_ids, S.col_indices
+    matrix = torch.zeros(M, N).index_put((rows, cols), v.detach() * 0.5)
+    expected = (matrix @ b.mT, a.mT @ matrix, 0.5 * (a @ b)[rows, cols])
+    for got, want in zip(grads, expected, strict=True):
+        torch.testing.assert_close(got, want.detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_prepared_goes_with_a_change_of_the_indices(launches: list[str]) -> None:
+    S, values, dense = pattern(), torch.randn(NNZ), torch.randn(M, D)
+    sddmm.spmm(S, dense, values=values, transpose=True)
+    assert S.row_indices is not None
+    S.row_indices.copy_(S.row_indices.flip(0))
+    result = sddmm.spmm(S, dense, values=values, transpose=True)
+    assert_spmm_close(result, S, dense, values=values, transpose=True)
+
+
+def test_the_notes_name_the_kernel_and_why_others_do_not_serve(launches: list[str]) -> None:
+    S, values, dense = pattern(), torch.randn(NNZ).double(), torch.randn(N, D).double()
+    problem = product_problem(S, values, dense, None, False, None)
+    notes = find_or_prepare(S, problem).notes
+    assert notes[0].startswith("kernel   spmm_gather: ")
+    assert all(isinstance(note, str) for note in notes)
