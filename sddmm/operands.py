@@ -31,6 +31,11 @@ def as_tensors(operands: dict[str, Any]) -> tuple[dict[str, Tensor], Callable[[T
     The result is a numpy or a CuPy array if all operands are, else a tensor. Beside a tensor that
     requires grad arrays are copied, as the backward reads them later.
     """
+    for x in operands.values():  # a loop is quicker than all(), and every call of spmm runs it
+        if not isinstance(x, Tensor) or x.is_nested:
+            break
+    else:
+        return operands, identity
     tensors = {name: _operand(x, name) for name, x in operands.items()}
     if any(isinstance(x, Tensor) for x in operands.values()) and needs_grad(*tensors.values()):
         for name, x in operands.items():

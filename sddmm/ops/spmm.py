@@ -74,7 +74,7 @@ def spmm(
         matrix = Matrix(parts.rows, parts.cols, parts.compressed, parts.shape, parts.blocksize)
         values = _checked_values(matrix, parts.shape, parts.values, values, dense, transpose)
         return to_output(_operate(matrix, values, dense, transpose, alpha, out_dtype))
-    sparse = parse_sparse(S)
+    sparse = parse_sparse(S, use_cache=not isinstance(S, SparsePattern))
     pattern = sparse.pattern
     shape = product_shape(pattern.shape, sparse.transposed)
     values = _checked_values(Matrix.of(pattern), shape, sparse.values, values, dense, transpose)
