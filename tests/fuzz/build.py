@@ -121,16 +121,18 @@ def turned(case: Case, rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def numbers(case: Case, rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """a as (h, m, k), b_t as (h, n, k) and S's values, of the case's dtype, on the CPU."""
+    """a as (h, m, k), b_t as (h, n, k) and the values, (nnz,) or (h, nnz), of the case's dtype, on
+    the CPU."""
     generator = torch.Generator().manual_seed(case.seed)
     dtype = dtype_of(case.dtype)
     heads = 1 if case.heads is None else case.heads
     a = _special(case, torch.randn(heads, case.m, case.k, generator=generator), generator, dtype)
     b_t = _special(case, torch.randn(heads, case.n, case.k, generator=generator), generator, dtype)
-    values = torch.randn(rows.numel(), generator=generator).double()
+    lead = (heads,) if case.values_have_heads else ()
+    values = torch.randn(*lead, rows.numel(), generator=generator).double()
     if case.special in ("mixed", "zeros") and values.numel():
         some = torch.randint(values.numel(), (3,), generator=generator)
-        values[some] = torch.tensor(
+        values.view(-1)[some] = torch.tensor(
             [torch.nan, torch.inf, 0.0] if case.special == "mixed" else [0.0, -0.0, 0.0],
             dtype=torch.float64,
         )
@@ -210,10 +212,10 @@ def placed(x: Tensor, strides: str, device: str) -> tuple[Tensor, Tensor]:
 
 
 def guarded(x: Tensor, step: int, device: str) -> tuple[Tensor, Tensor]:
-    """1-D numbers within a buffer of what no number of them is, `step` apart; and the buffer."""
+    """Numbers within a buffer of what no number of them is, `step` apart; and the buffer."""
     around = torch.nan if x.is_floating_point() else _NO_INDEX
     buffer = torch.full((_GUARD + step * x.numel() + _GUARD,), around, dtype=x.dtype, device=device)
-    view = buffer[_GUARD : _GUARD + step * x.numel() : step]
+    view = buffer[_GUARD : _GUARD + step * x.numel() : step].unflatten(0, x.shape)
     view.copy_(x)
     return view, buffer
 

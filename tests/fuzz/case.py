@@ -54,7 +54,7 @@ class Case:
     call. hostile: what is wrong with the arguments. gradients: with respect to a, b, S's values.
     device: "cpu", "cuda", or "emulated", where GPU kernels run on CPU tensors. block_m, block_n: of
     BSR, the size of its blocks. max_nnz: nonzeros are cut off there. An entry "spmm" multiplies by
-    b's rows, (n, k), or with `transpose` by a.
+    b's rows, (n, k), or with `transpose` by a; values_have_heads: each head then has its own.
     """
 
     seed: int = 0
@@ -84,6 +84,7 @@ class Case:
     beta: float = 1.0
     scale: bool = True
     transpose: bool = False
+    values_have_heads: bool = False
     backend: str | None = None
     kernel: str | None = None
     special: str | None = None
@@ -222,6 +223,7 @@ def _scaling(rng: random.Random, fields: dict[str, Any]) -> None:
         beta=_rarely(rng, 0.6, (*_ALPHAS, 0.0), 1.0),
         scale=rng.random() < 0.8,
         transpose=rng.random() < 0.5,
+        values_have_heads=rng.random() < 0.5,
     )
 
 
@@ -330,7 +332,7 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
     if fields["entry"] == "spmm":
         _fit_spmm(fields)
     else:
-        fields["transpose"] = False
+        fields.update(transpose=False, values_have_heads=False)
 
 
 def _fit_blocks(fields: dict[str, Any]) -> None:
@@ -349,6 +351,8 @@ def _fit_spmm(fields: dict[str, Any]) -> None:
     """Leave out what only an SDDMM has, and what is wrong with the arguments of one."""
     fields["precision"] = "ieee"
     dense = "a" if fields["transpose"] else "b"
+    if fields["heads"] is None or fields["kind"] in WITH_VALUES:
+        fields["values_have_heads"] = False
     kept = dense if fields["kind"] in (*SCIPY, "torch_coo_uncoalesced") else dense + "v"
     fields["gradients"] = "".join(x for x in fields["gradients"] if x in kept)
     if fields["hostile"] not in ("index_high", "index_negative", "crow_falls", "out_dtype", None):

@@ -90,7 +90,7 @@ class Truth:
         case, alpha = self.case, self.case.alpha
         if case.entry == "spmm":
             x = self.a if case.transpose else self.b_t
-            return self._weighted_sum(x, case.transpose, case.out)
+            return self._weighted_sum(self.values, x, case.transpose, case.out)
         tiny = self.limits.smallest_normal * self.limits.eps
         scaled = alpha * self.dot
         slack = abs(alpha) * self.dot_error + tiny * (1 + self.size)
@@ -136,7 +136,7 @@ class Truth:
         if case.entry == "spmm":
             if name == "v":
                 return self._gradient_of_weights(upstream)
-            return self._weighted_sum(upstream, not case.transpose, case.dtype)
+            return self._weighted_sum(self.values, upstream, not case.transpose, case.dtype)
         added = case.entry == "sampled_addmm"
         if name == "v":
             if added:
@@ -152,42 +152,37 @@ class Truth:
             free = self._overflows(self.size) | self._overflows(total) | self._overflows(scaled)
             free = free.any(0)
             return self._rounded((g * self.dot).sum(0), slack, free, case.dtype)
-        weights = case.alpha * upstream
-        if case.weighted and not added:
-            weights = weights * self.values
-        if name == "a":
-            return self._product(weights, self.rows, self.cols, self.b_t, case.m)
-        return self._product(weights, self.cols, self.rows, self.a, case.n)
+        weights = upstream * self.values if case.weighted and not added else upstream
+        x, transpose = (self.b_t, False) if name == "a" else (self.a, True)
+        return self._weighted_sum(weights, x, transpose, case.dtype)
 
-    def _product(self, weights: Tensor, to: Tensor, of: Tensor, x: Tensor, count: int) -> Expected:
-        """sum of weights[p] * x[of[p]] for every p at row to[p]."""
-        sums = self._sums(weights, to, of, x, count)
-        # The weights may be of the operands' dtype: the upstream gradient, alpha and the values.
-        slack = sums.slack + 3 * torch.finfo(dtype_of(self.case.dtype)).eps / 2 * sums.size
-        return self._rounded(sums.truth, slack, sums.free, self.case.dtype)
-
-    def _weighted_sum(self, x: Tensor, transpose: bool, dtype: str) -> Expected:
-        """alpha * (S @ x), or with S's transpose, rounded to `dtype`."""
+    def _weighted_sum(self, weights: Tensor, x: Tensor, transpose: bool, dtype: str) -> Expected:
+        """alpha * (W @ x) with these weights at S, or with W's transpose, rounded to `dtype`."""
         case, alpha = self.case, self.case.alpha
         to, of, count = self.rows, self.cols, case.m
         if transpose:
             to, of, count = self.cols, self.rows, case.n
-        sums = self._sums(self.values.expand(x.shape[0], -1), to, of, x, count)
+        sums = self._sums(weights.expand(x.shape[0], -1), to, of, x, count)
         scaled = abs(alpha) * sums.size
         slack = abs(alpha) * sums.slack + self.limits.eps * scaled + self.limits.smallest_normal
         free = sums.free | self._overflows(scaled)
         return self._rounded(alpha * sums.truth, slack, free, dtype)
 
     def _gradient_of_weights(self, upstream: Tensor) -> Expected:
-        """The gradient of spmm's values: alpha * (upstream @ dense^T), summed over the heads."""
+        """The gradient of spmm's values: alpha * (upstream @ dense^T), summed over the heads that
+        share them."""
         case = self.case
+
+        def shared(x: Tensor) -> Tensor:
+            return x if case.values_have_heads else x.sum(0)
+
         left, right = (self.a, upstream) if case.transpose else (upstream, self.b_t)
-        truth = case.alpha * dots(left, right, self.rows, self.cols).sum(0)
+        truth = case.alpha * shared(dots(left, right, self.rows, self.cols))
         size = dots(finite(left).abs(), finite(right).abs(), self.rows, self.cols)
-        total = abs(case.alpha) * size.sum(0)
+        total = abs(case.alpha) * shared(size)
         terms = (case.k + 4) * max(1, len(upstream))
         slack = terms * self.limits.eps * total + terms * self.limits.smallest_normal
-        free = self._overflows(size.sum(0)) | self._overflows(total)
+        free = self._overflows(shared(size)) | self._overflows(total)
         return self._rounded(truth, slack, free, case.dtype)
 
     def _sums(self, weights: Tensor, to: Tensor, of: Tensor, x: Tensor, count: int) -> Sums:
@@ -198,9 +193,6 @@ class Truth:
         slack = terms * (u + 2**-53) / (1 - terms * u) * size
         tiny = self.limits.smallest_normal * self.limits.eps
         slack += terms * tiny * (1 + finite(x).abs().amax() if x.numel() else 1.0)
-        if self.case.device == "cuda":
-            # cuSPARSE reads subnormal numbers as zeros, which README's limits say.
-            slack = slack + terms * self.limits.smallest_normal
         free = self._overflows(size)
         large = self._overflows(finite(weights).abs())
         if bool(large.any()):
