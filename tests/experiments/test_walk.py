@@ -16,7 +16,7 @@ def test_a_call_enters_few_files(kind: str, most: int) -> None:
     assert len(first.files) <= 15
     assert first.changes <= 53
     assert len(later.files) <= most
-    assert later.changes <= 20
+    assert later.changes <= 21
     of_plans = {"sddmm/backends/cuda/comparison.py", "sddmm/backends/cuda/executor.py"}
     assert {*later.files} - {*first.files} <= of_plans
     # A count of nothing would hold, too.
