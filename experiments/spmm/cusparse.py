@@ -85,6 +85,19 @@ def variant(case: Case, algorithm: int) -> str:
     return _fastest(case, algorithm).words(case)
 
 
+def reorder_ms(case: Case, algorithm: int) -> float | None:
+    """What putting the weights of a call in the order of the transpose takes on the device.
+
+    None where the fastest way reads them as they are. It is no part of the method's times.
+    """
+    perm = case.view.perm
+    if not case.transpose or perm is None or _fastest(case, algorithm).is_op:
+        return None
+    positions = perm.to(torch.int32) if case.nnz < 2**31 else perm
+    ordered = torch.empty_like(case.weights)
+    return device_ms(lambda: torch.index_select(case.weights, -1, positions, out=ordered))
+
+
 # The fastest way of the cases measured last: timed preparations do not try all again.
 fastest_ways: dict[object, Way] = {}
 

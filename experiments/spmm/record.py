@@ -13,12 +13,14 @@ class Record(record.Record):
 
     error: the largest error relative to the sum of magnitudes of each entry. variant: how a library
     was called, where there are several ways. column_view_ms: what checking the pattern and grouping
-    it by column takes, once; with `ours` of the transpose only.
+    it by column takes, once; with `ours` of the transpose only. reorder_ms: what a call
+    needs to put its weights in the order of the transpose, in which a peer has them beforehand.
     """
 
     transpose: bool = False
     variant: str = ""
     column_view_ms: float | None = None
+    reorder_ms: float | None = None
 
     @property
     def case(self) -> tuple[object, ...]:

@@ -100,6 +100,19 @@ class Problem:
         return self.best_cusparse[1] / self.us if self.us and self.best_cusparse else None
 
     @property
+    def reorder_us(self) -> float | None:
+        """What the fastest algorithm of cuSPARSE would need besides, of weights in S's order."""
+        name = self.best_cusparse[0] if self.best_cusparse else ""
+        times = [microseconds(r.reorder_ms) for r in self.others if r.method == name]
+        return times[-1] if times else None
+
+    @property
+    def lead_with_reordering(self) -> float | None:
+        if self.lead is None or not self.us:
+            return None
+        return self.lead + (self.reorder_us or 0.0) / self.us
+
+    @property
     def other_lead(self) -> float | None:
         return self.best_other[1] / self.us if self.us and self.best_other else None
 
@@ -149,10 +162,11 @@ def pages(records: Sequence[Record]) -> dict[str, str]:
 _LEGEND = (
     "Kernel times in us. `yardstick`: our SDDMM on the same pattern, d and heads, by `row_gather`, "
     "and on masks by the kernel that the planner chooses. `ALG2`, `ALG3`: cusparseSpMM called raw, "
-    "preprocessed, the fastest way of `way`. `other`: the fastest of `torch_csr` and "
+    "preprocessed, the fastest way of `way`; `reorder`: what such a call needs besides to "
+    "put its weights in the order of the transpose. `other`: the fastest of `torch_csr` and "
     "`gather_index_add`. `first`: the whole first call on a pattern never seen. `prepare`: what is "
-    "done once per pattern; `column view`: the part of it that checks the "
-    "pattern and groups it by column."
+    "done once per pattern; `column view`: the part of it that checks the pattern and groups it by "
+    "column."
 )
 
 
@@ -189,6 +203,7 @@ def as_summary(found: Sequence[Problem]) -> str:
 def _summary_row(family: str, found: Sequence[Problem]) -> dict[str, str]:
     ratios = [p.over_yardstick for p in found if p.over_yardstick is not None]
     leads = [p.lead for p in found if p.lead is not None]
+    reordered = [p.lead_with_reordering for p in found if p.lead_with_reordering is not None]
     others = [p.other_lead for p in found if p.other_lead is not None]
     first = [p.first_peer[1] / p.first_us for p in found if p.first_peer and p.first_us]
     return {
@@ -199,6 +214,7 @@ def _summary_row(family: str, found: Sequence[Problem]) -> dict[str, str]:
         "above the limit": str(sum(p.is_over_limit for p in found)),
         "cuSPARSE / ours, mean": mean_cell(leads),
         "least": f"{min(leads):.2f}" if leads else "",
+        **({"with reordering, mean": mean_cell(reordered)} if found[0].ours.transpose else {}),
         "other / ours, mean": mean_cell(others),
         "lost to a peer": str(sum(p.is_lost for p in found)),
         "first call, peer / ours, mean": mean_cell(first),
@@ -217,6 +233,7 @@ def _row(p: Problem) -> dict[str, str]:
         "ALG2 us": time_cell(p.us_of("cusparse_alg2")),
         "ALG3 us": time_cell(p.us_of("cusparse_alg3")), "way": way,
         "cuSPARSE / ours": ratio_cell(p.lead),
+        **({"reorder us": time_cell(p.reorder_us)} if r.transpose else {}),
         "other": p.best_other[0] if p.best_other else "",
         "other / ours": ratio_cell(p.other_lead),
         "prepare us": time_cell(microseconds(r.prepare_ms)),
@@ -239,7 +256,8 @@ def _csv_row(p: Problem) -> dict[str, object]:
         "over_yardstick": p.over_yardstick, "limit": p.limit,
         **{f"{name}_us": p.us_of(name) for name in (*_CUSPARSE, "torch_csr", "gather_index_add")},
         **{f"{name}_way": p.way_of(name) for name in _CUSPARSE},
-        "cusparse_over_ours": p.lead, "other": other[0], "other_over_ours": p.other_lead,
+        "cusparse_over_ours": p.lead, "cusparse_reorder_us": p.reorder_us,
+        "other": other[0], "other_over_ours": p.other_lead,
         "prepare_us": microseconds(r.prepare_ms),
         "column_view_us": microseconds(r.column_view_ms), "first_us": p.first_us,
         "first_peer": first[0], "first_peer_us": first[1],

@@ -177,6 +177,18 @@ def test_a_transpose_that_an_algorithm_refuses_is_computed_by_the_csr_of_the_tra
     assert cusparse_alg3.variant(case) == "CSR of the transpose"
 
 
+def test_the_reordering_of_weights_is_timed_where_the_csr_of_the_transpose_is_used(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cusparse, "device_ms", lambda run: (run(), 1.5)[1])
+    assert cusparse_alg3.reorder_ms(case_of(transpose=True)) == 1.5
+    assert cusparse_alg3.reorder_ms(case_of(transpose=True, heads=3)) == 1.5
+    assert cusparse_alg3.reorder_ms(case_of()) is None
+    choose(monkeypatch, "op(A) = T")
+    cusparse.fastest_ways.clear()
+    assert cusparse_alg2.reorder_ms(case_of(transpose=True)) is None
+
+
 def test_ways_are_tried_once_and_every_run_is_one_call_for_each_head(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
