@@ -14,6 +14,7 @@ from sddmm.backends.base import PreparedProduct, select_product_backend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.problem import SpmmProblem
+from sddmm.products import product_problem
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Product:
     def run(self) -> Tensor:
         case = self.case
         out = torch.empty(case.out_shape, dtype=case.dense.dtype, device=case.dense.device)
+        if case.nnz == 0:  # as sddmm.products has it, which runs no executor then
+            return out.zero_()
         self.executor(case.weights, None, case.dense, 1.0, out)
         return out
 
@@ -44,13 +47,7 @@ def new_product(case: Case) -> Product:
 
 
 def problem_of(case: Case) -> SpmmProblem:
-    m, n = (case.n, case.m) if case.transpose else (case.m, case.n)
-    return SpmmProblem(
-        m=m, n=n, k=case.k, nnz=case.nnz, dtype=case.dense.dtype, values_dtype=case.weights.dtype,
-        out_dtype=case.dense.dtype, index_dtype=case.pattern.col_indices.dtype,
-        heads=None if case.heads == 1 else case.heads, values_have_heads=case.heads > 1,
-        has_factors=False, device=case.dense.device,
-    )  # fmt: skip
+    return product_problem(case.pattern, case.weights, case.dense, None, case.transpose, None)
 
 
 def _new_pattern(case: Case) -> sddmm.SparsePattern:
