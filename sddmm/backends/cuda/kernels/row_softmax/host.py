@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 # Nonzeros of a share: few enough that small problems have blocks for all multiprocessors, and so
 # many that the parts of a row of millions are merged in no time.
 SHARE = 2048
-_THREADS = 256
-# The padded values of two shares, and a word for each warp.
+_THREADS = 128
+# Bytes of a row that a lane holds in registers, as float32 or float64.
+_ROW_BYTES = 64
+# The padded values of two shares, and a number for each warp.
 _SHARED_WORDS = 2 * SHARE + 2 * SHARE // 32 + _THREADS // 32
 # Blocks of a launch, and rows and columns that the layouts of COO count in 32 bits.
 _INT32 = 2**31
@@ -49,8 +51,8 @@ class Arguments(ctypes.Structure):
     """The parameters of row_softmax/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("x", "g", "out", "starts", "share_rows", "perm", "parts")),
-        *((name, LONG) for name in ("head_x", "head_g", "head_out", "shares")),
+        *((name, POINTER) for name in ("x", "g", "out", "starts", "perm", "shares", "parts")),
+        *((name, LONG) for name in ("head_x", "head_g", "head_out", "share_count")),
         ("heads", INT),
     ]
 
@@ -58,14 +60,17 @@ class Arguments(ctypes.Structure):
 class Shares(NamedTuple):
     """The arrays of a pattern that the kernel reads (see Arguments in kernel.cu), all int32.
 
-    length: the number of shares. cuts_rows: whether a row is longer than a share.
+    shares: (share_count, 8), a Share each. cuts_rows: whether a row is longer than a share.
     """
 
     starts: Tensor
-    share_rows: Tensor
+    shares: Tensor
     perm: Tensor | None
-    length: int
     cuts_rows: bool
+
+    @property
+    def share_count(self) -> int:
+        return self.shares.shape[0]
 
 
 _SHARES = DerivedKey[Shares]("shares of row_softmax")
@@ -102,35 +107,57 @@ def _compute(pattern: SparsePattern, x: Tensor, g: Tensor | None) -> Tensor:
     parts = None
     if shares.cuts_rows:
         accumulator = DTYPES[x.dtype].accumulator
-        parts = torch.empty(heads, shares.length, 4, dtype=accumulator, device=x.device)
+        parts = torch.empty(heads, shares.share_count, 4, dtype=accumulator, device=x.device)
     for merges in (False, True) if shares.cuts_rows else (False,):
-        kernel = load(runtime, x.dtype, g is not None, merges, device.index)
+        kernel = load(
+            runtime, x.dtype, g is not None, merges, shares.perm is not None, device.index
+        )
         kernel(
-            shares.length * heads, x.data_ptr(), address(g), out.data_ptr(),
-            shares.starts.data_ptr(), shares.share_rows.data_ptr(), address(shares.perm),
+            shares.share_count * heads, x.data_ptr(), address(g), out.data_ptr(),
+            shares.starts.data_ptr(), address(shares.perm), shares.shares.data_ptr(),
             address(parts), _head_stride(x), 0 if g is None else _head_stride(g), pattern.nnz,
-            shares.length, heads,
+            shares.share_count, heads,
         )  # fmt: skip
     return out
 
 
 @functools.lru_cache(maxsize=64)
 def load(
-    runtime: loader.CudaRuntime, dtype: torch.dtype, backward: bool, merges: bool, device_index: int
+    runtime: loader.CudaRuntime,
+    dtype: torch.dtype,
+    backward: bool,
+    merges: bool,
+    permuted: bool,
+    device_index: int,
 ) -> Kernel:
     """The kernel for one launch of one function."""
-    choices = {"BACKWARD": backward, "MERGES": merges, "SHARE": SHARE}
-    defines = macros({"ELEMENT": DTYPES[dtype].cpp_name, **choices})
+    facts = DTYPES[dtype]
+    defines = macros({
+        "ELEMENT": facts.cpp_name, "BACKWARD": backward, "MERGES": merges, "PERMUTED": permuted,
+        "SHARE": SHARE, "ITEMS": _ROW_BYTES // facts.accumulator.itemsize,
+    })  # fmt: skip
     return runtime.load_kernel(ROW_SOFTMAX[dtype], defines, Arguments, device_index)
 
 
 def _shares(pattern: SparsePattern, device: Device) -> Shares:
     groups = _groups(pattern, device)
-    share_rows, starts = int32(groups.shares(SHARE)), int32(groups.starts)
+    starts, share_rows = groups.starts, groups.shares(SHARE)
+    first, last = share_rows[:-1], share_rows[1:]
+    begin, end = starts[first], starts[last]
+    # The row before the share's first, and the last that begins in the share, are cut if long.
+    share_begin = torch.arange(first.numel(), device=first.device) * SHARE
+    before = torch.where(begin > share_begin, starts[(first - 1).clamp(min=0)], begin)
+    before = torch.where(begin - before > SHARE, before, begin)
+    last_begin = torch.where(last > first, starts[(last - 1).clamp(min=0)], end)
+    is_cut = end - last_begin > SHARE
+    last_begin = torch.where(is_cut, last_begin, end)
+    fields = (first, last - first - is_cut.long(), begin, last_begin - begin)
+    shares = torch.stack([*fields, before, begin, last_begin, end], dim=1)
     perm = None if groups.perm is None else int32(groups.perm)
-    cuts_rows = int(starts.diff().max()) > SHARE
+    cuts_rows = bool(is_cut.any())
+    prepared = Shares(int32(starts), int32(shares), perm, cuts_rows)
     loader.runtime.wait(device.index)  # the next call may come on another stream
-    return Shares(starts, share_rows, perm, share_rows.numel() - 1, cuts_rows)
+    return prepared
 
 
 def _groups(pattern: SparsePattern, device: Device) -> RowGroups:
