@@ -8,7 +8,7 @@ import threading
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -88,6 +88,12 @@ class AnalyseArguments(ctypes.Structure):
     ]
 
 
+def raise_invalid(pattern: SparsePattern) -> NoReturn:
+    """Raise a ValueError, as SparsePattern.check, for a pattern that a kernel found invalid."""
+    pattern.check()
+    raise ValueError(f"{pattern!r} has indices outside its shape")
+
+
 ANALYSE = KernelSpec("analyse", "analyse", (), threads=256, shared_bytes=12 * 1024)
 
 
@@ -133,8 +139,7 @@ class Analysis:
         invalid, rows_fall, columns_fall, columns_repeat = flags
         self._pattern = None  # a pattern may keep this analysis, which would be a cycle
         if invalid:
-            pattern.check()
-            raise ValueError(f"{pattern!r} has indices outside its shape")
+            raise_invalid(pattern)
         self.rows_ascend = not rows_fall
         self.ascends = not (rows_fall or columns_fall)
         self.distinct = self.ascends and not columns_repeat

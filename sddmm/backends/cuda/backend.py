@@ -19,7 +19,7 @@ from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.pattern_layouts import ANALYSES
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
-from sddmm.backends.cuda.single_run import SingleRun
+from sddmm.backends.cuda.single_run import SingleRun, single_run
 from sddmm.backends.cuda.spec import GpuKernel, ProductKernel
 from sddmm.errors import out_of_memory
 
@@ -103,29 +103,31 @@ class CudaBackend:
             raise _out_of_memory(problem) from error
 
     def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
-        single_run = self._single_run(loader.runtime, problem, pattern.is_csr)
-        if single_run is None or not single_run.is_current():
-            return False
-        if not single_run.serves(pattern, run):
+        launch = self._single_run(
+            loader.runtime, problem, pattern.is_csr, run.keeps_pattern
+        )  # fmt: skip
+        if launch is None or not launch.is_current() or not launch.serves(pattern, run):
             return False
         analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
         if analyses:  # of another problem
             return False
-        analysis = single_run(pattern, run)
-        if analyses is not None:
+        analysis = launch(pattern, run)
+        if analyses is not None and analysis is not None:
             analyses.append(analysis)
         run.is_launched = True
         return True
 
     def _find_single_run(
-        self, runtime: loader.CudaRuntime, problem: SddmmProblem, is_csr: bool
+        self, runtime: loader.CudaRuntime, problem: SddmmProblem, is_csr: bool, is_kept: bool
     ) -> SingleRun | None:
         """The quick way for a problem, if the kernel for a single run is one of any order."""
         device = _device(problem)
-        if problem.blocksize is not None or not SingleRun.can_serve(problem, device):
+        if problem.blocksize is not None or min(problem.m, problem.n, problem.nnz, problem.k) <= 0:
             return None
         kernel = self.one_off.only_kernel(problem, device)
-        return SingleRun(kernel, problem, device, is_csr) if isinstance(kernel, RowGather) else None
+        if not isinstance(kernel, RowGather):
+            return None
+        return single_run(kernel, problem, device, is_csr, is_kept)
 
 
 def _out_of_memory(problem: Problem) -> Exception:

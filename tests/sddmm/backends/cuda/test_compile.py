@@ -13,9 +13,10 @@ import torch
 
 from gemm_core.runtime.compile import CACHE_VARIABLE, Cubin, compile_kernel
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda import analysis, comparison, loader
+from sddmm.backends.cuda import analysis, comparison, expand, loader, single_run
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
+from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
@@ -219,6 +220,24 @@ def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
 
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_the_expansion_of_rows_compiles_too(arch: str, dtype: torch.dtype) -> None:
+    spec, macros = expand.EXPAND_CSR, expand.macros_of(dtype)
+    macros = loader.compile_macros(spec, macros, expand.ExpandArguments)
+    assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("k", [64, 100, 256])
+def test_a_first_call_in_one_launch_compiles_too(arch: str, dtype: torch.dtype, k: int) -> None:
+    spec = single_run.GATHER_CSR
+    own = single_run.gather_csr_macros(ROW_GATHER, k, dtype, torch.float32, torch.int32, 16)[0]
+    macros = loader.compile_macros(spec, own, single_run.GatherCsrArguments)
+    assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -> None:
     spec, macros = comparison.SAME_INDICES, comparison.macros_of(dtype)
     macros = loader.compile_macros(spec, macros, comparison.SameIndicesArguments)
@@ -266,6 +285,8 @@ def test_every_source_is_of_a_kernel() -> None:
     others = (
         *row_softmax.ROW_SOFTMAX.values(),
         analysis.ANALYSE,
+        expand.EXPAND_CSR,
+        single_run.GATHER_CSR,
         tile_bounds.TILE_BOUNDS,
         tile_lines.TILE_LINES,
         tile_masks.TILE_MASKS,

@@ -70,7 +70,7 @@ _MEMORY_OVERLAP = 2.0
 
 # Warps that a multiprocessor holds at the registers of this kernel.
 _WARPS_PER_SM = 16
-_MAX_SHARE = 512
+MAX_SHARE = 512
 # Where operands come from memory rather than from L2, warps that run at the same time should load
 # adjacent rows, so each has few nonzeros.
 _SHARE_IN_MEMORY = 16
@@ -175,6 +175,27 @@ class Variant(NamedTuple):
     nnz_per_warp: int
 
 
+def gather_macros(
+    spec: RowGather,
+    k: int,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    step: int,
+    long_rows: bool = False,
+) -> tuple[dict[str, str | int | bool], int]:
+    """The macros of a kernel by gather.cuh for any number of nonzeros, and the batches of eight
+    that a warp works on."""
+    loads = row_loads(k, dtype, step, long_rows)
+    # Loads of few bytes need more registers.
+    blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
+    if loads["SWAPPED"] and loads["PASS_BYTES"] <= (128 if DTYPES[dtype].is_half else 256):
+        blocks_per_sm += 1  # these rows need few registers, and groups of one row few others
+    defines: dict[str, str | int | bool] = {
+        **type_macros(dtype, out_dtype), **loads, "MIN_BLOCKS": blocks_per_sm,
+    }  # fmt: skip
+    return defines, loads["BATCHES"]
+
+
 @functools.lru_cache(maxsize=1024)
 def _load(
     runtime: loader.CudaRuntime,
@@ -186,14 +207,8 @@ def _load(
     step: int,
     long_rows: bool,
 ) -> tuple[Kernel, int]:
-    """The kernel for any number of nonzeros, and the batches of eight that a warp works on."""
-    loads = row_loads(k, dtype, step, long_rows)
-    # Loads of few bytes need more registers.
-    blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
-    if loads["SWAPPED"] and loads["PASS_BYTES"] <= (128 if DTYPES[dtype].is_half else 256):
-        blocks_per_sm += 1  # these rows need few registers, and groups of one row few others
-    defines = macros({**type_macros(dtype, out_dtype), **loads, "MIN_BLOCKS": blocks_per_sm})
-    return runtime.load_kernel(spec, defines, Arguments, device.index), loads["BATCHES"]
+    defines, batches = gather_macros(spec, k, dtype, out_dtype, step, long_rows)
+    return runtime.load_kernel(spec, macros(defines), Arguments, device.index), batches
 
 
 @functools.lru_cache(maxsize=1024)
@@ -207,11 +222,18 @@ def specialise(
 ) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes; cached, as every
     pattern with so many nonzeros has the same."""
-    several_waves = nnz >= device.sm_count * _WARPS_PER_SM * _MAX_SHARE
+    several_waves = nnz >= device.sm_count * _WARPS_PER_SM * MAX_SHARE
     long_rows = several_waves and nnz >= _LONG_ROW * part.m
     kernel, batches = _load(
         runtime, spec, part.k, part.dtype, part.out_dtype, device, step, long_rows
     )  # fmt: skip
+    return variant_of(kernel, spec, part, nnz, device, batches)
+
+
+def variant_of(
+    kernel: Kernel, spec: RowGather, part: SddmmProblem, nnz: int, device: Device, batches: int
+) -> Variant:
+    """The launch of a kernel whose warps work on so many batches of eight nonzeros."""
     nnz_per_warp = share_of_warp(part, nnz, device, 8 * batches)
     warps_per_head = ceil_div(nnz, nnz_per_warp)
     blocks = ceil_div(warps_per_head * (part.heads or 1), spec.threads // 32)
@@ -292,7 +314,7 @@ def share_of_warp(problem: SddmmProblem, nnz: int, device: Device, group: int) -
         return max(group, _SHARE_IN_MEMORY)
     warps = device.sm_count * _WARPS_PER_SM
     nnz_per_warp = ceil_div(nnz * heads, warps)
-    return max(group, min(_MAX_SHARE, ceil_div(nnz_per_warp, group) * group))
+    return max(group, min(MAX_SHARE, ceil_div(nnz_per_warp, group) * group))
 
 
 def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:

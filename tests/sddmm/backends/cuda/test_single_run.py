@@ -1,0 +1,101 @@
+"""The first call with a CSR pattern finds the row of each nonzero. The kernels run on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sddmm
+from gemm_core.emulation.kernel import missing_compiler
+from gemm_core.runtime.launch import ceil_div
+from sddmm.backends import base
+from sddmm.backends.cuda import expand, single_run
+from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.kernels.row_gather import host
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import assert_close, emulated_gpu
+from tests.sddmm.memory import at_a_cliff
+
+pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
+
+N, K = 50, 24
+ROW_LENGTHS = {
+    "short rows": [i % 9 for i in range(500)],
+    "gaps": [*[0] * 1000, 3, *[0] * 70, 1, 1, *[0] * 3000, 40, *[0] * 63, 5, *[0] * 64, 2, 0, 0],
+    "one row": [0, 0, 2000, 0],
+    "single nonzeros": [1] * 777,
+    "few nonzeros": [int(i % 37 == 5) for i in range(9000)],
+    "empty rows at the end": [9, *[0] * 300],
+}
+
+
+def csr_tensor(crow: torch.Tensor, cols: torch.Tensor, rows: int) -> torch.Tensor:
+    """A tensor that comes for the first time: nothing is kept of its pattern."""
+    values = torch.randn(len(cols))
+    return torch.sparse_csr_tensor(crow, cols, values, (rows, N), check_invariants=False)
+
+
+@pytest.mark.parametrize("kernels", [["gather_csr"], ["expand_csr", "row_gather"]])
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("case", ROW_LENGTHS)
+def test_every_nonzero_is_computed_in_its_row(
+    case: str, index_dtype: torch.dtype, is_large: bool, kernels: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By one launch, and by two as where gathering takes longer. is_large: as where each warp has
+    many nonzeros."""
+    if len(kernels) > 1:
+        monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    if is_large:
+        monkeypatch.setattr(host, "share_of_warp", lambda *_: host.MAX_SHARE)
+        monkeypatch.setattr(
+            expand, "launch_sizes", lambda m, nnz, device: (1, ceil_div(nnz, 2048) * 256)
+        )
+    lengths = torch.tensor(ROW_LENGTHS[case])
+    crow = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(index_dtype)
+    cols = torch.randint(0, N, (int(lengths.sum()),)).to(index_dtype)
+    matrix = csr_tensor(at_a_cliff(crow), at_a_cliff(cols), len(lengths))
+    a, b = torch.randn(len(lengths), K), torch.randn(N, K).mT
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(matrix, a, b)
+    assert launches == kernels
+    assert_close(product.values(), matrix, a, b)
+
+
+def test_a_pattern_that_is_kept_is_analysed_for_later_plans() -> None:
+    pattern = SparsePattern.from_csr(torch.tensor([0, 2, 4, 6]), torch.arange(6), (3, N))
+    a, b = torch.randn(3, K), torch.randn(N, K).mT
+    with emulated_gpu() as launches:
+        assert_close(sddmm.sddmm(pattern, a, b), pattern, a, b)
+    assert launches == ["analyse", "row_gather"]
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("crow", "col", "message"),
+    [
+        ([0, 4, 2, 6], 1, "crow_indices"),
+        ([1, 2, 4, 6], 1, "crow_indices must start with 0"),
+        ([0, 2, 4, 5], 1, "crow_indices must end with nnz = 6"),
+        ([0, -(2**31), 2**31 - 1, 6], 1, "crow_indices"),
+        ([0, 2, 4, 6], N, f"is {N}"),
+        ([0, 2, 4, 6], -1, "is -1"),
+    ],
+)
+def test_a_wrong_pattern_raises_and_the_next_one_is_computed(
+    crow: list[int], col: int, message: str, index_dtype: torch.dtype
+) -> None:
+    a, b = torch.randn(3, K), torch.randn(N, K).mT
+    wrong = torch.tensor(crow), torch.tensor([0, 3, 1, 4, 2, col])
+    right = torch.tensor([0, 2, 4, 6]), torch.tensor([0, 3, 1, 4, 2, 1])
+    for indices in (wrong, right, wrong):
+        offsets, cols = (x.to(index_dtype) for x in indices)
+        matrix = csr_tensor(offsets, cols, 3)
+        with emulated_gpu():
+            if indices is wrong:
+                with pytest.raises(ValueError, match=message):
+                    sddmm.sddmm(matrix, a, b)
+            else:
+                assert_close(sddmm.sddmm(matrix, a, b).values(), matrix, a, b)
