@@ -37,8 +37,8 @@ class CpuProduct:
     def __init__(self, pattern: SparsePattern, problem: SpmmProblem) -> None:
         view = pattern.derive(_GROUPED, lambda: _grouped(pattern))
         self._problem = problem
-        self._indptr, self._indices = as_array(view.indptr), as_array(view.indices)
-        self._perm = np.empty(0, np.int64) if view.perm is None else as_array(view.perm)
+        self._indptr, self._indices = as_array(view.indptr), _unsigned(view.indices)
+        self._perm = np.empty(0, np.uint64) if view.perm is None else _unsigned(view.perm)
         self._units = problem.nnz + problem.m
         self._chunk = max(256, CHUNK_WORK // max(1, problem.k))
         self._chunks = ceil_div(self._units, self._chunk)
@@ -78,6 +78,12 @@ class CpuProduct:
 def _array(x: Tensor, dtype: torch.dtype) -> Any:
     """The numbers of a tensor in the kernel's dtype, contiguous; a copy only where it needs one."""
     return resolve_lazy_view(x.detach()).to(dtype).contiguous().numpy()
+
+
+def _unsigned(indices: Tensor) -> Any:
+    """The array of indices, which are checked, in a type whose numbers numba need not test for
+    being negative."""
+    return as_array(indices).view(f"u{indices.itemsize}")
 
 
 def _grouped(pattern: SparsePattern) -> CompressedView:
