@@ -20,7 +20,10 @@ def problems(kernel: SpmmTile) -> list[SpmmProblem]:
         64, 64, kernel.columns, 64, torch.float16, torch.float16, torch.float16, torch.int32, None,
         False, False, torch.device("cuda", 0),
     )  # fmt: skip
-    if not kernel.exact_weights:
+    if kernel.dtypes == (torch.float32,):
+        floats = halves._replace(dtype=torch.float32, values_dtype=torch.float32)
+        return [floats, floats._replace(has_factors=True)]
+    if not kernel.float_weights:
         return [halves, halves._replace(dtype=torch.bfloat16, values_dtype=torch.bfloat16)]
     floats = halves._replace(values_dtype=torch.float32, out_dtype=torch.float32)
     return [halves._replace(has_factors=True), floats, floats._replace(has_factors=True)]

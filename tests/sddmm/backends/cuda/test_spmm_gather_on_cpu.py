@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from sddmm.products import find_or_prepare, product_problem
+from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
+from sddmm.backends.cuda.planner import Planner
+from sddmm.backends.cuda.products import ProductExecutor
+from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_spmm_close, emulated_gpu, random_pattern
 from tests.sddmm.memory import at_a_cliff
@@ -35,7 +38,10 @@ def run(
     problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
     out = at_a_cliff(torch.full(problem.out_shape(), torch.nan, dtype=out_dtype))
     with emulated_gpu(device) as launches:
-        find_or_prepare(pattern, problem, transpose)(values, factors, dense, alpha, out)
+        matrix = pattern.T if transpose else pattern
+        planner = Planner(SPMM_KERNELS, ProductExecutor)
+        executor = planner.prepare(matrix, problem, device, "spmm_gather")
+        executor(values, factors, dense, alpha, out)
     assert "spmm_gather" in launches
     return out
 

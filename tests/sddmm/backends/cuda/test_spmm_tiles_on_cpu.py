@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.csr_product import reference_product
+from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.facts import CountedFacts, TileCounts
+from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
-from sddmm.dtypes import DTYPES
 from sddmm.ops.base import rounded_bound, tolerance
 from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
@@ -88,8 +90,19 @@ def band(size: int, width: int) -> SparsePattern:
     return SparsePattern.from_coo(rows, cols, (size, size))
 
 
+def blocks(side: int) -> SparsePattern:
+    """Squares of nonzeros at random places: lines of tiles have gaps."""
+    kept = random_pattern(208 // side, 208 // side, 6 * 208 // side)
+    mask = torch.zeros(208 // side, 208 // side, dtype=torch.bool)
+    mask[kept.row_ids.long(), kept.col_indices.long()] = True
+    rows, cols = mask.repeat_interleave(side, 0).repeat_interleave(side, 1).nonzero().unbind(1)
+    return SparsePattern.from_coo(rows, cols, (208, 208))
+
+
 SCATTERED = random_pattern(130, 200, 6000, layout="csr")
 BAND = band(210, 70)
+BLOCKS = blocks(16)
+X = torch.ones(200, 64).half()
 UNSORTED = random_pattern(130, 200, 600, layout="coo", shuffled=True)
 
 
@@ -99,12 +112,23 @@ def test_tiles_of_rows_and_of_columns(kernel: str, k: int, pattern: SparsePatter
     check(kernel, pattern, k)
 
 
-@pytest.mark.parametrize("pattern", [SCATTERED, BAND.T], ids=["rows", "columns"])
+@pytest.mark.parametrize("side", [8, 13])
+def test_squares_of_any_side(side: int) -> None:
+    check("spmm_tile_64", blocks(side), 64, torch.bfloat16)
+
+
+@pytest.mark.parametrize("pattern", [SCATTERED, BAND.T, BLOCKS], ids=["rows", "columns", "blocks"])
 @pytest.mark.parametrize("has_factors", [True, False])
 def test_weights_with_more_bits_than_a_half(pattern: SparsePattern, has_factors: bool) -> None:
     """Products of two halves, and float32 values."""
     values_dtype = torch.float16 if has_factors else torch.float32
     check("spmm_tile_exact_64", pattern, 64, values_dtype=values_dtype, has_factors=has_factors)
+
+
+@pytest.mark.parametrize("pattern", [SCATTERED, BAND.T], ids=["rows", "columns"])
+def test_float32(pattern: SparsePattern) -> None:
+    has_factors = pattern is SCATTERED
+    check("spmm_tile_float_64", pattern, 68, torch.float32, has_factors=has_factors)
 
 
 @pytest.mark.parametrize("kernel", ["spmm_tile_64", "spmm_tile_exact_64"])
@@ -134,51 +158,58 @@ def test_duplicates_all_count() -> None:
         check("spmm_tile_64", pattern, 16)
 
 
-@pytest.mark.parametrize("kernel", ["spmm_tile_64", "spmm_tile_exact_64"])
-@pytest.mark.parametrize("pattern", [SCATTERED, SCATTERED.T, BAND], ids=["rows", "columns", "band"])
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        ("spmm_tile_64", torch.float16),
+        ("spmm_tile_exact_64", torch.float16),
+        ("spmm_tile_float_64", torch.float32),
+    ],
+)
+@pytest.mark.parametrize("pattern", [SCATTERED, SCATTERED.T], ids=["rows", "columns"])
 def test_what_is_not_finite_reaches_the_rows_that_multiply_it(
-    kernel: str, pattern: SparsePattern
+    kernel: str, dtype: torch.dtype, pattern: SparsePattern
 ) -> None:
     """NaN and infinities of X and of the values, next to rows that hold finite numbers alone."""
     generator = torch.Generator().manual_seed(0)
-    dense = torch.randn(pattern.shape[1], 40, generator=generator).half()
+    dense = torch.randn(pattern.shape[1], 40, generator=generator).to(dtype)
     dense[::29, 3] = torch.inf
     dense[5::31, 0] = torch.nan
     dense[7::37, 39] = -torch.inf
-    values = torch.randn(pattern.nnz, generator=generator).half()
+    values = torch.randn(pattern.nnz, generator=generator).to(dtype)
     values[11::700] = torch.inf
-    factors = torch.rand(pattern.nnz).half() + 0.5 if "exact" in kernel else None
+    factors = torch.rand(pattern.nnz).to(dtype) + 0.5 if "exact" in kernel else None
     operands = Operands(values, dense, factors)
     out, _ = run(kernel, pattern, operands)
     truth = reference_product(pattern, *operands)
     size = reference_product(pattern, values.abs(), dense.abs(), factors)
-    wrong = mismatches(out, truth, tolerance(torch.float16, 210) * size).nonzero()
+    wrong = mismatches(out, truth, tolerance(dtype, 210) * size).nonzero()
     assert not len(wrong), f"{len(wrong)} wrong, first at {wrong[0].tolist()}"
     for kind in (truth.isnan(), truth.isinf(), truth.isfinite()):
         assert kind.any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("values_dtype", [None, torch.float32])
-def test_weights_are_not_rounded_to_halves(
-    dtype: torch.dtype, values_dtype: torch.dtype | None
-) -> None:
+def test_weights_are_not_rounded(dtype: torch.dtype, values_dtype: torch.dtype | None) -> None:
     """A float32 result shows every bit; gradients are small and of different sizes."""
+    kernel = "spmm_tile_float_64" if dtype == torch.float32 else "spmm_tile_exact_64"
     generator = torch.Generator().manual_seed(1)
     pattern, has_factors = SCATTERED, values_dtype is None
     values = torch.randn(pattern.nnz, generator=generator) * torch.rand(pattern.nnz) ** 8 * 1e-4
     values = values.to(values_dtype or dtype)
     dense = torch.randn(pattern.shape[1], 32, generator=generator).to(dtype)
     factors = torch.randn(pattern.nnz, generator=generator).to(dtype) if has_factors else None
-    out, _ = run("spmm_tile_exact_64", pattern, Operands(values, dense, factors))
+    out, _ = run(kernel, pattern, Operands(values, dense, factors))
     truth = reference_product(pattern, values, dense, factors)
     weights = values.double() * (1 if factors is None else factors.double())
     size = reference_product(pattern, weights.abs(), dense.abs())
     lengths = pattern.row_lengths.longest
     slack = tolerance(torch.float32, lengths) * size
     assert not bool(mismatches(out, truth, rounded_bound(slack, truth, out.dtype)).any())
-    rounded = reference_product(pattern, weights.to(dtype), dense)
-    assert bool(((rounded - truth).abs() > slack).any()), "halves would do"
+    less = torch.float16 if dtype == torch.float32 else dtype
+    rounded = reference_product(pattern, weights.to(less), dense)
+    assert bool(((rounded - truth).abs() > slack).any()), "fewer bits would do"
 
 
 def test_the_tiles_of_a_transpose_are_those_of_the_pattern() -> None:
@@ -207,6 +238,27 @@ def test_facts_tell_how_a_transpose_is_stored() -> None:
     assert not unsorted.ascends_by_column
 
 
+def test_masks_are_taken_for_tiles_and_scattered_nonzeros_are_not() -> None:
+    """A window of 16,384 rows, blocks of 64 at 5 %, and a uniform pattern of 1 %."""
+    model, gather = scaled_by_sm_count(H200), SPMM_KERNELS["spmm_gather"]
+
+    def is_taken(size: int, nnz: int, runs: int, tiles: int, **facts: bool) -> bool:
+        problem = product_problem(SCATTERED, torch.ones(6000).half(), X, None, False, None)
+        problem = problem._replace(m=size, n=size, nnz=nnz)
+        counts = {(64, 64): TileCounts(tiles, 0, ())}
+        found = CountedFacts(nnz, runs, True, counts, (), **facts)
+        costs = (kernel.cost_us(problem, found, model) for kernel in KERNELS.values())
+        best = min((cost.run_us for cost in costs if cost is not None), default=float("inf"))
+        other = gather.cost_us(problem, found, model)
+        assert other is not None
+        return best < other.run_us
+
+    assert is_taken(16_384, 10_400_000, 33_000, 3_072)
+    assert is_taken(16_384, 13_700_000, 215_000, 3_340)
+    assert not is_taken(10_000, 1_000_000, 990_000, 24_600)
+    assert not is_taken(16_384, 10_400_000, 33_000, 3_072, distinct=False)
+
+
 def test_refusals_say_what_does_not_fit() -> None:
     plain, exact = KERNELS["spmm_tile_64"], KERNELS["spmm_tile_exact_64"]
     values, dense = torch.ones(SCATTERED.nnz).half(), torch.ones(200, 8).half()
@@ -217,7 +269,8 @@ def test_refusals_say_what_does_not_fit() -> None:
     assert exact.refuses(scaled, H200) is None
     assert "products of two halves" in str(plain.refuses(scaled, H200))
     assert "these are halves" in str(exact.refuses(halves, H200))
+    floats = halves._replace(dtype=torch.float32)
     for kernel in (plain, exact):
-        assert "not float64" in str(kernel.refuses(double, H200))
-        assert "computes float16" in str(kernel.refuses(halves._replace(dtype=torch.float32), H200))
-    assert {DTYPES[dtype].is_half for dtype in plain.dtypes} == {True}
+        assert "sums in float32, and values are float64" in str(kernel.refuses(double, H200))
+        assert "computes float16" in str(kernel.refuses(floats, H200))
+    assert KERNELS["spmm_tile_float_64"].refuses(floats, H200) is None

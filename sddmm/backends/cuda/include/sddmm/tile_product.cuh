@@ -6,7 +6,6 @@
 #include "gemm_core/ptx/cp_async.cuh"
 #include "gemm_core/ptx/ldmatrix.cuh"
 #include "gemm_core/ptx/mma.cuh"
-#include "gemm_core/tf32.cuh"
 #include "sddmm/tile_weights.cuh"
 
 namespace sddmm {
@@ -21,7 +20,7 @@ struct WarpTile {
   static constexpr int WARP_ROWS = 32, WARP_COLUMNS = COLUMNS / 2;
   static constexpr int FRAGMENTS_M = WARP_ROWS / 16, FRAGMENTS_N = WARP_COLUMNS / 8;
   static constexpr int K_STEPS = TILE_SIDE / 16;
-  using LayoutX = gemm_core::Swizzle<COLUMNS / 8>;
+  using LayoutX = gemm_core::Swizzle<COLUMNS / 8>;  // of halves
   using Accumulators = float[FRAGMENTS_M][FRAGMENTS_N][4];
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
@@ -97,37 +96,76 @@ struct HalfProduct : WarpTile<T, COLUMNS> {
   }
 };
 
-// The product of float weights, each the sum of TERMS TF32 numbers: two hold the product of two
-// halves, three hold a float. Halves are TF32 numbers. Sums of 16 products are added to `sums` by
-// ordinary additions, as the accumulation of tensor cores truncates.
+// x as the sum of COUNT TF32 numbers, of 11 bits each: two hold the product of two halves, three hold
+// a float. None is rounded: bits past a number's 11 are those of the next.
+template <int COUNT>
+struct Tf32Terms {
+  u32 terms[COUNT];
+  __device__ __forceinline__ void split(float x) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      terms[i] = __float_as_uint(x) & 0xffffe000;
+      x -= __uint_as_float(terms[i]);
+    }
+  }
+};
+
+// A tile of float X: chunks are XORed as those of FloatTile.
+template <int COLUMNS>
+struct FloatLayoutX {
+  static __device__ __forceinline__ int offset(int row, int chunk) {
+    return row * (COLUMNS * 4) + (chunk ^ FloatTile::swizzle(row)) * 16;
+  }
+};
+
+// The product of float weights, each the sum of TERMS TF32 numbers. A half of X is a TF32 number, a
+// float of X is the sum of three; products of both that are below a float's last bit are left out.
+// Sums of 16 products are added to `sums` by ordinary additions, as the accumulation of tensor cores
+// truncates. Lane q has columns 2 q and 2 q + 1 of eight columns of W, not q and q + 4, as a half
+// fragment of X has.
 template <class T, int COLUMNS, bool BY_COLUMN, int TERMS>
 struct FloatProduct : WarpTile<T, COLUMNS> {
   using Base = WarpTile<T, COLUMNS>;
   using Tile = FloatTile;
+  static constexpr bool FLOAT_X = sizeof(T) == 4;
+  static constexpr int X_TERMS = FLOAT_X ? 3 : 1, HALVES = 2;
+  using LayoutX = typename gemm_core::Select<FLOAT_X, FloatLayoutX<COLUMNS>,
+                                             typename Base::LayoutX>::type;
 
   static __device__ __forceinline__ void add(typename Base::Accumulators& sums,
                                              const unsigned char* weights,
                                              const unsigned char* dense) {
-    const u32 first_x = ptx::shared_address(dense) + Base::first_x();
 #pragma unroll 1
     for (int step = 0; step < Base::K_STEPS; ++step) {
+      Tf32Terms<TERMS> a[Base::FRAGMENTS_M][HALVES][4];
+#pragma unroll
+      for (int i = 0; i < Base::FRAGMENTS_M; ++i)
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half)
+          load(a[i][half], weights, 16 * i, 16 * step + 8 * half);
       u32 b[Base::FRAGMENTS_N / 2][4];
-      Base::load_x(b, first_x, step);
+      if constexpr (!FLOAT_X)
+        Base::load_x(b, ptx::shared_address(dense) + Base::first_x(), step);
 #pragma unroll
-      for (int i = 0; i < Base::FRAGMENTS_M; ++i) {
-        u32 a[2][TERMS][4];
+      for (int j = 0; j < Base::FRAGMENTS_N; ++j) {
+        Tf32Terms<X_TERMS> x[HALVES][2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) load(a[half], weights, 16 * i, 16 * step + 8 * half);
+        for (int half = 0; half < HALVES; ++half)
 #pragma unroll
-        for (int j = 0; j < Base::FRAGMENTS_N; ++j) {
+          for (int e = 0; e < 2; ++e)
+            x[half][e].split(FLOAT_X ? float_of(dense, 16 * step + 8 * half + e, 8 * j)
+                                     : half_of(b[j / 2][j % 2 * 2 + half] >> 16 * e));
+#pragma unroll
+        for (int i = 0; i < Base::FRAGMENTS_M; ++i) {
           float partial[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const u32 pair = b[j / 2][j % 2 * 2 + half];
+          for (int order = 2; order >= 0; --order)  // the smallest products first
 #pragma unroll
-            for (int term = TERMS - 1; term >= 0; --term)
-              ptx::mma_m16n8k8_tf32(partial, a[half][term], tf32_of(pair), tf32_of(pair >> 16));
-          }
+            for (int half = 0; half < HALVES; ++half)
+#pragma unroll
+              for (int term = 0; term < TERMS; ++term)
+                if (order - term >= 0 && order - term < X_TERMS)
+                  multiply(partial, a[i][half], term, x[half], order - term);
 #pragma unroll
           for (int e = 0; e < 4; ++e) sums[i][j][e] += partial[e];
         }
@@ -136,26 +174,41 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
   }
 
  private:
-  static __device__ __forceinline__ u32 tf32_of(u32 half) {
-    return __float_as_uint(Numeric<T>::to_float(T{static_cast<u16>(half)}));
+  static __device__ __forceinline__ void multiply(float (&partial)[4],
+                                                  const Tf32Terms<TERMS> (&a)[4], int term,
+                                                  const Tf32Terms<X_TERMS> (&x)[2], int x_term) {
+    const u32 fragment[4] = {a[0].terms[term], a[1].terms[term], a[2].terms[term],
+                             a[3].terms[term]};
+    ptx::mma_m16n8k8_tf32(partial, fragment, x[0].terms[x_term], x[1].terms[x_term]);
+  }
+  static __device__ __forceinline__ float half_of(u32 half) {
+    if constexpr (FLOAT_X) return 0.f;
+    else return Numeric<T>::to_float(T{static_cast<u16>(half)});
+  }
+  // Loads X in this lane's row `row` + 2 q and in its column.
+  static __device__ __forceinline__ float float_of(const unsigned char* dense, int row, int first) {
+    if constexpr (!FLOAT_X) return 0.f;
+    const int column = Base::column() + first + Base::lane() / 4;
+    const int at = FloatLayoutX<COLUMNS>::offset(row + Base::lane() % 4 * 2, column / 4);
+    return *reinterpret_cast<const float*>(dense + at + column % 4 * 4);
   }
 
-  // Loads the fragment of 16 rows and of eight columns of W from `column` on. The order of k within
-  // it is that of a half fragment of X: lane q has columns 2 q and 2 q + 1, not q and q + 4.
-  static __device__ __forceinline__ void load(u32 (&a)[TERMS][4], const unsigned char* weights,
+  // Loads the fragment of 16 rows and of eight columns of W from `column` on.
+  static __device__ __forceinline__ void load(Tf32Terms<TERMS> (&a)[4], const unsigned char* weights,
                                               int first_row, int column) {
     const int row = Base::row() + first_row + Base::lane() / 4;
     const int k = column + Base::lane() % 4 * 2;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int own_row = row + e % 2 * 8, own_k = k + e / 2;
-      const int at = BY_COLUMN ? Tile::offset(own_k, own_row) : Tile::offset(own_row, own_k);
-      float rest = *reinterpret_cast<const float*>(weights + at);
-#pragma unroll
-      for (int term = 0; term < TERMS; ++term) {
-        a[term][e] = gemm_core::tf32_from_float(rest);
-        rest -= __uint_as_float(a[term][e]);
+    for (int e = 0; e < 2; ++e) {
+      float2 both;
+      if constexpr (BY_COLUMN) {
+        both.x = *reinterpret_cast<const float*>(weights + Tile::offset(k, row + 8 * e));
+        both.y = *reinterpret_cast<const float*>(weights + Tile::offset(k + 1, row + 8 * e));
+      } else {
+        both = *reinterpret_cast<const float2*>(weights + Tile::offset(row + 8 * e, k));
       }
+      a[e].split(both.x);
+      a[e + 2].split(both.y);
     }
   }
 };

@@ -18,7 +18,7 @@ template <class V, class F, bool FACTORS, bool PERMUTED>
 struct Weights {
   using Value = V;
   using Factor = F;
-  static constexpr bool HAS_FACTORS = FACTORS;
+  static constexpr bool HAS_FACTORS = FACTORS, IS_PERMUTED = PERMUTED;
   const V* values;
   const F* factors;
   const int* perm;
@@ -38,98 +38,259 @@ struct Weights {
 
 // The 16 lines of a tile that one warp loads; lane i has line i % 16.
 struct WarpLines {
-  // Where all 16 lines are segments, which have no gaps: the index of the nonzero that would be at
-  // position 0, and the first position and the length in 8 bits each. Else the first nonzero.
-  int start, range;
+  int begin;      // the first nonzero
   u32 low, high;  // the mask
-  bool segments, full;
 
   // line: {first nonzero, low and high word of the mask, 0}.
   __device__ __forceinline__ explicit WarpLines(int4 line)
-      : low(static_cast<u32>(line.y)), high(static_cast<u32>(line.z)) {
-    const int count = __popc(low) + __popc(high);
-    const int first = count == 0 ? 0 : low != 0 ? __ffs(low) - 1 : 31 + __ffs(high);
-    const int end = high != 0 ? 64 - __clz(high) : 32 - __clz(low);
-    segments = __all_sync(FULL_MASK, count == 0 || end - first == count);
-    full = __all_sync(FULL_MASK, count == TILE_SIDE);
-    start = segments ? line.x - first : line.x;
-    range = first | count << 8;
+      : begin(line.x), low(static_cast<u32>(line.y)), high(static_cast<u32>(line.z)) {}
+
+  __device__ __forceinline__ bool are_full() const {
+    return __all_sync(FULL_MASK, (low & high) == FULL_MASK);
   }
 };
 
-// The weights of LINES lines in registers: lane i holds those at positions 2 i and 2 i + 1.
-template <class W, int LINES>
-struct LineWeights {
+// Eight adjacent halves in registers, as two chunks of 16 bytes that hold them wherever they start.
+// All of them are of one lane: positions 8 c .. 8 c + 7 of a line, with a mask of those that exist.
+struct Chunks {
+  u32 words[8];
+
+  // Loads what exists of halves[start ..]; nothing is read of a chunk in which none does.
+  template <class T>
+  __device__ __forceinline__ void load(const T* halves, int start, u32 mask) {
+    // The halves between a multiple of 16 bytes and the first.
+    const int before = reinterpret_cast<unsigned long long>(halves) / 2 % 8;
+    start += before;
+    const int shift = start & 7;
+    const uint4* const from = reinterpret_cast<const uint4*>(halves + (start - shift - before));
+    load_chunk(0, from, (mask & 0xff >> shift) != 0);
+    load_chunk(4, from + 1, mask >> (8 - shift) != 0);
+  }
+
+  // The halves, with zeros where the mask has no bit. halves, start: as they were loaded.
+  template <class T>
+  __device__ __forceinline__ uint4 shifted(const T* halves, int start, u32 mask, bool full) const {
+    const u32 shift = start + reinterpret_cast<unsigned long long>(halves) / 2;
+    u32 by_two[6], by_one[5], out[4];
+#pragma unroll
+    for (int j = 0; j < 6; ++j) by_two[j] = shift & 4 ? words[j + 2] : words[j];
+#pragma unroll
+    for (int j = 0; j < 5; ++j) by_one[j] = shift & 2 ? by_two[j + 1] : by_two[j];
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      out[j] = __funnelshift_r(by_one[j], by_one[j + 1], shift % 2 * 16);
+    if (!full) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        out[j] &= (mask >> 2 * j & 1) * 0xffffu + (mask >> (2 * j + 1) & 1) * 0xffff0000u;
+    }
+    return make_uint4(out[0], out[1], out[2], out[3]);
+  }
+
+ private:
+  __device__ __forceinline__ void load_chunk(int word, const uint4* from, bool exists) {
+    uint4 chunk = make_uint4(0, 0, 0, 0);
+    if (exists) chunk = *from;
+    words[word] = chunk.x, words[word + 1] = chunk.y;
+    words[word + 2] = chunk.z, words[word + 3] = chunk.w;
+  }
+};
+
+// Half weights, or products of two halves, of LINES lines in registers: eight lanes load a line,
+// eight positions each. That needs nonzeros of eight positions to be neighbours; else lane i loads
+// those at positions 2 i and 2 i + 1 of each line.
+template <class W, int LINES_>
+struct HalfLines {
+  static constexpr int LINES = LINES_, STEPS = LINES / 4, LANES_PER_LINE = 8;
+  static constexpr int OPERANDS = W::HAS_FACTORS ? 2 : 1;
+  static_assert(sizeof(typename W::Value) == 2, "halves as they are stored");
+
+  // Of each operand and step two chunks; or, as u32, of each line two halves.
+  Chunks chunks[OPERANDS][STEPS];
+  // Of each step the nonzero that would be at this lane's first position, and the mask.
+  int start[STEPS];
+  u32 mask[STEPS];
+  bool by_chunk, full;
+
+  // Loads the lines from line `first` of the warp on.
+  __device__ __forceinline__ void load(const W& weights, const WarpLines& lines, int first) {
+    full = lines.are_full();
+    by_chunk = !W::IS_PERMUTED && (full ? locate<true>(lines, first) : locate<false>(lines, first));
+    if (by_chunk) {
+#pragma unroll
+      for (int i = 0; i < STEPS; ++i) {
+        chunks[0][i].load(weights.values, start[i], mask[i]);
+        if constexpr (W::HAS_FACTORS) chunks[1][i].load(weights.factors, start[i], mask[i]);
+      }
+    } else {
+      load_single(weights, lines, first);
+    }
+  }
+
+  // Stores the lines to a tile, from line `line` of it on.
+  template <class Tile>
+  __device__ __forceinline__ void store(const W& weights, unsigned char* tile, int line) const {
+    const int lane = threadIdx.x % 32;
+    if (by_chunk) {
+#pragma unroll
+      for (int i = 0; i < STEPS; ++i) {
+        const int own_line = line + 4 * i + lane / LANES_PER_LINE;
+        const uint4 values = chunks[0][i].shifted(weights.values, start[i], mask[i], full);
+        if constexpr (W::HAS_FACTORS) {
+          const uint4 factors = chunks[1][i].shifted(weights.factors, start[i], mask[i], full);
+          store_products<Tile>(tile, own_line, lane % LANES_PER_LINE, values, factors);
+        } else {
+          *reinterpret_cast<uint4*>(tile + Tile::offset(own_line, lane % LANES_PER_LINE * 8)) =
+              values;
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < LINES; ++i) {
+        const u32* const values = chunks[0][i / 4].words + i % 4 * 2;
+        if constexpr (W::HAS_FACTORS) {
+          const u32* const factors = chunks[1][i / 4].words + i % 4 * 2;
+          *reinterpret_cast<float2*>(tile + Tile::offset(line + i, 2 * lane)) =
+              make_float2(product(values[0], factors[0]), product(values[1], factors[1]));
+        } else {
+          *reinterpret_cast<u32*>(tile + Tile::offset(line + i, 2 * lane)) =
+              values[0] | values[1] << 16;
+        }
+      }
+    }
+  }
+
+ private:
+  // Finds where this lane's weights start; whether those of every lane are neighbours.
+  template <bool FULL>
+  __device__ __forceinline__ bool locate(const WarpLines& lines, int first) {
+    const int chunk = threadIdx.x % LANES_PER_LINE, bit = chunk % 4 * 8;
+    const u32 before = (1u << bit) - 1;
+    bool adjacent = true;
+#pragma unroll
+    for (int i = 0; i < STEPS; ++i) {
+      const int line = first + 4 * i + threadIdx.x % 32 / LANES_PER_LINE;
+      start[i] = __shfl_sync(FULL_MASK, lines.begin, line);
+      if constexpr (FULL) {
+        start[i] += 8 * chunk;
+        mask[i] = 0xff;
+      } else {
+        const u32 low = __shfl_sync(FULL_MASK, lines.low, line);
+        const u32 high = __shfl_sync(FULL_MASK, lines.high, line);
+        const u32 own = (chunk < 4 ? low : high) >> bit & 0xff;
+        start[i] += chunk < 4 ? __popc(low & before) : __popc(low) + __popc(high & before);
+        start[i] -= own == 0 ? 0 : __ffs(own) - 1;
+        mask[i] = own;
+        adjacent = adjacent && (((own | (own - 1)) + 1) & own) == 0;
+      }
+    }
+    return FULL || __all_sync(FULL_MASK, adjacent);
+  }
+
+  static __device__ __forceinline__ float product(u32 value, u32 factor) {
+    return widened(typename W::Value{static_cast<u16>(value)}) *
+           widened(typename W::Factor{static_cast<u16>(factor)});
+  }
+  template <class Tile>
+  static __device__ __forceinline__ void store_products(unsigned char* tile, int line, int chunk,
+                                                        uint4 values, uint4 factors) {
+    *reinterpret_cast<float4*>(tile + Tile::offset(line, 8 * chunk)) =
+        float4{product(values.x, factors.x), product(values.x >> 16, factors.x >> 16),
+               product(values.y, factors.y), product(values.y >> 16, factors.y >> 16)};
+    *reinterpret_cast<float4*>(tile + Tile::offset(line, 8 * chunk + 4)) =
+        float4{product(values.z, factors.z), product(values.z >> 16, factors.z >> 16),
+               product(values.w, factors.w), product(values.w >> 16, factors.w >> 16)};
+  }
+
+  __device__ __forceinline__ void load_single(const W& weights, const WarpLines& lines, int first) {
+    const int position = 2 * (threadIdx.x % 32), bit = position % 32;
+    const u32 below = (1u << bit) - 1;
+    const u32 below_low = position < 32 ? below : FULL_MASK, below_high = position < 32 ? 0 : below;
+#pragma unroll
+    for (int i = 0; i < LINES; ++i) {
+      const u32 low = __shfl_sync(FULL_MASK, lines.low, first + i);
+      const u32 high = __shfl_sync(FULL_MASK, lines.high, first + i);
+      const u32 own = (position < 32 ? low : high) >> bit;
+      const int nonzero = __shfl_sync(FULL_MASK, lines.begin, first + i) + __popc(low & below_low) +
+                          __popc(high & below_high);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int word = i % 4 * 2 + e;
+        chunks[0][i / 4].words[word] = 0;
+        if constexpr (W::HAS_FACTORS) chunks[1][i / 4].words[word] = 0;
+        if (own >> e & 1) {
+          const int at = weights.position(nonzero + (e == 1 ? own & 1 : 0));
+          chunks[0][i / 4].words[word] = weights.values[at].bits;
+          if constexpr (W::HAS_FACTORS) chunks[1][i / 4].words[word] = weights.factors[at].bits;
+        }
+      }
+    }
+  }
+};
+
+// Weights of which one operand is of floats, of LINES lines in registers: lane i has those at
+// positions 2 i and 2 i + 1.
+template <class W, int LINES_>
+struct FloatLines {
+  static constexpr int LINES = LINES_;
   struct NoFactors {};
   typename W::Value values[LINES][2];
   typename gemm_core::Select<W::HAS_FACTORS, typename W::Factor[LINES][2], NoFactors>::type factors;
 
   // Loads the lines from line `first` of the warp on.
   __device__ __forceinline__ void load(const W& weights, const WarpLines& lines, int first) {
-    if (lines.full) {
-      load_as<FULL>(weights, lines, first);
-    } else if (lines.segments) {
-      load_as<SEGMENTS>(weights, lines, first);
+    if (lines.are_full()) {
+      load_as<true>(weights, lines, first);
     } else {
-      load_as<SCATTERED>(weights, lines, first);
+      load_as<false>(weights, lines, first);
     }
   }
 
-  // The two weights of a line, as they are stored.
-  __device__ __forceinline__ float2 pair(int line) const {
-    float2 both = make_float2(widened(values[line][0]), widened(values[line][1]));
-    if constexpr (W::HAS_FACTORS) {
-      both.x *= widened(factors[line][0]);
-      both.y *= widened(factors[line][1]);
+  template <class Tile>
+  __device__ __forceinline__ void store(const W&, unsigned char* tile, int line) const {
+    const int position = 2 * (threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < LINES; ++i) {
+      float2 both = make_float2(widened(values[i][0]), widened(values[i][1]));
+      if constexpr (W::HAS_FACTORS) {
+        both.x *= widened(factors[i][0]);
+        both.y *= widened(factors[i][1]);
+      }
+      *reinterpret_cast<float2*>(tile + Tile::offset(line + i, position)) = both;
     }
-    return both;
   }
 
  private:
-  enum Kind { FULL, SEGMENTS, SCATTERED };
-
-  template <Kind KIND>
+  template <bool FULL>
   __device__ __forceinline__ void load_as(const W& weights, const WarpLines& lines, int first) {
     const int position = 2 * (threadIdx.x % 32), bit = position % 32;
     const u32 below = (1u << bit) - 1;
     const u32 below_low = position < 32 ? below : FULL_MASK, below_high = position < 32 ? 0 : below;
 #pragma unroll
     for (int i = 0; i < LINES; ++i) {
-      const int start = __shfl_sync(FULL_MASK, lines.start, first + i);
-      bool has[2] = {true, true};
-      int nonzero = start + position;
-      if constexpr (KIND == FULL) {
-        load_pair(weights, i, has, nonzero, nonzero + 1);
-      } else if constexpr (KIND == SEGMENTS) {
-        const int range = __shfl_sync(FULL_MASK, lines.range, first + i);
-        const u32 after = position - (range & 0xff), count = range >> 8;
-        has[0] = after < count;
-        has[1] = after + 1 < count;
-        load_pair(weights, i, has, nonzero, nonzero + 1);
+      int nonzero = __shfl_sync(FULL_MASK, lines.begin, first + i);
+      u32 mask = 3;
+      if constexpr (FULL) {
+        nonzero += position;
       } else {
         const u32 low = __shfl_sync(FULL_MASK, lines.low, first + i);
         const u32 high = __shfl_sync(FULL_MASK, lines.high, first + i);
-        const u32 own = (position < 32 ? low : high) >> bit;
-        has[0] = own & 1;
-        has[1] = own & 2;
-        nonzero = start + __popc(low & below_low) + __popc(high & below_high);
-        load_pair(weights, i, has, nonzero, nonzero + has[0]);
+        mask = (position < 32 ? low : high) >> bit;
+        nonzero += __popc(low & below_low) + __popc(high & below_high);
       }
+      load_one(weights, i, 0, mask & 1, nonzero);
+      load_one(weights, i, 1, mask & 2, nonzero + (mask & 1));
     }
   }
 
-  __device__ __forceinline__ void load_pair(const W& weights, int line, const bool (&has)[2],
-                                            int first, int second) {
-    const int nonzeros[2] = {first, second};
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      values[line][e] = typename W::Value{};
-      if constexpr (W::HAS_FACTORS) factors[line][e] = typename W::Factor{};
-      if (has[e]) {
-        const int at = weights.position(nonzeros[e]);
-        values[line][e] = weights.values[at];
-        if constexpr (W::HAS_FACTORS) factors[line][e] = weights.factors[at];
-      }
+  __device__ __forceinline__ void load_one(const W& weights, int line, int e, bool exists,
+                                           int nonzero) {
+    values[line][e] = typename W::Value{};
+    if constexpr (W::HAS_FACTORS) factors[line][e] = typename W::Factor{};
+    if (exists) {
+      const int at = weights.position(nonzero);
+      values[line][e] = weights.values[at];
+      if constexpr (W::HAS_FACTORS) factors[line][e] = weights.factors[at];
     }
   }
 };
@@ -140,13 +301,8 @@ struct HalfTile {
   static constexpr int BYTES = TILE_SIDE * TILE_SIDE * 2;
   using Layout = gemm_core::Swizzle<TILE_SIDE / 8>;
 
-  // Stores this lane's two weights of a line.
-  template <class W, int LINES>
-  static __device__ __forceinline__ void store(unsigned char* tile, int line,
-                                               const LineWeights<W, LINES>& weights, int i) {
-    const int lane = threadIdx.x % 32;
-    const u32 word = weights.values[i][0].bits | static_cast<u32>(weights.values[i][1].bits) << 16;
-    *reinterpret_cast<u32*>(tile + Layout::offset(line, lane / 4) + lane % 4 * 4) = word;
+  static __device__ __forceinline__ int offset(int line, int position) {
+    return Layout::offset(line, position / 8) + position % 8 * 2;
   }
 };
 
@@ -155,15 +311,9 @@ struct HalfTile {
 struct FloatTile {
   static constexpr int BYTES = TILE_SIDE * TILE_SIDE * 4;
 
+  static __device__ __forceinline__ int swizzle(int line) { return ((line ^ line >> 2) & 3) << 1; }
   static __device__ __forceinline__ int offset(int line, int position) {
-    const int swizzle = ((line ^ line >> 2) & 3) << 1;
-    return line * (TILE_SIDE * 4) + ((position / 4 ^ swizzle) * 16 + position % 4 * 4);
-  }
-  template <class W, int LINES>
-  static __device__ __forceinline__ void store(unsigned char* tile, int line,
-                                               const LineWeights<W, LINES>& weights, int i) {
-    const int position = 2 * (threadIdx.x % 32);
-    *reinterpret_cast<float2*>(tile + offset(line, position)) = weights.pair(i);
+    return line * (TILE_SIDE * 4) + ((position / 4 ^ swizzle(line)) * 16 + position % 4 * 4);
   }
 };
 

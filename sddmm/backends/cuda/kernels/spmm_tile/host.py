@@ -1,11 +1,11 @@
-"""spmm_tile: products by dense tiles of weights, in half types; weights may be more exact."""
+"""spmm_tile: products by dense tiles of weights, in half types and float32."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,19 +14,18 @@ from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.cost_model import Cost, DeviceModel
+from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel
 from sddmm.backends.cuda.executor import address, row_pitch, rows_are_contiguous
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, stripes_of
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, part_limit, stripes_of
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros
 from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_name
+from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts
     from sddmm.problem import SpmmProblem
-
-_STAGES = 3
 
 
 class Arguments(ctypes.Structure):
@@ -51,33 +50,45 @@ class SumsArguments(ctypes.Structure):
     ]
 
 
+class ProductRate(NamedTuple):
+    """The speed of a kernel on an H200, in microseconds.
+
+    tile_us: by which a tile keeps a multiprocessor busy, however few nonzeros it has. step_us: from
+    tile to tile of one block. start_us: the time to the first tile, beyond that of any launch, and
+    from the last.
+    """
+
+    tile_us: float
+    step_us: float
+    start_us: float
+
+
 SUMS = KernelSpec("spmm_tile_sums", "spmm_tile_sums", (), threads=128)
 
 
 @dataclass(frozen=True, eq=False)
 class SpmmTile(KernelSpec):
-    """Serves half types whose sums are float32.
+    """Serves products whose sums are float32.
 
-    columns: those of X that a block multiplies. exact_weights: whether weights are float32 numbers,
-    as values of float32 or products with factors are; else they are of X's dtype.
+    rate: None: the kernel serves on request only. columns: those of X that a block multiplies.
+    stages: the tiles of X in shared memory. float_weights: whether weights are float32 numbers, as
+    values of float32 and products with factors are; else they are halves, as X.
     """
 
+    rate: ProductRate | None = None
     columns: int = 64
-    exact_weights: bool = False
+    stages: int = 3
+    float_weights: bool = False
 
     def refuses(self, problem: SpmmProblem, device: Device) -> str | None:
         reason = super().refuses(problem, device)
         if reason is not None:
             return reason
-        if problem.values_dtype not in (problem.dtype, torch.float32):
-            return (
-                f"multiplies {dtype_name(problem.dtype)} by values of that dtype or float32, "
-                f"not {dtype_name(problem.values_dtype)}"
-            )
-        needs_float = problem.has_factors or problem.values_dtype != problem.dtype
-        if needs_float and not self.exact_weights:
+        if problem.accumulator == torch.float64:
+            return f"sums in float32, and values are {dtype_name(problem.values_dtype)}"
+        if weight_terms(problem) and not self.float_weights:
             return "has no bits for the products of two halves, nor for float32 values"
-        if self.exact_weights and not needs_float:
+        if self.float_weights and not weight_terms(problem):
             return "splits float32 weights, and these are halves"
         return None
 
@@ -87,7 +98,20 @@ class SpmmTile(KernelSpec):
     def cost_us(
         self, problem: SpmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost | None:
-        return None
+        counts = None if facts is None or self.rate is None else facts.tiles(self.tile[:2])
+        if facts is None or counts is None or self.rate is None:
+            return None
+        in_order = facts.ascends or facts.ascends_by_column
+        if not in_order or not (facts.distinct or facts.is_uniform):
+            return None  # read through a permutation, or tile by tile of duplicates
+        tiles, sm_count = counts.nonempty, model.device.sm_count
+        count = tiles * ceil_div(problem.k, self.columns) * (problem.heads or 1)
+        stripes = max(1, min(ceil_div(problem.m, SIDE), tiles))
+        steps = min(part_limit(count, model.device), tiles / stripes)
+        run_us = max(steps * self.rate.step_us, count * self.rate.tile_us / sm_count)
+        return Cost(
+            2 * model.launch_us + self.rate.start_us + run_us, LIST_TILES_LAUNCHES * model.launch_us
+        )
 
     def prepare(
         self, layouts: Layouts, problem: SpmmProblem, model: DeviceModel
@@ -102,18 +126,16 @@ class SpmmTile(KernelSpec):
     def load(self, problem: SpmmProblem, permuted: bool, by_column: bool, aligned: bool,
              device: Device) -> Kernel:  # fmt: skip
         """The kernel for operands of a problem."""
-        terms = 0
-        if self.exact_weights:
-            terms = 2 if problem.values_dtype == problem.dtype else 3
-        # The compiler needs more registers before Hopper, and for a permutation.
-        min_blocks = self.min_blocks - (permuted or device.capability < (9, 0))
+        # Otherwise the compiler needs more registers.
+        usual = device.capability == (9, 0) and aligned and not permuted
+        min_blocks = self.min_blocks if usual else self.min_blocks // 2
         defines: dict[str, Any] = {
             "ELEMENT": DTYPES[problem.dtype].cpp_name,
             "VALUE": DTYPES[problem.values_dtype].cpp_name,
             "OUTPUT": DTYPES[problem.out_dtype].cpp_name,
-            "COLUMNS": self.columns, "TERMS": terms, "FACTORS": problem.has_factors,
+            "COLUMNS": self.columns, "TERMS": weight_terms(problem), "FACTORS": problem.has_factors,
             "PERMUTED": permuted, "BY_COLUMN": by_column, "ALIGNED": aligned,
-            "STAGES": _STAGES, "MIN_BLOCKS": min_blocks,
+            "STAGES": self.stages, "MIN_BLOCKS": min_blocks,
         }  # fmt: skip
         return loader.runtime.load_kernel(self, macros(defines), Arguments, device.index)
 
@@ -160,7 +182,7 @@ class _Runner:
         partial = None
         if stripes.slots:
             count = heads * slices * stripes.slots * SIDE * self._spec.columns
-            partial = torch.empty(count, dtype=torch.float32, device=dense.device)
+            partial = _partial_sums(count, dense.device)
         self._kernel(bits % 16 == 0)(
             self._blocks, values.data_ptr(), address(factors), dense.data_ptr(), out.data_ptr(),
             address(partial), address(self._perm), stripes.lines.data_ptr(),
@@ -178,28 +200,54 @@ class _Runner:
             )  # fmt: skip
 
 
+def _partial_sums(count: int, device: torch.device) -> Tensor:
+    try:
+        return torch.empty(count, dtype=torch.float32, device=device)
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory("partial sums of rows of tiles", 4 * count, device) from error
+
+
 def _accepts(x: Tensor) -> bool:
     return rows_are_contiguous(x) and fits_32bit_offsets(x, row_pitch(x))
 
 
-def spmm_tile(columns: int, min_blocks: int, exact_weights: bool = False) -> SpmmTile:
-    """A variant for so many columns of X at a time."""
-    tile_bytes = SIDE * SIDE * (4 if exact_weights else 2)
+def weight_terms(problem: SpmmProblem) -> int:
+    """The TF32 numbers that hold a weight without rounding it; 0 if it is a half, as X."""
+    is_half = DTYPES[problem.dtype].is_half
+    if is_half and problem.values_dtype == problem.dtype:
+        return 2 if problem.has_factors else 0
+    return 3
+
+
+def spmm_tile(
+    name: str,
+    columns: int,
+    stages: int,
+    min_blocks: int,
+    rate: ProductRate | None,
+    x_bytes: int = 2,
+    weight_bytes: int = 2,
+) -> SpmmTile:
+    """A variant for so many columns of X at a time. x_bytes, weight_bytes: those of a number."""
     return SpmmTile(
-        name=f"spmm_tile_{'exact_' if exact_weights else ''}{columns}",
+        name=name,
         source="spmm_tile",
-        dtypes=HALF_DTYPES,
+        dtypes=HALF_DTYPES if x_bytes == 2 else (torch.float32,),
         threads=128,
         tile=(SIDE, SIDE, columns),
-        shared_bytes=2 * tile_bytes + _STAGES * SIDE * columns * 2 + 16,
+        shared_bytes=SIDE * (2 * SIDE * weight_bytes + stages * columns * x_bytes) + 16,
         min_blocks=min_blocks,
+        rate=rate,
         columns=columns,
-        exact_weights=exact_weights,
+        stages=stages,
+        float_weights=weight_bytes == 4,
     )
 
 
+# Rates are measured on an H200 of 132 multiprocessors.
 SPMM_TILES = (
-    spmm_tile(64, min_blocks=4),
-    spmm_tile(128, min_blocks=3),
-    spmm_tile(64, min_blocks=3, exact_weights=True),
+    spmm_tile("spmm_tile_64", 64, 3, 4, ProductRate(0.74, 1.25, 6)),
+    spmm_tile("spmm_tile_128", 128, 3, 3, ProductRate(1.1, 1.8, 6)),
+    spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(2.3, 4.2, 6), weight_bytes=4),
+    spmm_tile("spmm_tile_float_64", 64, 2, 2, ProductRate(4.4, 7, 6), x_bytes=4, weight_bytes=4),
 )

@@ -40,10 +40,11 @@ using Product = gemm_core::Select<
 using CopyX = gemm_core::TileCopy<Element, Product::LayoutX, TILE_SIDE, Config::COLUMNS,
                                   Config::THREADS, true, Config::ALIGNED>;
 
-// The lines of a tile that a warp loads, and how many of them at once: the first ones while the
-// tile before is multiplied.
+// The lines of a tile that a warp loads, and their weights in registers: the first ones are loaded
+// while the tile before is multiplied.
 constexpr int WARP_LINES = TILE_SIDE * 32 / Config::THREADS;
-constexpr int LINES = IS_HALF && Config::COLUMNS == 64 ? WARP_LINES : IS_HALF ? WARP_LINES / 2 : WARP_LINES / 4;
+using Loaded = gemm_core::Select<Config::TERMS != 3, HalfLines<W, IS_HALF ? 16 : 8>,
+                                 FloatLines<W, 4>>::type;
 static_assert(Config::THREADS == 128, "two by two warps multiply a tile");
 
 // Shared memory: two tiles of weights, the stages of X, and a flag.
@@ -148,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const auto column_of = [&](int tile) { return tile < end ? p.columns[tile] : -1; };
 
   typename Product::Accumulators sums = {};
-  LineWeights<W, LINES> loaded;
+  Loaded loaded;
   int tile = work.part.x;
   int4 next_line = line_of(tile + 1);
   WarpLines lines(line_of(tile));
@@ -163,10 +164,9 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   for (int stage = 0, buffer = 0; tile < end; ++tile) {
     unsigned char* const own_tile = shared + buffer * W_BYTES;
 #pragma unroll
-    for (int first = 0; first < WARP_LINES; first += LINES) {
+    for (int first = 0; first < WARP_LINES; first += Loaded::LINES) {
       if (first > 0) loaded.load(weights, lines, first);
-#pragma unroll
-      for (int i = 0; i < LINES; ++i) Product::Tile::store(own_tile, warp_line + first + i, loaded, i);
+      loaded.store<Product::Tile>(weights, own_tile, warp_line + first);
     }
     if (tile + 1 < end) {
       lines = WarpLines(next_line);

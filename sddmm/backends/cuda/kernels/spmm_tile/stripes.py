@@ -13,7 +13,7 @@ from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
 from sddmm.backends.cuda.layouts import TileWork, int32
 
 # The most tiles of a part, where that leaves enough parts for all multiprocessors.
-_LEAST_CUT = 24
+_LEAST_CUT = 12
 # The parts that a multiprocessor should have, so that they hide each other's latencies.
 _PARTS_PER_SM = 4
 
@@ -44,8 +44,13 @@ def stripes_of(work: TileWork, m: int, by_column: bool, replicas: int, device: D
     lines = mask_lines(work, device)[order]
     stripe_count = ceil_div(m, SIDE)
     tiles = torch.bincount(stripe, minlength=stripe_count)
-    limit = max(_LEAST_CUT, ceil_div(replicas * work.tiles.length, _PARTS_PER_SM * device.sm_count))
+    limit = part_limit(replicas * work.tiles.length, device)
     return Stripes(lines, int32(column[order] * SIDE), *_cut(tiles, limit))
+
+
+def part_limit(count: int, device: Device) -> int:
+    """The most tiles of a part, where so many are computed in all."""
+    return max(_LEAST_CUT, ceil_div(count, _PARTS_PER_SM * device.sm_count))
 
 
 def _cut(tiles: Tensor, limit: int) -> tuple[Tensor, Tensor, int]:
