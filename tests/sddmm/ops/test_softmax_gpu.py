@@ -82,6 +82,7 @@ def test_a_graph_of_forward_and_backward_follows_the_values() -> None:
         p = sddmm.softmax(pattern, values)
         return p, torch.autograd.grad(p, values, grad)[0]
 
+    torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         step()
