@@ -23,6 +23,7 @@ from torch import Tensor
 from sddmm.cache import CACHE
 from sddmm.dtypes import DTYPES, PRECISIONS
 from sddmm.ops.autocast import DEVICES, autocast_kernel
+from sddmm.ops.dispatch import OPERATORS as OPERATORS
 from sddmm.ops.gradients import Backward, autograd_kernel
 from sddmm.sparse.pattern import SparsePattern
 
@@ -60,16 +61,14 @@ class Operator:
         return self.schema.partition("(")[0]
 
 
-OPERATORS: dict[str, Operator] = {}
-
-
 def register(operator: Operator) -> Operator:
     """Make the operator `torch.ops.sddmm.NAME`: differentiable, cast by autocast, traceable."""
     name = operator.name
     _LIBRARY.define(operator.schema)
     op = getattr(torch.ops.sddmm, name).default
     _LIBRARY.impl(name, operator.compute, "CompositeExplicitAutograd")
-    _LIBRARY.impl(name, autograd_kernel(op, operator.backward, operator.saves_output), "Autograd")
+    kernel = autograd_kernel(op, operator.compute, operator.backward, operator.saves_output)
+    _LIBRARY.impl(name, kernel, "Autograd")
     torch.library.register_fake(f"sddmm::{name}", operator.fake, lib=_LIBRARY)
     for device, key in DEVICES.items() if operator.is_autocast else ():
         _LIBRARY.impl(name, autocast_kernel(op, device), key)

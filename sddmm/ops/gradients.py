@@ -11,16 +11,18 @@ from torch.autograd import forward_ad
 
 from sddmm.operands import has_tangent, needs_grad
 from sddmm.ops.autocast import without_autocast
+from sddmm.ops.dispatch import is_direct
 
 Backward = Callable[[Any, Tensor], tuple["Tensor | None", ...]]
 
 
 def autograd_kernel(
-    op: Any, backward: Backward, saves_output: bool = False
+    op: Any, compute: Callable[..., Tensor], backward: Backward, saves_output: bool = False
 ) -> Callable[..., Tensor]:
     """The kernel that runs `op` where autograd records it; `backward` computes the gradients.
 
-    saves_output: whether `backward` reads the result in place of the last input.
+    compute: what runs at last, below autograd and all that observes operators. saves_output:
+    whether `backward` reads the result in place of the last input.
 
     torch.library.register_autograd would do the same, but it drops the tangents of forward mode.
     """
@@ -45,7 +47,8 @@ def autograd_kernel(
 
     def below(inputs: Any, options: dict[str, Any]) -> Tensor:
         with torch._C._AutoDispatchBelowAutograd():
-            output: Tensor = op(*inputs, **options)
+            # To dispatch again takes the host as long as the computation's own part.
+            output: Tensor = (compute if is_direct(inputs) else op)(*inputs, **options)
         return output
 
     methods = {

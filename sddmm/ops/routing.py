@@ -12,23 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._C import (  # bound here, as every call asks
-    _are_functorch_transforms_active,
-    _dispatch_tls_is_dispatch_key_included,
-    _get_tracing_state,
-    _is_any_autocast_enabled,
-    _len_torch_dispatch_stack,
-    _len_torch_function_stack,
-)
-from torch.autograd import forward_ad
-from torch.compiler import is_dynamo_compiling
-from torch.nn import Parameter
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
+from torch._C import _is_any_autocast_enabled  # bound here, as every call asks
 
 from sddmm.cupy_arrays import to_tensor
 from sddmm.operands import identity
+from sddmm.ops.dispatch import is_intercepted, is_subclass
 from sddmm.sparse.pattern import SparsePattern
 
 # Returns the callback by which torch.compile compiles each Python frame; None or False where it
@@ -39,9 +27,6 @@ dynamo_callback: Callable[[], Any] = getattr(
 
 # What S may be in a graph of torch.compile, which takes no sparse tensors.
 TRACEABLE = (SparsePattern, tuple)
-
-_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
-_PLAIN_TYPES = frozenset({Tensor, Parameter})
 
 
 def is_plain(a: Any, b: Any) -> bool:
@@ -61,26 +46,3 @@ def needs_operator(S: Any, to_output: Any) -> bool:
         return True
     package = type(S).__module__.partition(".")[0]
     return to_output in (identity, to_tensor) and package not in ("scipy", "cupyx")
-
-
-def is_subclass(x: Any) -> bool:
-    """Whether x is a tensor of a class that may hold no data of its own, as a FakeTensor."""
-    return type(x) not in _PLAIN_TYPES and isinstance(x, Tensor)
-
-
-def is_intercepted() -> bool:
-    """Whether something other than autocast compiles, traces, transforms or observes operators."""
-    return (
-        is_dynamo_compiling()
-        or _len_torch_dispatch_stack() > 0
-        or _are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or _get_tracing_state() is not None
-        or _dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)
-        or (_len_torch_function_stack() > 0 and _has_function_mode())
-    )
-
-
-def _has_function_mode() -> bool:
-    """Whether a mode other than the default device's intercepts torch functions."""
-    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())

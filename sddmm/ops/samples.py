@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sddmm.dtypes import common_accumulator
+from sddmm.ops.dispatch import call
 
 
 def sum_over_heads(
@@ -55,12 +56,7 @@ def _weighted(
 ) -> Tensor:
     """The weighted samples of one head: sddmm multiplies them where it takes the weights' dtype."""
     if weights.dtype == a.dtype:
-        result: Tensor = torch.ops.sddmm.sddmm(
-            rows, cols, a, b, weights, out_dtype=out_dtype, **options
-        )
-        return result
+        return call("sddmm", rows, cols, a, b, weights, out_dtype=out_dtype, **options)
     accumulator = common_accumulator(a.dtype, weights.dtype)
-    samples: Tensor = torch.ops.sddmm.sddmm(
-        rows, cols, a, b, None, out_dtype=accumulator, **options
-    )
+    samples = call("sddmm", rows, cols, a, b, None, out_dtype=accumulator, **options)
     return (samples * weights).to(out_dtype)

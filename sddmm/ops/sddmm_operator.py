@@ -18,6 +18,7 @@ from sddmm.ops.base import (
     rounded_bound,
     tolerance,
 )
+from sddmm.ops.dispatch import call
 from sddmm.ops.samples import sum_over_heads
 from sddmm.prepared import FirstRun
 from sddmm.problem import SddmmProblem
@@ -79,9 +80,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     matrix = {"m": a.shape[-2], "n": b.shape[-1]}
     matrix |= {name: options[name] for name in ("compressed", "blocksize", "alpha")}
     if ctx.needs_input_grad[2]:
-        grad_a = torch.ops.sddmm.spmm(rows, cols, grad, b.mT, values, **matrix)
+        grad_a = call("spmm", rows, cols, grad, b.mT, values, **matrix)
     if ctx.needs_input_grad[3]:
-        grad_b = torch.ops.sddmm.spmm(rows, cols, grad, a, values, transpose=True, **matrix).mT
+        grad_b = call("spmm", rows, cols, grad, a, values, transpose=True, **matrix).mT
     if ctx.needs_input_grad[4]:
         sampling = {**options, "kernel_name": None, "out_dtype": values.dtype}
         grad_values = sum_over_heads(rows, cols, a, b, grad, **sampling)

@@ -13,6 +13,7 @@ from sddmm.backends.csr_product import product_shape, reference_product
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_name, dtype_names
 from sddmm.operands import shape_text
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
+from sddmm.ops.dispatch import call
 from sddmm.ops.samples import heads_as_columns, sum_over_heads
 from sddmm.problem import SpmmProblem
 from sddmm.products import product
@@ -172,19 +173,19 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         sampling = {name: options[name] for name in ("compressed", "blocksize", "alpha")}
         sampling["calls"] = MANY_CALLS  # for the same bits at every call
         if ctx.needs_input_grad[2]:
-            heads_share_values = values.dim() == 1 and dense.dim() == 3  # so their gradients add up
-            left, right = (heads_as_columns(x) for x in (a, b)) if heads_share_values else (a, b)
-            grad_values = torch.ops.sddmm.sddmm(
-                rows, cols, left, right.mT, wide_factors, out_dtype=values.dtype, **sampling
-            )
+            left, right = a, b
+            if values.dim() == 1 and dense.dim() == 3:  # heads share values: their gradients add up
+                left, right = heads_as_columns(a), heads_as_columns(b)
+            inputs = rows, cols, left, right.mT, wide_factors
+            grad_values = call("sddmm", *inputs, out_dtype=values.dtype, **sampling)
         if ctx.needs_input_grad[4]:
             grad_factors = sum_over_heads(
                 rows, cols, a, b.mT, values, out_dtype=factors.dtype, **sampling
             )
     if ctx.needs_input_grad[3]:
         other = {"transpose": not options["transpose"], "out_dtype": dense.dtype}
-        grad_dense = torch.ops.sddmm.spmm(
-            rows, cols, values, grad if factors is None else grad.to(dtype), wide_factors,
+        grad_dense = call(
+            "spmm", rows, cols, values, grad if factors is None else grad.to(dtype), wide_factors,
             **{**options, **other},
         )  # fmt: skip
     return None, None, grad_values, grad_dense, grad_factors
