@@ -10,6 +10,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import sddmm
+from sddmm.backends.torch_csr import TorchCsrBackend
+from sddmm.products import product_problem
 from sddmm.testing import random_pattern
 
 M, K, N, NNZ = 6, 3, 5, 14
@@ -178,9 +180,10 @@ def test_torch_never_gets_more_nonzeros_than_positions(transpose: bool, m: int, 
     pattern = stacked(40, m, n)
     values, dense = torch.randn(pattern.nnz), torch.randn(m if transpose else n, 2)
     with mock.patch("torch.sparse_csr_tensor", wraps=torch.sparse_csr_tensor) as made:
-        got = torch.ops.sddmm.spmm(
-            pattern.row_ids, pattern.col_indices, values, dense, m=m, n=n, transpose=transpose
-        )
+        matrix_pattern = pattern.T if transpose else pattern
+        problem = product_problem(pattern, values, dense, None, transpose, None)
+        got = torch.empty(problem.out_shape())
+        TorchCsrBackend().prepare_product(matrix_pattern, problem)(values, None, dense, 1.0, got)
     (call,) = made.call_args_list
     crow, cols, _, size = call.args
     assert cols.numel() == pattern.nnz <= size[0] * size[1]
