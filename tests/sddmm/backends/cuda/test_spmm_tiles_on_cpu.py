@@ -107,7 +107,9 @@ UNSORTED = random_pattern(130, 200, 600, layout="coo", shuffled=True)
 
 
 @pytest.mark.parametrize("pattern", [SCATTERED, SCATTERED.T, BAND], ids=["rows", "columns", "band"])
-@pytest.mark.parametrize(("kernel", "k"), [("spmm_tile_64", 72), ("spmm_tile_128", 128)])
+@pytest.mark.parametrize(
+    ("kernel", "k"), [("spmm_tile_32", 32), ("spmm_tile_64", 72), ("spmm_tile_128", 128)]
+)
 def test_tiles_of_rows_and_of_columns(kernel: str, k: int, pattern: SparsePattern) -> None:
     check(kernel, pattern, k)
 
