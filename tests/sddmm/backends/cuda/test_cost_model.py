@@ -13,10 +13,11 @@ from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import gather_slice, gather_us
+from sddmm.backends.cuda.kernels.spmm_gather import host as spmm_gather
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.planner import PlanningContext
-from sddmm.problem import SddmmProblem
+from sddmm.problem import SddmmProblem, SpmmProblem
 from tests.conftest import H200
 
 MODEL = scaled_by_sm_count(H200)
@@ -225,3 +226,27 @@ def test_the_analysis_tells_whether_a_pattern_of_five_per_cent_is_worth_tiles() 
     assert [candidate.kernel.name for candidate in choice.candidates] == ["row_gather"]
     assert choice.late is not None
     assert choice.late.kernel.name.startswith("tile_")
+
+
+@pytest.mark.parametrize(
+    ("n", "nnz", "k", "is_sorted", "measured_us"),
+    [
+        (10_000, 995_000, 64, True, 19.9),
+        (10_000, 995_000, 64, False, 24.6),
+        (10_000, 995_000, 256, True, 59.3),
+        (100_000, 2_900_000, 64, True, 59.8),
+        (100_000, 2_900_000, 64, False, 75.7),
+        (2**20, 15_900_000, 64, True, 329),
+        (2**20, 15_900_000, 64, False, 456),
+        (549_000, 926_000, 64, True, 52.5),
+    ],
+)
+def test_products_by_gathering_cost_what_an_h200_takes(
+    n: int, nnz: int, k: int, is_sorted: bool, measured_us: float
+) -> None:
+    f16 = torch.float16
+    asked = SpmmProblem(
+        n, n, k, nnz, f16, f16, f16, torch.int32, None, False, False, torch.device("cuda", 0)
+    )
+    predicted_us = spmm_gather.gather_us(asked, MODEL, is_sorted)
+    assert predicted_us == pytest.approx(measured_us, rel=0.1)

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 # The bytes that a lane loads of a row, and the most lanes that share a row.
 _LANE_BYTES, _MAX_LANES = 16, 32
-# The time of a nonzero that does not depend on the bytes of its row, in bytes of the row.
-_NONZERO_BYTES = 24
+# The time of a nonzero that does not depend on the bytes of its row, and that of a weight read
+# through a permutation, in bytes of the row (on an H200).
+_NONZERO_BYTES, _WEIGHT_BYTES = 24, 48
 
 # The most nonzeros and rows of a warp, and the mean length of a long row.
 _MAX_SHARE, _LONG_ROW = 1024, 64
@@ -79,7 +80,7 @@ class SpmmGather(KernelSpec):
         return None
 
     def cost_us(self, problem: SpmmProblem, facts: PatternFacts | None, model: DeviceModel) -> Cost:
-        return Cost(gather_us(problem, model))
+        return Cost(gather_us(problem, model, facts is None or facts.ascends))
 
     def prepare(
         self, layouts: Layouts, problem: SpmmProblem, model: DeviceModel
@@ -233,7 +234,8 @@ def share_of_warp(
 ) -> int:
     """Nonzeros and rows of a warp: as many as fill all multiprocessors evenly, once or several
     times."""
-    parts, total = slices.number * (problem.heads or 1), nonzeros.cols.numel() + problem.m
+    parts = max(1, slices.number * (problem.heads or 1))
+    total = nonzeros.cols.numel() + problem.m
     warps, has_perm = spec.threads // 32, nonzeros.perm is not None
     per_sm = batch_of_group(problem, slices.lanes, has_perm, _LANE_BYTES, device)[1]
     at_once = device.sm_count * per_sm  # blocks that run at the same time
@@ -242,15 +244,16 @@ def share_of_warp(
     return max(4 * _MAX_LANES // slices.lanes, ceil_div(total, blocks * warps))
 
 
-def gather_us(problem: SpmmProblem, model: DeviceModel) -> float:
-    """Gathering all nonzeros of the problem."""
-    itemsize, heads = problem.dtype.itemsize, problem.heads or 1
-    lanes = lanes_of_row(problem.k, itemsize)
-    slices = ceil_div(problem.k * itemsize, lanes * _LANE_BYTES)
-    l2_us = 1e6 * problem.nnz * slices * (lanes * _LANE_BYTES + _NONZERO_BYTES) / model.l2_bytes
-    columns, rows = min(problem.n, problem.nnz), problem.m
-    from_memory = (columns * itemsize + rows * problem.out_dtype.itemsize) * problem.k
-    return 2 * model.launch_us + heads * (l2_us + 1e6 * from_memory / model.memory_bytes)
+def gather_us(problem: SpmmProblem, model: DeviceModel, is_sorted: bool = True) -> float:
+    """Gathering all nonzeros of the problem; unless they are sorted, weights come from anywhere."""
+    itemsize = problem.dtype.itemsize
+    lanes, _, slices = slices_of(problem)
+    per_nonzero = lanes * _LANE_BYTES + _NONZERO_BYTES + (0 if is_sorted else _WEIGHT_BYTES)
+    l2_us = 1e6 * problem.nnz * slices * per_nonzero / model.l2_bytes
+    columns = min(problem.n, problem.nnz)
+    from_memory = (columns * itemsize + problem.m * problem.out_dtype.itemsize) * problem.k
+    heads_us = l2_us + 1e6 * from_memory / model.memory_bytes
+    return model.launch_us + (problem.heads or 1) * heads_us
 
 
 SPMM_GATHER = SpmmGather(
