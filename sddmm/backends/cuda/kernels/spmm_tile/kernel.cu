@@ -1,6 +1,6 @@
 // SpMM by dense tiles: a block multiplies the tiles of 64 rows of W one after the other and adds them
-// in registers; adds weights that are loaded by the masks of their lines, with zeros elsewhere.
-// Limit: loading the weights by two bytes a lane; then the rate of mma.sync for whole tiles.
+// in registers; adds weights that are loaded by the masks of their lines, by 16 bytes where they are
+// neighbours. Limit: the instructions of a tile, however few nonzeros it has.
 #include "gemm_core/parameters.cuh"
 #include "gemm_core/tile_io.cuh"
 #include "sddmm/tile_product.cuh"
