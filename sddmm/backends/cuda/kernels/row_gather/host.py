@@ -71,6 +71,9 @@ _MEMORY_OVERLAP = 2.0
 # Warps that a multiprocessor holds at the registers of this kernel.
 _WARPS_PER_SM = 16
 MAX_SHARE = 512
+# Half of it suits what would else take so many waves of warps, the last half empty; and rows of
+# so many bytes, beside which the start of a share costs little.
+_FEW_WAVES, _LONG_BYTES = 2, 512
 # Where operands come from memory rather than from L2, warps that run at the same time should load
 # adjacent rows, so each has few nonzeros.
 _SHARE_IN_MEMORY = 16
@@ -227,14 +230,21 @@ def specialise(
     kernel, batches = _load(
         runtime, spec, part.k, part.dtype, part.out_dtype, device, step, long_rows
     )  # fmt: skip
-    return variant_of(kernel, spec, part, nnz, device, batches)
+    return variant_of(kernel, spec, part, nnz, device, batches, max_share(part, nnz, device))
 
 
 def variant_of(
-    kernel: Kernel, spec: RowGather, part: SddmmProblem, nnz: int, device: Device, batches: int
+    kernel: Kernel,
+    spec: RowGather,
+    part: SddmmProblem,
+    nnz: int,
+    device: Device,
+    batches: int,
+    most: int = MAX_SHARE,
 ) -> Variant:
-    """The launch of a kernel whose warps work on so many batches of eight nonzeros."""
-    nnz_per_warp = share_of_warp(part, nnz, device, 8 * batches)
+    """The launch of a kernel whose warps work on so many batches of eight nonzeros, and have at
+    `most` so many."""
+    nnz_per_warp = share_of_warp(part, nnz, device, 8 * batches, most)
     warps_per_head = ceil_div(nnz, nnz_per_warp)
     blocks = ceil_div(warps_per_head * (part.heads or 1), spec.threads // 32)
     return Variant(kernel, blocks, warps_per_head, nnz_per_warp)
@@ -306,7 +316,14 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
     }
 
 
-def share_of_warp(problem: SddmmProblem, nnz: int, device: Device, group: int) -> int:
+def max_share(problem: SddmmProblem, nnz: int, device: Device) -> int:
+    """The most nonzeros of a warp that finds its row ids at hand."""
+    waves = nnz * (problem.heads or 1) / (device.sm_count * _WARPS_PER_SM * MAX_SHARE)
+    is_long = problem.k * problem.dtype.itemsize >= _LONG_BYTES
+    return MAX_SHARE // 2 if waves > 1 and (is_long or waves <= _FEW_WAVES) else MAX_SHARE
+
+
+def share_of_warp(problem: SddmmProblem, nnz: int, device: Device, group: int, most: int) -> int:
     """Nonzeros of a warp: one wave of warps for small problems, a multiple of `group`."""
     heads = problem.heads or 1
     operand_bytes = (problem.m + problem.n) * problem.k * problem.dtype.itemsize
@@ -314,7 +331,7 @@ def share_of_warp(problem: SddmmProblem, nnz: int, device: Device, group: int) -
         return max(group, _SHARE_IN_MEMORY)
     warps = device.sm_count * _WARPS_PER_SM
     nnz_per_warp = ceil_div(nnz * heads, warps)
-    return max(group, min(MAX_SHARE, ceil_div(nnz_per_warp, group) * group))
+    return max(group, min(most, ceil_div(nnz_per_warp, group) * group))
 
 
 def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:
