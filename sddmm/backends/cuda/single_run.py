@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 # The predicted time of gathering up to which a single launch takes less than two.
 SINGLE_LAUNCH_US = 35.0
+# The mean nonzeros of a row from which on rows are expanded without an analysis: a warp that meets
+# many short or empty rows finds them one window after the other.
+EXPANDED_ROW = 64
 
 
 class GatherCsrArguments(ctypes.Structure):
@@ -83,7 +86,8 @@ class SingleRun:
         self._row_bytes = problem.k * self._itemsize
         self._variants: dict[int, Variant] = {}
         self._heads = 1 if problem.heads is None else problem.heads
-        self._expands = is_csr and not is_kept
+        has_long_rows = problem.nnz >= EXPANDED_ROW * problem.m
+        self._expands = is_csr and not is_kept and has_long_rows
         if self._expands:
             self._blocks, nnz_per_warp = expand.launch_sizes(problem.m, problem.nnz, device)
             self._sizes: tuple[int, ...] = problem.nnz, nnz_per_warp, problem.m, problem.n

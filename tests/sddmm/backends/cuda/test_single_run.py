@@ -47,6 +47,7 @@ def test_every_nonzero_is_computed_in_its_row(
     many nonzeros."""
     if len(kernels) > 1:
         monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+        monkeypatch.setattr(single_run, "EXPANDED_ROW", 0)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     if is_large:
         monkeypatch.setattr(host, "share_of_warp", lambda *_: host.MAX_SHARE)
@@ -62,6 +63,18 @@ def test_every_nonzero_is_computed_in_its_row(
         product = sddmm.sddmm(matrix, a, b)
     assert launches == kernels
     assert_close(product.values(), matrix, a, b)
+
+
+def test_short_rows_are_analysed_where_gathering_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    matrix = csr_tensor(torch.tensor([0, 2, 4, 6]), torch.arange(6), 3)
+    a, b = torch.randn(3, K), torch.randn(N, K).mT
+    with emulated_gpu() as launches:
+        assert_close(sddmm.sddmm(matrix, a, b).values(), matrix, a, b)
+    assert launches == ["analyse", "row_gather"]
 
 
 def test_a_pattern_that_is_kept_is_analysed_for_later_plans() -> None:
