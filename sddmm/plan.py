@@ -25,7 +25,8 @@ from sddmm.operands import (
     transpose_if_csc,
 )
 from sddmm.ops.autocast import autocast_dtype
-from sddmm.ops.routing import is_plain, needs_operator
+from sddmm.ops.routing import is_plain
+from sddmm.ops.traced import needs_operator
 from sddmm.prepared import PreparedPlan
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern

@@ -23,8 +23,8 @@ from torch import Tensor
 from sddmm.cache import CACHE
 from sddmm.dtypes import DTYPES, PRECISIONS
 from sddmm.ops.autocast import DEVICES, autocast_kernel
-from sddmm.ops.dispatch import OPERATORS as OPERATORS
 from sddmm.ops.gradients import Backward, autograd_kernel
+from sddmm.ops.routing import OPERATORS as OPERATORS
 from sddmm.sparse.pattern import SparsePattern
 
 _LIBRARY = torch.library.Library("sddmm", "DEF")

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from sddmm.operands import has_tangent, needs_grad
 from sddmm.ops.autocast import without_autocast
-from sddmm.ops.dispatch import is_direct
+from sddmm.ops.routing import is_direct
 
 Backward = Callable[[Any, Tensor], tuple["Tensor | None", ...]]
 

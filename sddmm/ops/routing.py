@@ -8,16 +8,30 @@ must see `torch.ops.sddmm.sddmm`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import _is_any_autocast_enabled  # bound here, as every call asks
+from torch import Tensor
+from torch._C import (  # bound here, as every call asks
+    _are_functorch_transforms_active,
+    _dispatch_tls_is_dispatch_key_included,
+    _get_tracing_state,
+    _is_any_autocast_enabled,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
-from sddmm.cupy_arrays import to_tensor
-from sddmm.operands import identity
-from sddmm.ops.dispatch import is_intercepted, is_subclass
-from sddmm.sparse.pattern import SparsePattern
+if TYPE_CHECKING:
+    from sddmm.ops.base import Operator
+
+OPERATORS: dict[str, Operator] = {}
+"""The operators by their names; `ops/base.py` registers them."""
 
 # Returns the callback by which torch.compile compiles each Python frame; None or False where it
 # compiles none.
@@ -25,8 +39,17 @@ dynamo_callback: Callable[[], Any] = getattr(
     torch._C._dynamo.eval_frame, "get_eval_frame_callback", type(None)
 )
 
-# What S may be in a graph of torch.compile, which takes no sparse tensors.
-TRACEABLE = (SparsePattern, tuple)
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+_PLAIN_TYPES = frozenset({Tensor, Parameter})
+
+
+def call(name: str, *inputs: Tensor | None, **options: Any) -> Tensor:
+    """torch.ops.sddmm.NAME, as a backward calls it: straight to its computation, which takes the
+    host half the time, unless the call is differentiated or observed."""
+    if torch.is_grad_enabled() or not is_direct(inputs):
+        result: Tensor = getattr(torch.ops.sddmm, name)(*inputs, **options)
+        return result
+    return OPERATORS[name].compute(*inputs, **options)
 
 
 def is_plain(a: Any, b: Any) -> bool:
@@ -36,13 +59,32 @@ def is_plain(a: Any, b: Any) -> bool:
     return not (is_subclass(a) or is_subclass(b))
 
 
-def needs_operator(S: Any, to_output: Any) -> bool:
-    """Whether a call that is not plain must go to the operator; to_output converts its result.
+def is_direct(inputs: Sequence[Any]) -> bool:
+    """Whether an operator on these inputs ends in its computation, and nothing observes it."""
+    for x in inputs:
+        if isinstance(x, Tensor) and (type(x) not in _PLAIN_TYPES or x.is_meta):
+            return False
+    return not is_intercepted()
 
-    Autocast alone does not reach numpy and CuPy operands and scipy or cupyx matrices, which hold
-    no bfloat16: they are computed as they are.
-    """
-    if is_intercepted():
-        return True
-    package = type(S).__module__.partition(".")[0]
-    return to_output in (identity, to_tensor) and package not in ("scipy", "cupyx")
+
+def is_subclass(x: Any) -> bool:
+    """Whether x is a tensor of a class that may hold no data of its own, as a FakeTensor."""
+    return type(x) not in _PLAIN_TYPES and isinstance(x, Tensor)
+
+
+def is_intercepted() -> bool:
+    """Whether something other than autocast compiles, traces, transforms or observes operators."""
+    return (
+        is_dynamo_compiling()
+        or _len_torch_dispatch_stack() > 0
+        or _are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or _get_tracing_state() is not None
+        or _dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)
+        or (_len_torch_function_stack() > 0 and _has_function_mode())
+    )
+
+
+def _has_function_mode() -> bool:
+    """Whether a mode other than the default device's intercepts torch functions."""
+    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())

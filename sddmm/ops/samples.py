@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sddmm.dtypes import common_accumulator
-from sddmm.ops.dispatch import call
+from sddmm.ops.routing import call
 
 
 def sum_over_heads(

@@ -23,7 +23,8 @@ from sddmm.operands import (
     transpose_if_csc,
 )
 from sddmm.ops import traced
-from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
+from sddmm.ops.routing import dynamo_callback, is_plain
+from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.plan import Plan, sample_by_operator
 from sddmm.prepared import PLANS, FirstRun, PlanStore, Signature, run_once
 from sddmm.problem import SddmmProblem, make_problem

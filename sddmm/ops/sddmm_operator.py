@@ -18,7 +18,7 @@ from sddmm.ops.base import (
     rounded_bound,
     tolerance,
 )
-from sddmm.ops.dispatch import call
+from sddmm.ops.routing import call
 from sddmm.ops.samples import sum_over_heads
 from sddmm.prepared import FirstRun
 from sddmm.problem import SddmmProblem

@@ -17,13 +17,14 @@ from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_names
 from sddmm.operands import as_tensors, identity, needs_grad, shape_text
 from sddmm.ops import traced
 from sddmm.ops.base import Operator, pattern_of, register
-from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
+from sddmm.ops.routing import dynamo_callback, is_plain
 from sddmm.ops.softmax_bounds import (
     gradient_error_bound,
     gradient_reference,
     softmax_error_bound,
     softmax_reference,
 )
+from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.sparse.containers import parse_sparse, to_container
 from sddmm.sparse.indices import BlockSize, stored_nnz
 from sddmm.sparse.pattern import SparsePattern

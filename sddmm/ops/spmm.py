@@ -16,8 +16,9 @@ from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.operands import as_tensors, needs_grad, real_number
 from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
-from sddmm.ops.routing import TRACEABLE, dynamo_callback, is_plain, needs_operator
+from sddmm.ops.routing import dynamo_callback, is_plain
 from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype, check_product
+from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.products import product
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.indices import BlockSize, stored_nnz

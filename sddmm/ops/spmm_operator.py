@@ -13,7 +13,7 @@ from sddmm.backends.csr_product import product_shape, reference_product
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_name, dtype_names
 from sddmm.operands import shape_text
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
-from sddmm.ops.dispatch import call
+from sddmm.ops.routing import call
 from sddmm.ops.samples import heads_as_columns, sum_over_heads
 from sddmm.problem import SpmmProblem
 from sddmm.products import product

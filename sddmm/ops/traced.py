@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sddmm.cupy_arrays import to_tensor
 from sddmm.dtypes import HALF_DTYPES
 from sddmm.operands import check_fit, check_operands, identity, needs_grad
 from sddmm.ops.autocast import autocast_dtype
+from sddmm.ops.routing import is_intercepted
 from sddmm.sparse.formats import index_tensor
 from sddmm.sparse.indices import require_alike
 from sddmm.sparse.pattern import SparsePattern
@@ -23,6 +25,21 @@ from sddmm.sparse.torch_tensors import (
     parts_of_tensor,
     pattern_over,
 )
+
+# What S may be in a graph of torch.compile, which takes no sparse tensors.
+TRACEABLE = (SparsePattern, tuple)
+
+
+def needs_operator(S: Any, to_output: Any) -> bool:
+    """Whether a call that is not plain must go to the operator; to_output converts its result.
+
+    Autocast alone does not reach numpy and CuPy operands and scipy or cupyx matrices, which hold
+    no bfloat16: they are computed as they are.
+    """
+    if is_intercepted():
+        return True
+    package = type(S).__module__.partition(".")[0]
+    return to_output in (identity, to_tensor) and package not in ("scipy", "cupyx")
 
 
 def parts_of(S: Any) -> Parts:
