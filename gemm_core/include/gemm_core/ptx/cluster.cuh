@@ -10,9 +10,10 @@ __device__ __forceinline__ unsigned int cluster_rank() {
   return rank;
 }
 
-// Waits for all threads of all blocks of the cluster; called by whole warps.
+// Waits for all threads of all blocks of the cluster; called by whole warps. It orders no stores of
+// theirs: a release would wait until the whole device sees them.
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 
 // Makes the mbarriers that this thread has initialised visible to the cluster, after cluster_sync.

@@ -9,6 +9,11 @@ struct alignas(64) TensorMap {
   unsigned char opaque[128];
 };
 
+// Loads a map ahead of its first use.
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
+}
+
 // Copies the box at element (x, y, z), x along the rows, to shared `target`, a multiple of 1024 for
 // boxes under the 128-byte swizzle. Elements outside the tensor become zeros. `barrier` counts the
 // bytes.

@@ -15,6 +15,7 @@ from sddmm.backends.cuda.kernels.tile_mma.host import tile_mma
 from sddmm.backends.cuda.kernels.tile_simt.host import tile_simt
 from sddmm.backends.cuda.kernels.tile_warp.host import tile_warp
 from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
+from sddmm.backends.cuda.kernels.tile_wgmma_async.host import StagingSlots, tile_wgmma_async
 from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
@@ -25,6 +26,22 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_wgmma(128, 256, 256, TileRate(932e12, 6.1e-3, 16.0, -12.0, 5, 0.7)),
     tile_wgmma(128, 224, 256, TileRate(1145e12, 15.3e-3, 12.9, -13.4, 5.2, 1.1)),
     tile_wgmma(256, 152, 176, TileRate(945e12, 20.2e-3, 11.8, -9.4, 1.5, 3.5)),
+    tile_wgmma_async(
+        (128, 256),
+        3,
+        StagingSlots(1, 1024),
+        StagingSlots(2, 512),
+        TileRate(1077e12, 7.8e-3, 16.0, -14.0, 6, 2.5),
+        lead=1,
+    ),
+    tile_wgmma_async(
+        (128, 224),
+        3,
+        StagingSlots(1, 896),
+        StagingSlots(2, 464),
+        TileRate(1137e12, 9.8e-3, 16.0, -14.0, 6, 2.5),
+        lead=0,
+    ),
     tile_mma(
         "tile_mma_128x128x64",
         (128, 128, 64),

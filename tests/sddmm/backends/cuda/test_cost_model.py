@@ -57,8 +57,8 @@ def best(asked: SddmmProblem, facts: PatternFacts | None = None) -> str:
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        (problem(10_000, 5_000_000), "tile_wgmma"),
-        (problem(10_000, 5_000_000, k=1024), "tile_wgmma"),
+        (problem(10_000, 5_000_000), "tile_wgmma_async_128x256x64"),
+        (problem(10_000, 5_000_000, k=1024), "tile_wgmma_async"),
         (problem(5_000, 1_250_000), "tile_wgmma"),
         (problem(10_000, 1_000_000, k=5000), "windows"),  # by slices
         (problem(10_000, 3_000_000, k=5000), "tile_wgmma"),

@@ -91,6 +91,12 @@ def patterns() -> dict[str, SparsePattern]:
         "power law": coo(popular[0], popular[1], (2000, 2000)),
         "tall": random_pattern(30_000, 20, 40_000, device="cuda"),
         "wide": random_pattern(20, 30_000, 40_000, device="cuda"),
+        # An address made of such a column is far outside shared memory.
+        "runs far to the right": coo(
+            torch.arange(0, 128, 3).repeat_interleave(20),
+            200_000 - torch.arange(20, 0, -1).repeat(43),
+            (128, 200_000),
+        ),
     }
 
 

@@ -21,6 +21,7 @@ from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.tile_wgmma.host import TileWgmma, prefetch_depth
+from sddmm.backends.cuda.kernels.tile_wgmma_async.host import TileWgmmaAsync, sampling_macros
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
@@ -134,7 +135,7 @@ def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | 
     assert launches.count("row_gather") == 8
 
 
-WGMMA = [name for name, spec in SPECS.items() if isinstance(spec, TileWgmma)]
+WGMMA = [name for name, spec in SPECS.items() if isinstance(spec, (TileWgmma, TileWgmmaAsync))]
 
 
 @pytest.mark.parametrize("name", WGMMA)
@@ -163,6 +164,39 @@ def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
 @pytest.mark.parametrize(("nnz", "depth"), [(0, 1), (250, 1), (1280, 3), (25_600, 4)])
 def test_wgmma_looks_ahead_as_far_as_most_rows_of_tiles_reach(nnz: int, depth: int) -> None:
     assert prefetch_depth(nnz, rows=100) == depth
+
+
+@pytest.mark.parametrize(
+    ("nnz", "lanes", "depth"),
+    [(0, 8, 1), (1280, 8, 3), (2560, 8, 4), (4000, 32, 2), (25_600, 32, 4)],
+)
+def test_longer_rows_of_tiles_are_sampled_by_more_lanes(nnz: int, lanes: int, depth: int) -> None:
+    sampling = sampling_macros(nnz, rows=100)
+    assert (sampling["LANES_PER_ROW"], sampling["PREFETCH_DEPTH"]) == (lanes, depth)
+
+
+@pytest.mark.parametrize("name", WGMMA)
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+def test_wgmma_tiles_of_a_mask(name: str, scaled: bool, out_dtype: torch.dtype) -> None:
+    """Groups of rows that are in one piece, some at odd places, and groups with rows in two."""
+    row, column = torch.arange(150)[:, None], torch.arange(300)
+    window = ((row - column + 60).abs() <= 40) | ((column < 9) & (row > 100))
+    rows, cols = window.nonzero(as_tuple=True)
+    pattern = SparsePattern.from_coo(rows, cols, (150, 300))
+    runs = int((cols.diff() != 1).sum()) + 1
+    assert sampling_macros(pattern.nnz, 4 * 128, distinct=True, runs=runs)["SEGMENTS"]
+    device = replace(H200, sm_count=2)
+    check(name, pattern, 24, torch.float16, scaled=scaled, out_dtype=out_dtype, device=device)
+
+
+@pytest.mark.parametrize("k", [192, 330])
+def test_warpgroups_that_hand_on_in_turns(k: int) -> None:
+    """Six tiles a block, by one warpgroup a stage ahead of the other."""
+    pattern = random_pattern(500, 700, 9_000, layout="csr")
+    pair = replace(H200, sm_count=2)
+    name = "tile_wgmma_async_128x256x64"
+    check(name, pattern, k, torch.float16, out_dtype=torch.float16, device=pair)
 
 
 @pytest.mark.parametrize("k", [64, 80, 97, 127, 128])

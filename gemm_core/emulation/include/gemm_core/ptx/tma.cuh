@@ -13,6 +13,8 @@ struct alignas(64) TensorMap {
 };
 static_assert(sizeof(TensorMap) == 128, "");
 
+inline void prefetch_map(const TensorMap&) {}
+
 inline void tma_load_to(unsigned char* memory, unsigned target, const TensorMap& map, int x, int y,
                         int z, unsigned barrier) {
   const int row_bytes = map.box_columns * map.element;

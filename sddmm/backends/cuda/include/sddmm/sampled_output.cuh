@@ -1,0 +1,70 @@
+// Where sampled sums go: results at the positions of their nonzeros, scaled by values if WEIGHTED.
+#pragma once
+
+#include "sddmm/value.cuh"
+
+namespace sddmm {
+
+// STAGED: the type of the sums, which are scaled by alpha already. It is OUT unless they are to be
+// converted or scaled by values.
+template <class T, class OUT, class STAGED, bool WEIGHTED>
+struct SampledOutput {
+  using Result = OUT;
+  using Value = T;
+  static constexpr bool SCALES = WEIGHTED;
+  // Whether results are the staged sums.
+  static constexpr bool COPIES = !WEIGHTED && sizeof(OUT) == sizeof(STAGED);
+  OUT* out;
+  const T* values;
+  const int* perm;  // may be null
+
+  // Stores sums[h][d] of nonzero first[h] + d * STEP where at[h][d] is not negative.
+  template <int STEP, int ROWS, int DEPTH>
+  __device__ __forceinline__ void store(const int (&first)[ROWS], const int (&at)[ROWS][DEPTH],
+                                        const STAGED (&sums)[ROWS][DEPTH]) const {
+    if (perm == nullptr) {
+#pragma unroll
+      for (int h = 0; h < ROWS; ++h) {
+        int positions[DEPTH];
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d) positions[d] = first[h] + d * STEP;
+        store_row(positions, at[h], sums[h]);
+      }
+    } else {
+#pragma unroll
+      for (int h = 0; h < ROWS; ++h) {
+        int positions[DEPTH];
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d) positions[d] = at[h][d] >= 0 ? perm[first[h] + d * STEP] : 0;
+        store_row(positions, at[h], sums[h]);
+      }
+    }
+  }
+  // The value of a nonzero that is stored at its own number: perm is null.
+  __device__ __forceinline__ T value(int nonzero) const {
+    return WEIGHTED ? values[nonzero] : T{};
+  }
+  // The result of a sum, for a nonzero with this value.
+  static __device__ __forceinline__ OUT result(STAGED sum, T value) {
+    if constexpr (WEIGHTED)
+      return Narrow<OUT>::from(sum * widened(value));
+    else
+      return sum;
+  }
+
+ private:
+  // Loads come first, so that they are in flight together.
+  template <int DEPTH>
+  __device__ __forceinline__ void store_row(const int (&positions)[DEPTH], const int (&at)[DEPTH],
+                                            const STAGED (&sums)[DEPTH]) const {
+    T weights[DEPTH];
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+      if (WEIGHTED && at[d] >= 0) weights[d] = values[positions[d]];
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+      if (at[d] >= 0) out[positions[d]] = result(sums[d], weights[d]);
+  }
+};
+
+}  // namespace sddmm

@@ -1,0 +1,1 @@
+"""tile_wgmma_async: dense tiles by wgmma, stored by warps of their own."""
