@@ -21,6 +21,7 @@ from torch._C import (  # bound here, as every call asks
     _len_torch_dispatch_stack,
     _len_torch_function_stack,
 )
+from torch._C._functorch import is_legacy_batchedtensor  # those of is_grads_batched
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
@@ -62,7 +63,9 @@ def is_plain(a: Any, b: Any) -> bool:
 def is_direct(inputs: Sequence[Any]) -> bool:
     """Whether an operator on these inputs ends in its computation, and nothing observes it."""
     for x in inputs:
-        if isinstance(x, Tensor) and (type(x) not in _PLAIN_TYPES or x.is_meta):
+        if isinstance(x, Tensor) and (
+            type(x) not in _PLAIN_TYPES or x.is_meta or is_legacy_batchedtensor(x)
+        ):
             return False
     return not is_intercepted()
 

@@ -42,7 +42,8 @@ def sum_over_heads(
 
 def heads_as_columns(x: Tensor) -> Tensor:
     """(h, r, d) as (r, h * d): products of such operands are the sums of all heads' products."""
-    return x.transpose(0, 1).flatten(1)
+    heads, rows, columns = x.shape
+    return x.transpose(0, 1).reshape(rows, heads * columns)  # is_grads_batched knows no flatten
 
 
 def _weighted(

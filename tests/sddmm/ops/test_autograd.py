@@ -76,6 +76,26 @@ def test_first_and_second_gradients_in_any_order_of_nonzeros(
     assert gradgradcheck(op, inputs)
 
 
+@pytest.mark.parametrize("heads", [None, 2])
+def test_gradients_of_several_upstreams_at_once_are_those_of_each(heads: int | None) -> None:
+    a, b, v = leaves(heads)
+
+    def check(result: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> None:
+        upstream = torch.randn(3, *result.shape, dtype=result.dtype)
+        options: Any = {"retain_graph": True}
+        batched = torch.autograd.grad(result, inputs, upstream, is_grads_batched=True, **options)
+        for i, one in enumerate(upstream):
+            for got, want in zip(
+                batched, torch.autograd.grad(result, inputs, one, **options), strict=True
+            ):
+                torch.testing.assert_close(got[i], want)
+
+    samples = torch.ops.sddmm.sddmm(PATTERN.row_ids, PATTERN.col_indices, a, b, v)
+    check(samples, (a, b, v))
+    check(sddmm.spmm(PATTERN, b.mT, values=v), (b, v))
+    check(sddmm.softmax(PATTERN, v), (v,))
+
+
 def test_gradients_through_a_plan() -> None:
     a, b, v = leaves(None)
     plan = sddmm.plan(coo(v), k=K, dtype=torch.float64, alpha=2.0)
