@@ -17,6 +17,7 @@ from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.ops.base import rounded_bound, tolerance
+from sddmm.ops.spmm_operator import product_error_bound
 from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu, mismatches, random_pattern
@@ -212,6 +213,18 @@ def test_weights_are_not_rounded(dtype: torch.dtype, values_dtype: torch.dtype |
     less = torch.float16 if dtype == torch.float32 else dtype
     rounded = reference_product(pattern, weights.to(less), dense)
     assert bool(((rounded - truth).abs() > slack).any()), "fewer bits would do"
+
+
+@pytest.mark.parametrize("subnormal", ["dense", "values"])
+def test_subnormal_floats_keep_their_last_bits(subnormal: str) -> None:
+    """Sums of TF32 numbers have no place for them."""
+    values, dense = torch.randn(SCATTERED.nnz), torch.randn(200, 64)
+    tiny = torch.rand(SCATTERED.nnz if subnormal == "values" else (200, 64)) * 1e-39
+    values, dense = (tiny, dense) if subnormal == "values" else (values, tiny)
+    out, _ = run("spmm_tile_float_64", SCATTERED, Operands(values, dense, None), alpha=1e6)
+    truth = reference_product(SCATTERED, values, dense, alpha=1e6)
+    bound = product_error_bound(SCATTERED, values, dense, truth, alpha=1e6)
+    assert bool(((out - truth).abs() <= bound).all())
 
 
 def test_the_tiles_of_a_transpose_are_those_of_the_pattern() -> None:

@@ -51,10 +51,11 @@ struct HalfProduct : WarpTile<T, COLUMNS> {
     u32 a[Base::FRAGMENTS_M][4], b[Base::FRAGMENTS_N / 2][4];
   };
 
-  // sums += W X. weights, dense: where the tiles are in shared memory.
+  // sums += W X. weights, dense: where the tiles are in shared memory. The last argument serves
+  // FloatProduct: mma.sync multiplies halves exactly.
   static __device__ __forceinline__ void add(typename Base::Accumulators& sums,
                                              const unsigned char* weights,
-                                             const unsigned char* dense) {
+                                             const unsigned char* dense, u32&) {
     const u32 first_a = ptx::shared_address(weights) + first_weight();
     const u32 first_x = ptx::shared_address(dense) + Base::first_x();
     Fragments f[2];
@@ -97,16 +98,19 @@ struct HalfProduct : WarpTile<T, COLUMNS> {
 };
 
 // x as the sum of COUNT TF32 numbers, of 11 bits each: two hold the product of two halves, three hold
-// a float. None is rounded: bits past a number's 11 are those of the next.
+// a float. None is rounded: bits past a number's 11 are those of the next. Only the last bits of
+// floats that are subnormal, or nearly, have no number to hold them.
 template <int COUNT>
 struct Tf32Terms {
   u32 terms[COUNT];
-  __device__ __forceinline__ void split(float x) {
+  // Sets bits of `lost` if the sum is not x, a float.
+  __device__ __forceinline__ void split(float x, u32& lost) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       terms[i] = __float_as_uint(x) & 0xffffe000;
       x -= __uint_as_float(terms[i]);
     }
+    if constexpr (COUNT == 3) lost |= __float_as_uint(x);
   }
 };
 
@@ -132,9 +136,10 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
   using LayoutX = typename gemm_core::Select<FLOAT_X, FloatLayoutX<COLUMNS>,
                                              typename Base::LayoutX>::type;
 
+  // sums += W X. Sets bits of `lost` if a factor is not the sum of its TF32 numbers.
   static __device__ __forceinline__ void add(typename Base::Accumulators& sums,
                                              const unsigned char* weights,
-                                             const unsigned char* dense) {
+                                             const unsigned char* dense, u32& lost) {
 #pragma unroll 1
     for (int step = 0; step < Base::K_STEPS; ++step) {
       Tf32Terms<TERMS> a[Base::FRAGMENTS_M][HALVES][4];
@@ -142,7 +147,7 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
       for (int i = 0; i < Base::FRAGMENTS_M; ++i)
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
-          load(a[i][half], weights, 16 * i, 16 * step + 8 * half);
+          load(a[i][half], weights, 16 * i, 16 * step + 8 * half, lost);
       u32 b[Base::FRAGMENTS_N / 2][4];
       if constexpr (!FLOAT_X)
         Base::load_x(b, ptx::shared_address(dense) + Base::first_x(), step);
@@ -154,7 +159,8 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             x[half][e].split(FLOAT_X ? float_of(dense, 16 * step + 8 * half + e, 8 * j)
-                                     : half_of(b[j / 2][j % 2 * 2 + half] >> 16 * e));
+                                     : half_of(b[j / 2][j % 2 * 2 + half] >> 16 * e),
+                             lost);
 #pragma unroll
         for (int i = 0; i < Base::FRAGMENTS_M; ++i) {
           float partial[4] = {0.f, 0.f, 0.f, 0.f};
@@ -195,7 +201,7 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
 
   // Loads the fragment of 16 rows and of eight columns of W from `column` on.
   static __device__ __forceinline__ void load(Tf32Terms<TERMS> (&a)[4], const unsigned char* weights,
-                                              int first_row, int column) {
+                                              int first_row, int column, u32& lost) {
     const int row = Base::row() + first_row + Base::lane() / 4;
     const int k = column + Base::lane() % 4 * 2;
 #pragma unroll
@@ -207,8 +213,8 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
       } else {
         both = *reinterpret_cast<const float2*>(weights + Tile::offset(row + 8 * e, k));
       }
-      a[e].split(both.x);
-      a[e + 2].split(both.y);
+      a[e].split(both.x, lost);
+      a[e + 2].split(both.y, lost);
     }
   }
 };

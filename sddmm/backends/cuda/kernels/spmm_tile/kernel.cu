@@ -93,7 +93,8 @@ struct Work {
   }
 };
 
-// The sum of one entry, nonzero by nonzero: where X is not finite, zeros of a tile would make NaN.
+// The sum of one entry, nonzero by nonzero: where X is not finite, zeros of a tile would make NaN,
+// and TF32 numbers do not hold the last bits of subnormal ones.
 __device__ inline float exact_sum(const Arguments& p, const W& weights, const Work& work,
                                         int row, int column) {
   const Element* const x = p.dense + work.head * p.head_dense + work.first_column + column;
@@ -127,8 +128,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const int warp_line = threadIdx.x / 32 * WARP_LINES, own_line = threadIdx.x % WARP_LINES;
   const W weights{p.values + work.head * p.head_values, p.factors, p.perm};
   const int end = work.part.y;
-  int& has_nonfinite = *reinterpret_cast<int*>(shared + FLAG_AT);
-  if (threadIdx.x == 0) has_nonfinite = 0;
+  int& is_wrong = *reinterpret_cast<int*>(shared + FLAG_AT);
+  if (threadIdx.x == 0) is_wrong = 0;
 
   // X, tile by tile.
   const Element* const x = p.dense + work.head * p.head_dense + work.first_column;
@@ -149,6 +150,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const auto column_of = [&](int tile) { return tile < end ? p.columns[tile] : -1; };
 
   typename Product::Accumulators sums = {};
+  u32 lost = 0;  // bits of factors that no TF32 number holds
   Loaded loaded;
   int tile = work.part.x;
   int4 next_line = line_of(tile + 1);
@@ -179,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     if (next_column >= 0) copy_x(next_column, free_stage);
     ptx::cp_async_commit();
     next_column = column_of(tile + Config::STAGES);
-    Product::add(sums, own_tile, shared + 2 * W_BYTES + stage * X_BYTES);
+    Product::add(sums, own_tile, shared + 2 * W_BYTES + stage * X_BYTES, lost);
     stage = stage == Config::STAGES - 1 ? 0 : stage + 1;
     buffer ^= 1;
   }
@@ -192,9 +194,9 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     for (int j = 0; j < Product::FRAGMENTS_N; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) zero += 0.f * sums[i][j][e];
-  if (zero != 0.f) has_nonfinite = 1;
+  if (zero != 0.f || lost != 0) is_wrong = 1;
   __syncthreads();
-  if (has_nonfinite) {
+  if (is_wrong) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < TILE_SIDE * Config::COLUMNS; i += Config::THREADS) {
       const int row = i / Config::COLUMNS, column = i % Config::COLUMNS;
