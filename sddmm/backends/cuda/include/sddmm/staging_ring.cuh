@@ -21,7 +21,7 @@ struct StagingRing {
   static constexpr int ROW_COLUMNS = COLUMNS;
   static constexpr int PARTS = 2, ROWS = 64 / PARTS;  // of a block
   static constexpr int GROUPS = ROW_BLOCKS * WARPGROUPS, ALL_SLOTS = WARPGROUPS * SLOTS;
-  static constexpr int WRITERS = 4;  // the warps of a warpgroup
+  static constexpr int WRITERS = 128;  // the threads of a warpgroup
   static constexpr int SLOT_ELEMENTS = ROWS * PITCH;
   static constexpr int SLOT_BYTES = SLOT_ELEMENTS * sizeof(STAGED);
   static constexpr int BYTES = ALL_SLOTS * (SLOT_BYTES + 2 * gemm_core::StageBarriers::BYTES);
@@ -38,7 +38,7 @@ struct StagingRing {
   __device__ __forceinline__ void initialise() const {
     if (threadIdx.x >= ALL_SLOTS) return;
     gemm_core::ptx::mbarrier_init(full_barriers()[threadIdx.x], WRITERS);
-    gemm_core::ptx::mbarrier_init(empty_barriers()[threadIdx.x], READERS);
+    gemm_core::ptx::mbarrier_init(empty_barriers()[threadIdx.x], 32 * READERS);
   }
 
   // The slot of a part of a warpgroup's `block`-th 64 rows of a tile, and how often it was filled
@@ -64,8 +64,8 @@ struct StagingRing {
         write_part(slot.index, part, sums, [](float sum) { return sum; });
       else
         write_part(slot.index, part, sums, [&](float sum) { return scale * sum; });
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) gemm_core::ptx::mbarrier_arrive(full_barriers()[slot.index]);
+      // Every thread arrives for its own stores: racecheck follows no order by __syncwarp.
+      gemm_core::ptx::mbarrier_arrive(full_barriers()[slot.index]);
     }
   }
 
@@ -74,10 +74,9 @@ struct StagingRing {
     gemm_core::ptx::mbarrier_wait(full_barriers()[slot.index], slot.phase);
     return slots() + slot.index * SLOT_ELEMENTS;
   }
-  // Signals that this warp has read the slot.
+  // Signals that this thread has read the slot; all of a warp call it.
   __device__ __forceinline__ void release(const Slot& slot) const {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) gemm_core::ptx::mbarrier_arrive(empty_barriers()[slot.index]);
+    gemm_core::ptx::mbarrier_arrive(empty_barriers()[slot.index]);
   }
 
   // The row of a block of 64 that is row `row` of the slot of a part.
