@@ -35,6 +35,13 @@ def test_empty_problems(m: int, k: int, n: int, nnz: int) -> None:
     assert not values.any()
 
 
+def test_a_first_call_of_no_heads_has_no_values() -> None:
+    S = random_pattern(17, 5, 9, layout="csr", device="cuda")
+    matrix = S.to_torch(torch.ones(9, device="cuda"))
+    a, b = torch.randn(0, 17, 30, device="cuda"), torch.randn(0, 30, 5, device="cuda")
+    assert sddmm.sddmm(matrix, a, b).shape == (0, 9)
+
+
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 def test_containers_and_gradients(layout: str) -> None:
     pattern = random_pattern(6, 5, 14, layout=layout, device="cuda")
