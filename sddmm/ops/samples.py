@@ -36,7 +36,7 @@ def sum_over_heads(
     accumulator = common_accumulator(a.dtype, weights.dtype)
     total = weights.new_zeros(weights.shape[-1], dtype=accumulator)
     for head_a, head_b, head_weights in zip(a, b, weights, strict=True):
-        total = total + _weighted(rows, cols, head_a, head_b, head_weights, accumulator, options)
+        total += _weighted(rows, cols, head_a, head_b, head_weights, accumulator, options)
     return total.to(out_dtype)
 
 

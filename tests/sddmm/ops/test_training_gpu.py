@@ -243,6 +243,7 @@ def allocated_by(function: Callable[[], Any]) -> int:
 
 
 def test_gradients_of_samples_take_no_memory_for_every_head_and_nonzero() -> None:
+    """That of S's values takes two sums of floats for every nonzero, whatever the heads."""
     heads, nnz = 8, 2_000_000
     S = random_pattern(NODES, NODES, nnz, device="cuda")
     a, b = (randn(heads, NODES, 16, dtype=torch.float16).requires_grad_() for _ in range(2))
@@ -259,7 +260,7 @@ def test_gradients_of_samples_take_no_memory_for_every_head_and_nonzero() -> Non
         torch.autograd.grad(result, (a, b), upstream)
     result, upstream = step()
     taken = allocated_by(lambda: torch.autograd.grad(result, (a, b), upstream))
-    assert taken < heads * nnz * 2 / 2
+    assert taken < 2 * nnz * 4 + 2 * a.numel() * 2 + 2**20
 
 
 def test_a_permuted_operand_is_read_without_a_copy() -> None:
