@@ -106,8 +106,8 @@ class SingleRun:
 
     @staticmethod
     def can_serve(problem: SddmmProblem, device: Device) -> bool:
-        """Whether there is a value to compute, an index out of range has a row to be clamped to, and
-        k is not sliced."""
+        """Whether there is a value to compute, a row to which an index out of range can be clamped,
+        and k is not sliced."""
         if min(problem.m, problem.n, problem.nnz, problem.k) <= 0 or problem.heads == 0:
             return False
         return gather_slice(problem, problem.nnz, device) == problem.k
