@@ -68,7 +68,11 @@ GATHER_CSR = KernelSpec(
 
 
 class SingleRun:
-    """The runs of one problem on patterns of one form. Use it where `serves` says that it can."""
+    """The runs of one problem on patterns of one form. Use it where `serves` says that it can.
+
+    expands: whether a kernel finds the rows of nonzeros and checks the indices, in place of an
+    analysis.
+    """
 
     def __init__(
         self,
@@ -76,7 +80,7 @@ class SingleRun:
         problem: SddmmProblem,
         device: Device,
         is_csr: bool,
-        is_kept: bool = False,
+        expands: bool,
     ) -> None:
         self._kernel, self._problem, self._device = kernel, problem, device
         self._nnz, self._torch_device = problem.nnz, problem.device
@@ -86,9 +90,8 @@ class SingleRun:
         self._row_bytes = problem.k * self._itemsize
         self._variants: dict[int, Variant] = {}
         self._heads = 1 if problem.heads is None else problem.heads
-        has_long_rows = problem.nnz >= EXPANDED_ROW * problem.m
-        self._expands = is_csr and not is_kept and has_long_rows
-        if self._expands:
+        self._expands = expands
+        if expands:
             self._blocks, nnz_per_warp = expand.launch_sizes(problem.m, problem.nnz, device)
             self._sizes: tuple[int, ...] = problem.nnz, nnz_per_warp, problem.m, problem.n
             self._no_tiles: tuple[int, ...] = ()
@@ -198,7 +201,7 @@ class SingleLaunch(SingleRun):
     kernel finds rows, checks the pattern and gathers."""
 
     def __init__(self, kernel: RowGather, problem: SddmmProblem, device: Device) -> None:
-        super().__init__(kernel, problem, device, is_csr=True)
+        super().__init__(kernel, problem, device, is_csr=True, expands=True)
 
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> Analysis | None:
         a, b, values, alpha = run.operands
@@ -273,9 +276,11 @@ def single_run(
     if not SingleRun.can_serve(problem, device):
         return None
     is_small = gather_us(problem, problem.nnz, device_model(device)) <= SINGLE_LAUNCH_US
-    if is_csr and not is_kept and is_small:
+    comes_once = is_csr and not is_kept
+    if comes_once and is_small:
         return SingleLaunch(kernel, problem, device)
-    return SingleRun(kernel, problem, device, is_csr, is_kept)
+    has_long_rows = problem.nnz >= EXPANDED_ROW * problem.m
+    return SingleRun(kernel, problem, device, is_csr, expands=comes_once and has_long_rows)
 
 
 def _is_plain(values: Tensor) -> bool:

@@ -12,8 +12,10 @@ from sddmm.backends import base
 from sddmm.backends.cuda import expand, single_run
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.row_gather import host
+from sddmm.backends.cuda.pattern_layouts import PatternLayouts
+from sddmm.backends.cuda.spec import AnalysisRequest
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import assert_close, emulated_gpu
+from sddmm.testing import H200, assert_close, emulated_gpu
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
@@ -75,6 +77,22 @@ def test_short_rows_are_analysed_where_gathering_takes_long(
     with emulated_gpu() as launches:
         assert_close(sddmm.sddmm(matrix, a, b).values(), matrix, a, b)
     assert launches == ["analyse", "row_gather"]
+
+
+def test_an_analysis_after_first_calls_counts_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that report to the host share memory with their own successors alone."""
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    a, b = torch.randn(3, K), torch.randn(N, K).mT
+    crow, cols = torch.tensor([0, 2, 4, 6], dtype=torch.int32), torch.arange(6, dtype=torch.int32)
+    found = []
+    with emulated_gpu() as launches:
+        for _ in range(4):
+            pattern = SparsePattern.from_csr(crow, cols, (3, N))
+            analysis = PatternLayouts(pattern, H200).analysis(AnalysisRequest((2, 4)))
+            found.append((analysis.runs, analysis.row_segments, analysis.distinct))
+            sddmm.sddmm(csr_tensor(crow.clone(), cols.clone(), 3), a, b)
+    assert launches == ["analyse", "gather_csr"] * 4
+    assert found == [(3, 3, True)] * 4
 
 
 def test_a_pattern_that_is_kept_is_analysed_for_later_plans() -> None:

@@ -319,7 +319,8 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
 def max_share(problem: SddmmProblem, nnz: int, device: Device) -> int:
     """The most nonzeros of a warp that finds its row ids at hand."""
     waves = nnz * (problem.heads or 1) / (device.sm_count * _WARPS_PER_SM * MAX_SHARE)
-    is_long = problem.k * problem.dtype.itemsize >= _LONG_BYTES
+    row_bytes = problem.k * problem.dtype.itemsize
+    is_long = row_bytes >= _LONG_BYTES
     return MAX_SHARE // 2 if waves > 1 and (is_long or waves <= _FEW_WAVES) else MAX_SHARE
 
 
