@@ -73,7 +73,7 @@ def test_first_and_second_gradients_in_any_order_of_nonzeros(
 
     inputs = leaves(heads, pattern.nnz)
     assert gradcheck(op, inputs)
-    assert gradgradcheck(op, inputs)
+    assert gradgradcheck(op, inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("heads", [None, 2])
@@ -190,7 +190,7 @@ def test_gradients_of_more_nonzeros_than_positions(heads: int | None, csr: bool)
         )
 
     assert gradcheck(op, (a, b, v))
-    assert gradgradcheck(op, (a, b, v))
+    assert gradgradcheck(op, (a, b, v), fast_mode=True)
 
 
 @pytest.mark.parametrize("transpose", [False, True])

@@ -37,7 +37,8 @@ def test_every_kind_of_weights_compiles_without_spilling(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Stored by row and by column, permuted, and with rows of X that start anywhere."""
+    """Stored by row and by column, permuted, and with rows of X that start anywhere. On Hopper every
+    kind of weights, elsewhere one of each kernel."""
     device = ALL_DEVICES[arch]
     made = Compiler(device)
     monkeypatch.setattr(loader, "runtime", made)
@@ -46,6 +47,8 @@ def test_every_kind_of_weights_compiles_without_spilling(
     most = 3 if arch == "sm_90a" else 2
     for i, problem in enumerate(problems(kernel)):
         assert kernel.refuses(problem, device) is None
+        if i > 0 and arch != "sm_90a":
+            continue
         for permuted, by_column, aligned in orders[: most if i == 0 else most - 1]:
             kernel.load(problem, permuted, by_column, aligned, device)
         kernel.load_sums(problem, device)
