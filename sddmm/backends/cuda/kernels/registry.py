@@ -31,7 +31,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         3,
         StagingSlots(1, 1024),
         StagingSlots(2, 512),
-        TileRate(1077e12, 7.8e-3, 16.0, -14.0, 6, 2.5),
+        TileRate(1077e12, 7.8e-3, 17.5, -14.0, 6, 2.5),
         lead=1,
     ),
     tile_wgmma_async(
@@ -39,7 +39,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         3,
         StagingSlots(1, 896),
         StagingSlots(2, 464),
-        TileRate(1137e12, 9.8e-3, 16.0, -14.0, 6, 2.5),
+        TileRate(1137e12, 9.8e-3, 17.5, -14.0, 6, 2.5),
         lead=0,
     ),
     tile_mma(
