@@ -39,7 +39,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         3,
         StagingSlots(1, 896),
         StagingSlots(2, 464),
-        TileRate(1137e12, 9.8e-3, 17.5, -14.0, 6, 2.5),
+        TileRate(1200e12, 9.8e-3, 17.5, -14.0, 6, 2.5),
         lead=0,
     ),
     tile_mma(

@@ -37,8 +37,8 @@ def test_every_kind_of_weights_compiles_without_spilling(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Stored by row and by column, permuted, and with rows of X that start anywhere. On Hopper every
-    kind of weights, elsewhere one of each kernel."""
+    """Stored by row and by column, permuted, and with rows of X that start anywhere. On Hopper all
+    kinds of weights, elsewhere one of each kernel."""
     device = ALL_DEVICES[arch]
     made = Compiler(device)
     monkeypatch.setattr(loader, "runtime", made)
