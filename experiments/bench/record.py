@@ -13,6 +13,9 @@ import numpy as np
 STATUSES = ("ok", "skipped", "wrong", "failed", "out_of_memory", "timeout", "cached")
 BAD = ("wrong", "failed", "out_of_memory", "timeout")
 
+# A row is noisy if the p80 of its samples is more than this many times their p20.
+NOISY = 1.1
+
 
 @dataclass(kw_only=True)
 class Record:
@@ -63,6 +66,16 @@ class Record:
 
     def percentile_ms(self, percent: float) -> float | None:
         return float(np.percentile(self.samples_ms, percent)) if self.samples_ms else None
+
+    @property
+    def spread(self) -> float | None:
+        """p80 over p20 of the samples; None where there are less than two, or one takes no time."""
+        low, high = self.percentile_ms(20), self.percentile_ms(80)
+        return high / low if low and high and len(self.samples_ms) > 1 else None
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.spread is not None and self.spread > NOISY
 
     @property
     def median_first_call_ms(self) -> float | None:

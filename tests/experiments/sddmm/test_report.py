@@ -65,6 +65,16 @@ def test_rows_of_one_case_that_were_not_interleaved_are_marked() -> None:
     assert table.NOT_INTERLEAVED not in report.as_summary(SDDMM, records[1:])
 
 
+def test_a_row_is_noisy_if_its_p80_is_a_tenth_above_its_p20() -> None:
+    assert record("ours", 1.0).spread == pytest.approx(2.6 / 1.4)
+    assert record("ours", 1.0).is_noisy
+    assert not record("ours", 1.0, samples_ms=[1.0, 1.05, 1.1]).is_noisy
+    for samples in ([], [3.0], [0.0, 0.0]):
+        lone = record("ours", 1.0, samples_ms=samples)
+        assert lone.spread is None
+        assert not lone.is_noisy
+
+
 def test_the_text_table_is_aligned_markdown() -> None:
     lines = table.as_text(SDDMM.rows([record("isratnisa", 4.0), record("ours", 1.0)])).splitlines()
     assert len({len(line) for line in lines}) == 1
