@@ -88,8 +88,43 @@ class SpmmProblem(NamedTuple):
         return (self.m, self.k) if self.heads is None else (self.heads, self.m, self.k)
 
 
-Problem = SddmmProblem | SpmmProblem
-"""A problem of either operator."""
+class AttentionProblem(NamedTuple):
+    """All that the choice of a backend and a kernel for sparse attention may depend on. Hashable.
+
+    An m x n pattern of nnz nonzeros; q (heads, m, d), k (heads, n, d), v (heads, n, dv) and the
+    result (heads, m, dv), all of `dtype`. heads counts 1 where the caller's operands have none.
+    has_bias: whether a bias is added to the scores; bias_has_heads: whether each head has its own,
+    (heads, nnz), else all share (nnz,). has_dropout: whether weights are dropped. `blocksize` is as
+    in SddmmProblem.
+    """
+
+    m: int
+    n: int
+    nnz: int
+    d: int
+    dv: int
+    heads: int
+    dtype: torch.dtype
+    index_dtype: torch.dtype
+    device: torch.device
+    has_bias: bool = False
+    bias_has_heads: bool = False
+    has_dropout: bool = False
+    blocksize: tuple[int, int] | None = None
+
+    @property
+    def accumulator(self) -> torch.dtype:
+        """The dtype of scores, weights, all sums, and the logarithms that are kept of them."""
+        return DTYPES[self.dtype].accumulator
+
+    @property
+    def flops(self) -> int:
+        """Useful floating-point operations of the forward, exponentials left out."""
+        return 2 * self.nnz * (self.d + self.dv) * self.heads
+
+
+Problem = SddmmProblem | SpmmProblem | AttentionProblem
+"""A problem of any operator."""
 
 
 def make_problem(

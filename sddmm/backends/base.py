@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem, SpmmProblem
+    from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -72,6 +72,92 @@ class PreparedProduct(Protocol):
         """
 
 
+class AttentionOperands(NamedTuple):
+    """The inputs of an attention, as a backend receives them.
+
+    q: (heads, m, d), k: (heads, n, d), v: (heads, n, dv), of the problem's dtype. The strides of
+    heads and rows are any, 0 too, so rows may be aligned to no more than an element; the inner
+    stride is 1, unless the inner size is 0 or 1. bias: of the same dtype, (heads, nnz) if the
+    problem's bias_has_heads, else (nnz,), in the pattern's order and with inner stride 1; None if
+    it has none. scale: multiplies the dot products. dropout_p: the probability, in 0..1, with which
+    a weight is dropped. seed: (1,) int64 on the device, never read by the host; None without
+    dropout.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    scale: float
+    dropout_p: float = 0.0
+    seed: Tensor | None = None
+
+
+class AttentionGradients(NamedTuple):
+    """Memory for the gradients that are needed; None for one that is not.
+
+    Each is contiguous, of the problem's dtype and of its operand's shape: bias (nnz,) is the sum
+    over heads where they share it.
+    """
+
+    q: Tensor | None
+    k: Tensor | None
+    v: Tensor | None
+    bias: Tensor | None
+
+
+class PreparedAttention(Protocol):
+    """A prepared sparse attention over one pattern. Every result has the same bits on every run.
+
+    With i the position of a nonzero in the pattern's order, r its row and c its column, in a head:
+
+        s_i = scale * (q_r . k_c) + bias_i          lse_r = log(sum over the row of exp(s_i))
+        p_i = exp(s_i - lse_r)                      out_r = sum over the row of z_i p_i v_c
+
+    z_i is 1 without dropout, else 0 or 1 / (1 - dropout_p) as `sddmm/dropout.py` says. Duplicates
+    are nonzeros of their own. Half types are multiplied and added in float32, and out and the
+    gradients are rounded once; a weight p_i (or z_i p_i) may be rounded to the half type for a
+    matrix instruction, as may ds_i.
+
+    A row without nonzeros, or with no score but -inf, has out = 0 and lse = -inf, and its
+    gradients are 0: wherever lse_r is -inf, p_i is exp(s_i) = 0. (0 times a v_c that is not finite
+    is NaN.) A NaN or +inf among a row's scores makes the row of out, and its lse, NaN.
+    """
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines about what was prepared."""
+
+    def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
+        """Fill `out`, (heads, m, dv) of the problem's dtype, and `lse`, (heads, m) of its
+        accumulator; both contiguous. Every element of both is written."""
+
+    def prepare_backward(self) -> None:
+        """Do what `backward` needs of the pattern, such as its nonzeros by column.
+
+        Called once, before the first `backward`, and never while a CUDA graph is captured.
+        """
+
+    def backward(
+        self,
+        operands: AttentionOperands,
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        grad_lse: Tensor | None,
+        gradients: AttentionGradients,
+    ) -> None:
+        """Fill the gradients, every element of them, from what `forward` was given and has filled.
+
+        grad_out: like `out`, of strides as q's; grad_lse: like `lse`, contiguous, or None for 0.
+        With delta_r = grad_out_r . out_r - grad_lse_r and g_i = z_i (grad_out_r . v_c):
+
+            ds_i = p_i (g_i - delta_r)              dq_r = scale * sum over the row of ds_i k_c
+            dbias_i = ds_i                          dk_c = scale * sum over the column of ds_i q_r
+                                                    dv_c = sum over the column of z_i p_i grad_out_r
+        """
+
+
 class Backend(Protocol):
     """One way to compute a problem."""
 
@@ -123,6 +209,18 @@ class Backend(Protocol):
         runs to expect.
         """
 
+    def refuses_attention(self, problem: AttentionProblem) -> str | None:
+        """None, or the reason why this backend has no fused kernel for the attention."""
+
+    def prepare_attention(
+        self, pattern: SparsePattern, problem: AttentionProblem
+    ) -> PreparedAttention:
+        """Do all work of the forward that depends on the pattern alone, its check included.
+
+        The problem's sizes are at least 1, but for d and dv, which may be 0. It prepares for many
+        runs, forward and backward.
+        """
+
 
 BACKENDS: list[Backend] = []
 """The backends in order: the first that does not refuse serves. `sddmm/__init__.py` adds them."""
@@ -163,6 +261,15 @@ def select_product_backend(problem: SpmmProblem) -> Backend:
         if backend.available() is None and backend.refuses_product(problem) is None:
             return backend
     raise ValueError(f"no backend serves this product: {problem}")
+
+
+@functools.lru_cache(maxsize=1024)
+def select_attention_backend(problem: AttentionProblem) -> Backend | None:
+    """The first backend with a fused kernel for the problem; None leaves it to its parts."""
+    for backend in BACKENDS:
+        if backend.available() is None and backend.refuses_attention(problem) is None:
+            return backend
+    return None
 
 
 def resolve_lazy_view(x: Tensor) -> Tensor:

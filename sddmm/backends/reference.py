@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, FirstRun, by_head
+from sddmm.backends.base import MANY_CALLS, FirstRun, PreparedAttention, by_head
 from sddmm.backends.csr_product import ReferenceProduct
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem, SpmmProblem
+    from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 # Elements of one gathered operand; two float64 arrays of this size are alive at a time.
@@ -53,6 +53,14 @@ class ReferenceBackend:
     ) -> ReferenceProduct:
         pattern.check()
         return ReferenceProduct(pattern.row_ids, pattern.col_ids)
+
+    def refuses_attention(self, problem: AttentionProblem) -> str | None:
+        return "the reference has no fused attention"
+
+    def prepare_attention(
+        self, pattern: SparsePattern, problem: AttentionProblem
+    ) -> PreparedAttention:
+        raise ValueError(self.refuses_attention(problem))
 
 
 class ReferenceExecutor:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, FirstRun, by_head
+from sddmm.backends.base import MANY_CALLS, FirstRun, PreparedAttention, by_head
 from sddmm.backends.csr_product import CsrProduct
 from sddmm.sparse.indices import compress
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem, SpmmProblem
+    from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -60,6 +60,14 @@ class TorchCsrBackend:
         self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
     ) -> CsrProduct:
         return CsrProduct(pattern.by_row, problem)
+
+    def refuses_attention(self, problem: AttentionProblem) -> str | None:
+        return "torch has no attention over a CSR pattern"
+
+    def prepare_attention(
+        self, pattern: SparsePattern, problem: AttentionProblem
+    ) -> PreparedAttention:
+        raise ValueError(self.refuses_attention(problem))
 
 
 class TorchCsrExecutor:

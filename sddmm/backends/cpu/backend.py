@@ -12,6 +12,7 @@ from torch import Tensor
 from sddmm.backends.base import (
     MANY_CALLS,
     FirstRun,
+    PreparedAttention,
     PreparedProduct,
     by_head,
     resolve_lazy_view,
@@ -23,7 +24,7 @@ from sddmm.sparse.indices import as_array
 from sddmm.sparse.views import CompressedView
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem, SpmmProblem
+    from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 # Multiply-adds of a chunk: about 100 us, enough to pay for waking a thread.
@@ -92,6 +93,14 @@ class CpuBackend:
         self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
     ) -> PreparedProduct:
         return CpuProduct(pattern, problem)
+
+    def refuses_attention(self, problem: AttentionProblem) -> str | None:
+        return "no CPU kernel computes attention"
+
+    def prepare_attention(
+        self, pattern: SparsePattern, problem: AttentionProblem
+    ) -> PreparedAttention:
+        raise ValueError(self.refuses_attention(problem))
 
 
 class CpuExecutor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.base import MANY_CALLS, FirstRun
+from sddmm.backends.base import MANY_CALLS, FirstRun, PreparedAttention
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.block_planner import BlockPlanner
 from sddmm.backends.cuda.executor import GpuExecutor
@@ -24,7 +24,7 @@ from sddmm.backends.cuda.spec import GpuKernel, ProductKernel
 from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
-    from sddmm.problem import Problem, SddmmProblem, SpmmProblem
+    from sddmm.problem import AttentionProblem, Problem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -101,6 +101,14 @@ class CudaBackend:
             return self.products.prepare(pattern, problem, device, calls=calls)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(problem) from error
+
+    def refuses_attention(self, problem: AttentionProblem) -> str | None:
+        return "no GPU kernel computes attention"
+
+    def prepare_attention(
+        self, pattern: SparsePattern, problem: AttentionProblem
+    ) -> PreparedAttention:
+        raise ValueError(self.refuses_attention(problem))
 
     def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
         launch = self._single_run(
