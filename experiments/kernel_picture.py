@@ -1,154 +1,107 @@
-"""The picture of docs/sddmm.md: where each SDDMM kernel keeps the rows of A and of B."""
+"""The pictures of docs/how_it_works/kernels: who holds what in each family of GPU kernels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from experiments.bench.svg import BLUE, FAINT, GREY, PAPER, Picture
+from experiments.kernel_panels import COLUMNS, PANELS, ROWS, Panel, Span
 
-from experiments.bench.svg import BLUE, FAINT, GREY, INK, Picture
-
-_L2, _SHARED, _REGISTERS, _WORK = "#e6e9ed", "#f6cf9c", "#a9d8b4", "#dbe8f8"
-_OTHER = "#aab2bb"
-_CELL, _ROWS, _COLUMNS = 13, 12, 18
-_PANEL_WIDTH, _PANEL_HEIGHT, _A_WIDTH, _B_HEIGHT = 460, 316, 46, 40
-# Every row holds nonzeros at these columns; a pattern that fills no tile.
-_NONZEROS = (
-    (1, 4, 9, 15), (0, 6, 7, 13), (3, 8, 11), (2, 5, 10, 16), (1, 7, 12, 17), (4, 6, 9, 14),
-    (0, 3, 8, 13, 15), (5, 7, 11), (2, 6, 10, 12, 16), (1, 4, 8, 14), (3, 9, 11, 17), (0, 5, 7, 13),
-)  # fmt: skip
+_MEMORY = {"l2": "#e6e9ed", "shared": "#f6cf9c", "registers": "#a9d8b4"}
+_WORK, _OTHER = "#dbe8f8", "#aab2bb"
+_CELL, _A_WIDTH, _B_HEIGHT = 13, 46, 40
+_WIDTH, _HEIGHT, _MARGIN = 900, 352, 16
+_LEFT, _TOP = _MARGIN + _A_WIDTH + 34, 68 + _B_HEIGHT
+_BOXES, _BOX_WIDTH, _BOX_HEIGHT, _GAP = 362, 522, 46, 30
 
 
-@dataclass(frozen=True)
-class Range:
-    """Rows or columns first .. last - 1 of the drawn matrix, and the memory that holds them."""
-
-    first: int
-    last: int
-    color: str
-
-    def __contains__(self, index: int) -> bool:
-        return self.first <= index < self.last
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One kernel: its unit of work (rows x columns of S), and where its operands are kept."""
-
-    title: str
-    unit: str
-    rows: tuple[Range, ...]
-    columns: tuple[Range, ...]
-    work: tuple[tuple[Range, Range], ...]
-    lines: tuple[str, ...]
-
-
-def _units(rows: tuple[int, int], columns: tuple[int, int]) -> tuple[Range, Range]:
-    return Range(*rows, _WORK), Range(*columns, _WORK)
-
-
-PANELS = (
-    Panel(
-        "row_gather", "the work of one warp: consecutive nonzeros",
-        (Range(6, 7, _REGISTERS),),
-        tuple(Range(c, c + 1, _L2) for c in _NONZEROS[6]),
-        (_units((6, 7), (0, _COLUMNS)),),
-        (
-            "Four lanes load the two rows of a nonzero, 64 bytes of each at a time.",
-            "Registers: the row of A, while it stays the same. Shared memory: nothing.",
-            "Limit: one row of B per nonzero out of L2.",
-        ),
-    ),
-    Panel(
-        "windows", "the work of one block: nonzeros in a window of columns",
-        (Range(6, 7, _REGISTERS),),
-        (Range(6, 12, _SHARED),),
-        (_units((0, _ROWS), (6, 12)),),
-        (
-            "Shared memory: the window's rows of B, loaded once per block.",
-            "Registers: a row of A for each pair of its nonzeros in the window.",
-            "Limit: the rate of L1 and shared memory; few nonzeros per row and window.",
-        ),
-    ),
-    Panel(
-        "tile_mma, tile_wmma", "the work of one block: one tile, whole",
-        (Range(4, 8, _SHARED),),
-        (Range(6, 12, _SHARED),),
-        (_units((4, 8), (6, 12)),),
-        (
-            "Shared memory: a ring of three stages, slices of k of both operands;",
-            "after the main loop the tile's sums, out of which nonzeros are read.",
-            "Limit: the arithmetic of whole tiles, however few nonzeros they hold.",
-        ),
-    ),
-    Panel(
-        "tile_wgmma", "the work of a cluster of two blocks: two tiles",
-        (Range(0, 4, _SHARED), Range(4, 8, _SHARED)),
-        (Range(6, 9, _SHARED), Range(9, 12, _SHARED)),
-        (_units((0, 4), (6, 12)), _units((4, 8), (6, 12))),
-        (
-            "Shared memory: a ring of four stages filled by TMA. Each block loads",
-            "half of the rows of B that both need. Registers: the sums; each warp",
-            "samples its own 16 rows. Limit: the tensor cores at the card's power.",
-        ),
-    ),
-)  # fmt: skip
-
-
-def draw() -> str:
-    """The picture as SVG: a panel per kernel, and what the colours mean."""
-    width, height = 2 * _PANEL_WIDTH + 16, 2 * _PANEL_HEIGHT + 50
-    picture = Picture(width, height, "Where each SDDMM kernel keeps the rows of A and of B")
-    for index, panel in enumerate(PANELS):
-        _panel(picture, panel, 16 + index % 2 * _PANEL_WIDTH, 12 + index // 2 * _PANEL_HEIGHT)
-    _legend(picture, 16, height - 20)
+def draw(name: str) -> str:
+    """The picture of a family as SVG: the matrix on the left, the memories on the right."""
+    panel = PANELS[name]
+    picture = Picture(_WIDTH, _HEIGHT, f"{name}: {panel.unit}")
+    picture.text(_MARGIN, 28, name, size=15, bold=True, mono=True)
+    picture.text(_MARGIN, 48, f"The work of {panel.unit}", size=12, color=GREY)
+    _matrix(picture, panel)
+    _memories(picture, panel)
+    picture.text(_BOXES, 304, "Limit", bold=True)
+    picture.text(_BOXES + 42, 304, panel.limit)
+    _legend(picture, panel)
     return picture.svg()
 
 
-def _panel(picture: Picture, panel: Panel, x: float, y: float) -> None:
-    picture.text(x, y + 14, panel.title, size=14, bold=True, mono=True)
-    picture.text(x, y + 31, panel.unit, size=11.5, color=GREY)
-    left, top = x + _A_WIDTH + 30, y + 46 + _B_HEIGHT
-    grid_width, grid_height = _COLUMNS * _CELL, _ROWS * _CELL
-    picture.text(left - 8, top - 14, "B", bold=True, anchor="end")
-    picture.text(x + 2, top + grid_height / 2, "A", bold=True)
-    picture.rect(left, top, grid_width, grid_height, "none", FAINT)
-    picture.rect(left, top - _B_HEIGHT - 4, grid_width, _B_HEIGHT, "none", FAINT)
-    picture.rect(left - _A_WIDTH - 4, top, _A_WIDTH, grid_height, "none", FAINT)
+def _matrix(picture: Picture, panel: Panel) -> None:
+    width, height = COLUMNS * _CELL, ROWS * _CELL
+    left_operand, top_operand = panel.operands
+    picture.rect(_LEFT, _TOP, width, height, PAPER, FAINT)
+    if top_operand:
+        picture.text(_LEFT - 10, _TOP - 18, top_operand, bold=True, anchor="end")
+        picture.rect(_LEFT, _TOP - _B_HEIGHT - 4, width, _B_HEIGHT, PAPER, FAINT)
+    if left_operand:
+        middle = _LEFT - _A_WIDTH / 2 - 4
+        picture.text(middle, _TOP + height + 18, left_operand, bold=True, anchor="middle")
+        picture.rect(_LEFT - _A_WIDTH - 4, _TOP, _A_WIDTH, height, PAPER, FAINT)
     for rows, columns in panel.work:
-        picture.rect(
-            left + columns.first * _CELL, top + rows.first * _CELL,
-            (columns.last - columns.first) * _CELL, (rows.last - rows.first) * _CELL, _WORK, BLUE,
-        )  # fmt: skip
+        _area(picture, rows, columns)
     for span in panel.rows:
-        picture.rect(
-            left - _A_WIDTH - 4, top + span.first * _CELL,
-            _A_WIDTH, (span.last - span.first) * _CELL, span.color, GREY,
-        )  # fmt: skip
+        y, length = _TOP + span.first * _CELL, (span.last - span.first) * _CELL
+        picture.rect(_LEFT - _A_WIDTH - 4, y, _A_WIDTH, length, _MEMORY[span.memory], GREY)
     for span in panel.columns:
-        picture.rect(
-            left + span.first * _CELL, top - _B_HEIGHT - 4,
-            (span.last - span.first) * _CELL, _B_HEIGHT, span.color, GREY,
-        )  # fmt: skip
-    _nonzeros(picture, panel, left, top)
-    for index, line in enumerate(panel.lines):
-        picture.text(x, top + grid_height + 20 + 15 * index, line, size=11.5)
+        x, length = _LEFT + span.first * _CELL, (span.last - span.first) * _CELL
+        picture.rect(x, _TOP - _B_HEIGHT - 4, length, _B_HEIGHT, _MEMORY[span.memory], GREY)
+    for row, stored in enumerate(panel.nonzeros):
+        for column in stored:
+            mine = any(row in rows and column in columns for rows, columns in panel.work)
+            x, y = _LEFT + column * _CELL + 3, _TOP + row * _CELL + 3
+            picture.rect(x, y, _CELL - 6, _CELL - 6, BLUE if mine else _OTHER, radius=1)
 
 
-def _nonzeros(picture: Picture, panel: Panel, left: float, top: float) -> None:
-    for row, columns in enumerate(_NONZEROS):
-        for column in columns:
-            in_work = any(row in rows and column in cols for rows, cols in panel.work)
-            color = BLUE if in_work else _OTHER
-            x, y = left + column * _CELL, top + row * _CELL
-            picture.rect(x + 3, y + 3, _CELL - 6, _CELL - 6, color, radius=1)
-
-
-def _legend(picture: Picture, x: float, y: float) -> None:
-    entries = (
-        (_L2, "read from L2"), (_SHARED, "in shared memory"), (_REGISTERS, "in registers"),
-        (_WORK, "this unit of work"), (BLUE, "nonzero computed by it"),
-        (_OTHER, "other nonzero"),
+def _area(picture: Picture, rows: Span, columns: Span) -> None:
+    picture.rect(
+        _LEFT + columns.first * _CELL, _TOP + rows.first * _CELL,
+        (columns.last - columns.first) * _CELL, (rows.last - rows.first) * _CELL, _WORK, BLUE,
     )  # fmt: skip
+
+
+def _memories(picture: Picture, panel: Panel) -> None:
+    """Three boxes from the top down, with how the data comes from one to the next."""
+    boxes = (
+        ("L2", "l2", panel.l2, panel.to_shared),
+        ("shared memory", "shared", panel.shared, panel.to_registers),
+        ("registers", "registers", panel.registers, ""),
+    )
+    for index, (title, memory, text, _) in enumerate(boxes):
+        y = _box_top(index)
+        fill = _MEMORY[memory] if text else PAPER
+        picture.rect(_BOXES, y, _BOX_WIDTH, _BOX_HEIGHT, fill, GREY if text else FAINT, radius=4)
+        picture.text(_BOXES + 10, y + 18, title, bold=True, color=GREY if not text else "#1f2328")
+        picture.text(_BOXES + 10, y + 36, text or "nothing", color=GREY if not text else "#1f2328")
+    if panel.shared:
+        for index, (*_, way) in enumerate(boxes[:2]):
+            _arrow(picture, _box_top(index) + _BOX_HEIGHT, _box_top(index + 1), 40, way)
+    else:  # past the empty box
+        middle = _box_top(1) + _BOX_HEIGHT
+        _arrow(picture, _box_top(0) + _BOX_HEIGHT, _box_top(2), 470, panel.to_registers, middle)
+
+
+def _box_top(index: int) -> float:
+    return 64 + index * (_BOX_HEIGHT + _GAP)
+
+
+def _arrow(
+    picture: Picture, start: float, end: float, x: float, text: str, text_from: float | None = None
+) -> None:
+    picture.line(_BOXES + x, start, _BOXES + x, end, BLUE, width=1.5, arrow=True)
+    baseline = (start if text_from is None else text_from) + 19
+    anchor, x = ("start", x + 12) if text_from is None else ("end", x - 8)
+    picture.text(_BOXES + x, baseline, text, size=11.5, color=GREY, anchor=anchor)
+
+
+def _legend(picture: Picture, panel: Panel) -> None:
+    entries = [
+        (_MEMORY["l2"], "in L2"), (_MEMORY["shared"], "in shared memory"),
+        (_MEMORY["registers"], "in registers"), (_WORK, "this unit of work"),
+        (BLUE, "nonzero of it"), (_OTHER, "other nonzero"),
+    ]  # fmt: skip
+    x, y = _MARGIN, _HEIGHT - 16
     for color, text in entries:
         picture.rect(x, y - 10, 12, 12, color, GREY)
-        picture.text(x + 18, y, text, size=11.5, color=INK)
-        x += 44 + 6.2 * len(text)
+        picture.text(x + 18, y, text, size=11.5)
+        x += 46 + 6.2 * len(text)

@@ -22,6 +22,7 @@ from experiments.bench.digest import ROOT
 from experiments.bench.errors import ExperimentError
 from experiments.bench.objective import AnyObjective
 from experiments.gemm.objective import GEMM
+from experiments.kernel_panels import PANELS
 from experiments.sddmm import peer_plot
 from experiments.sddmm.objective import SDDMM
 from experiments.spmm.objective import SPMM
@@ -30,10 +31,12 @@ from experiments.training.objective import TRAINING
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
-    "docs/how_a_call_goes.md",
-    "docs/ladder.md",
     "docs/results/README.md",
-    "docs/sddmm.md",
+    *sorted(
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "docs").rglob("*.md")
+        if path.relative_to(ROOT / "docs").parts[0] not in ("results", "_build")
+    ),
 )
 RESULTS: dict[str, AnyObjective] = {
     "docs/results/cpu": SDDMM,
@@ -54,8 +57,8 @@ RESULTS |= {
     if (ROOT / folder / "records.jsonl").is_file()
 }
 PLOT = "docs/results/h200/peers/speedup.svg"
-KERNEL_PICTURE = "docs/kernels.svg"
-CALL_PICTURE = "docs/call.svg"
+KERNEL_PICTURES = "docs/how_it_works/kernels"
+CALL_PICTURE = "docs/how_it_works/call.svg"
 
 _BLOCK = re.compile(
     r"<!-- results:\s+(?P<marker>(?P<source>\S+)"
@@ -74,10 +77,10 @@ def write_all(root: Path = ROOT) -> None:
         records = [str(ROOT / folder / "records.jsonl")]
         config = ReportConfig(records=records, output=str(root / folder), plots=False)
         report.report(objective, config)
-    for path, svg in pictures().items():
-        report.write(root / path, svg)
-    for name in PAGES:
-        report.write(root / name, with_tables((ROOT / name).read_text(encoding="utf-8")))
+    tables = {name: with_tables((ROOT / name).read_text(encoding="utf-8")) for name in PAGES}
+    for name, text in (pictures() | tables).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        report.write(root / name, text)
 
 
 def plot() -> str:
@@ -87,7 +90,8 @@ def plot() -> str:
 
 def pictures() -> dict[str, str]:
     """Every picture of the pages as SVG, by its path."""
-    return {PLOT: plot(), KERNEL_PICTURE: kernel_picture.draw(), CALL_PICTURE: call_picture.draw()}
+    kernels = {f"{KERNEL_PICTURES}/{name}.svg": kernel_picture.draw(name) for name in PANELS}
+    return {PLOT: plot(), CALL_PICTURE: call_picture.draw(), **kernels}
 
 
 def with_tables(page: str) -> str:

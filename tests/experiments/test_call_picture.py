@@ -1,4 +1,4 @@
-"""The picture of docs/how_a_call_goes.md shows the files that a GPU call enters, in order."""
+"""The picture of docs/how_it_works/call.md shows the files that a GPU call enters, in order."""
 
 from __future__ import annotations
 
