@@ -61,12 +61,21 @@ lint: $(READY) ## formatting, lint and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+.PHONY: docs
+docs: $(VENV)/.docs-ready ## set up, then the documentation site, into docs/_build/html
+	$(PY) -m sphinx -W --keep-going -q -j auto docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 .PHONY: setup
 setup: $(READY) ## only the set-up
 
 $(READY): pyproject.toml .ci/constraints.txt .ci/new_venv
 	@PYTHON='$(PYTHON)' .ci/new_venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+$(VENV)/.docs-ready: $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[docs]'
 	touch $@
 
 $(MINIMUM)/.ready: pyproject.toml .ci/lower_bounds.py .ci/new_venv
@@ -78,5 +87,5 @@ $(MINIMUM)/.ready: pyproject.toml .ci/lower_bounds.py .ci/new_venv
 
 .PHONY: clean
 clean: ## remove the environment and all caches, not the results
-	rm -rf $(VENV) $(MINIMUM) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(MINIMUM) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
