@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import warnings
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -15,50 +12,6 @@ from sddmm.cache import MAX_BYTES
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
-
-
-def run_python(program: str) -> None:
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # torch's sparse CSR tensors are in beta
-        exec(compile(program, "README.md", "exec"), {})
-
-
-def test_the_first_example_runs() -> None:
-    (example, *_) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    small = example.replace("100_000, 3_000_000", "1_000, 3_000")
-    assert small != example
-    check = (
-        "\nassert scores.shape == (edges,)"
-        "\nsource, target = edge_index"
-        "\nexpected = (q[source].double() * k[target].double()).sum(1)"
-        "\ntorch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-4)"
-    )
-    run_python(small + check)
-
-
-def test_the_examples_of_use_run() -> None:
-    use = README.partition("## Use\n")[2].partition("\n## ")[0]
-    examples = re.findall(r"```python\n(.*?)```", use, re.DOTALL)
-    operands = """
-import scipy.sparse
-import torch
-heads, m, n, d, device = 2, 30, 20, 64, "cpu"
-mask = torch.rand(m, n) < 0.3
-S = mask.float().to_sparse_csr()
-crow_indices, col_indices = S.crow_indices(), S.col_indices()
-bm, bn, block_crow, block_col = 15, 10, torch.tensor([0, 1, 3]), torch.tensor([1, 0, 1])
-a, b = torch.randn(m, d), torch.randn(d, n)
-q, k, v = (torch.randn(heads, rows, d) for rows in (m, n, n))
-matrix, edge_index, num_nodes = scipy.sparse.random(m, n), torch.randint(m, (2, 50)), m
-"""
-    check = """
-sampled = torch.zeros(m, n).masked_scatter_(mask, values)
-torch.testing.assert_close(sampled, (a @ b) * mask, rtol=1e-4, atol=1e-4)
-assert out.shape == (heads, m, d)
-values = torch.randn(50)
-"""
-    assert len(examples) == 2
-    run_python(operands + examples[0] + check + examples[1])
 
 
 def test_the_cache_has_the_bound_that_the_limits_name() -> None:

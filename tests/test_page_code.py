@@ -1,0 +1,124 @@
+"""Every Python block of the README and of the pages runs, and prints what its page says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from experiments.pages import PAGES
+from gemm_core.emulation.kernel import missing_compiler
+from tests.conftest import ROOT
+from tests.page_code import blocks, comparable, run, shown, with_outputs
+
+# What the README's blocks need and what is checked of them, before each block and at the end; other
+# pages hold it themselves, in comments.
+README_HIDDEN = (
+    "<!-- run: smaller: 100_000, 3_000_000 -> 1_000, 3_000 -->",
+    """<!-- run: hidden
+source, target = edge_index
+expected = (q[source].double() * k[target].double()).sum(1)
+torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-4)
+assert scores.shape == (edges,)
+
+import scipy.sparse
+device = "cuda"
+heads, m, n, d = 2, 30, 20, 64
+mask = torch.rand(m, n, device=device) < 0.3
+S = mask.float().to_sparse_csr()
+crow_indices, col_indices = S.crow_indices(), S.col_indices()
+bm, bn = 15, 10
+block_crow = torch.tensor([0, 1, 3], device=device)
+block_col = torch.tensor([1, 0, 1], device=device)
+a, b = torch.randn(m, d, device=device), torch.randn(d, n, device=device)
+q, k, v = (torch.randn(heads, rows, d, device=device) for rows in (m, n, n))
+-->""",
+    """<!-- run: hidden
+sampled = torch.zeros(m, n, device=device).masked_scatter_(mask, values)
+torch.testing.assert_close(sampled, (a @ b) * mask, rtol=1e-4, atol=1e-4)
+assert out.shape == (heads, m, d)
+matrix, num_nodes = scipy.sparse.random(m, n), m
+edge_index, values = torch.randint(m, (2, 50), device=device), torch.randn(50, device=device)
+-->""",
+    """<!-- run: hidden
+a, b = (torch.randn(256, 256, device="cuda").half() for _ in "ab")
+-->
+<!-- run: on a GPU -->""",
+)
+
+
+def text_of(name: str) -> str:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    if name == "README.md":
+        parts = re.split(r"(?=^```python\n)", text, flags=re.MULTILINE)
+        assert len(parts) - 1 == len(README_HIDDEN), "a block came or went: README_HIDDEN"
+        hidden = [f"{comment}\n" for comment in README_HIDDEN]
+        return parts[0] + "".join(h + part for h, part in zip(hidden, parts[1:], strict=True))
+    return text
+
+
+WITH_CODE = [
+    name for name in PAGES if "```python\n" in text_of(name) or "<!-- run:" in text_of(name)
+]
+
+
+def check(name: str, gpu: bool) -> None:
+    text = text_of(name)
+    found = blocks(text)
+    assert len([block for block in found if not block.is_hidden]) == text.count("```python\n")
+    for block, printed in run(name, found, gpu).items():
+        if block.output is not None and not gpu:
+            assert comparable(printed) == comparable(shown(text, block)), f"{name}:{block.line}"
+
+
+@pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
+@pytest.mark.parametrize("name", WITH_CODE)
+def test_the_programs_of_a_page_run(name: str) -> None:
+    check(name, gpu=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", WITH_CODE)
+def test_the_programs_of_a_page_run_on_a_gpu(name: str) -> None:
+    check(name, gpu=True)
+
+
+PAGE = """# A page
+<!-- run: smaller: 1000 -> 3 -->
+```python
+n = 1000
+```
+<!-- run: hidden
+assert n == 3
+-->
+<!-- run: prints -->
+```python
+print(n + 1)
+```
+
+```text
+4
+```
+"""
+
+
+def test_a_program_that_fails_or_prints_otherwise_is_found_and_its_output_mended() -> None:
+    (*_, last) = blocks(PAGE)
+    assert run("page", blocks(PAGE), gpu=False)[last] == shown(PAGE, last) == "4\n"
+    drifted = PAGE.replace("\n4\n", "\n5\n")
+    assert with_outputs("page", drifted) == PAGE
+    with pytest.raises(AssertionError):
+        run("page", blocks(PAGE.replace("n == 3", "n == 4")), gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (PAGE.replace("smaller: 1000", "smaller: 999"), "line 3: the block has no '999'"),
+        (PAGE.replace("prints", "printing"), "line 9: unknown note 'printing'"),
+        (PAGE.replace("```text", "```"), "line 10: no text block follows"),
+    ],
+)
+def test_a_comment_that_means_nothing_is_refused(page: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run("page", blocks(page), gpu=False)
