@@ -71,12 +71,15 @@ class Timing:
 
 @dataclass
 class ReportConfig:
-    """records: the files to merge. output: the folder for report.md, report.csv and the plots.
+    """records: the files to merge. output: the folder for report.md, report.csv and the pictures.
 
+    plots: whether pictures are drawn. reference: the method that speed-ups refer to; "" for the
+    objective's baseline in tables and for the fastest peer of each case in pictures.
     compare: two commits to set side by side instead, in compare.md.
     """
 
     records: list[str] = field(default_factory=lambda: ["results/records.jsonl"])
     output: str = "results/report"
     plots: bool = True
+    reference: str = ""
     compare: list[str] = field(default_factory=list)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from experiments.bench import report, table
 from experiments.bench.config import Timing
@@ -13,6 +14,9 @@ from experiments.bench.digest import MEASURING, Code
 from experiments.bench.methods import Method, Run
 from experiments.bench.record import Record
 from experiments.bench.verify import Trial
+
+if TYPE_CHECKING:
+    from experiments.pictures.picture import Picture
 
 
 class RunConfig(Protocol):
@@ -54,6 +58,8 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
     reimplemented: ClassVar[Mapping[str, str]] = {}
     # Columns of labels() that follow from the others; only the long table has them.
     implied: ClassVar[frozenset[str]] = frozenset()
+    # The name of K in tables and pictures.
+    inner: ClassVar[str] = "K"
 
     # How it is measured.
 
@@ -178,8 +184,18 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
             "summary.md": report.as_summary(self, records),
         }
 
-    def draw(self, records: Sequence[RecordT], output: Path) -> list[Path]:
-        """Write the plots to a folder; returns their files. Called only if matplotlib is here."""
+    def role(self, record: RecordT) -> str:
+        """The part of a method in comparisons: ours, peer, yardstick, or kernel (one of ours)."""
+        return "ours" if record.name == self.ours else "peer"
+
+    def referring_to(self, reference: str) -> Objective[ConfigT, MethodT, CaseT, RecordT]:
+        """This objective with another method to which the tables' speed-ups refer."""
+        other = copy.copy(self)
+        other.baseline = reference  # type: ignore[misc]
+        return other
+
+    def pictures(self, records: Sequence[RecordT], reference: str) -> list[Picture]:
+        """The pictures of the records (experiments/pictures); called only if matplotlib is here."""
         return []
 
 

@@ -12,6 +12,7 @@ from experiments.bench.config import ReportConfig
 from experiments.bench.methods import introduction
 from experiments.bench.record import Record
 from experiments.bench.store import load_all
+from experiments.pictures import cases
 
 if TYPE_CHECKING:
     from experiments.bench.objective import AnyObjective
@@ -32,12 +33,29 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
         print("written:", write(output / "compare.md", text))
         return
     records = newest(objective, records)
+    if config.reference:
+        cases.require_reference(objective, records, config.reference)
+        objective = objective.referring_to(config.reference)
     pages = objective.pages(records)
     print(next(iter(pages.values())))
     written = [write(output / name, text) for name, text in pages.items()]
     if config.plots and _can_draw():
-        written += objective.draw(records, output)
+        written += _draw(objective, records, config.reference, output)
     print("written:", ", ".join(str(path) for path in written))
+
+
+def _draw(
+    objective: AnyObjective, records: Sequence[Record], reference: str, output: Path
+) -> list[Path]:
+    """Write the pictures; a line for each that the records give nothing for."""
+    from experiments.pictures.figures import figures
+
+    written = []
+    for picture in figures(objective, records, reference):
+        if picture.figure is None:
+            print(f"no {picture.name}: {picture.caption}")
+        written += picture.write(output)
+    return written
 
 
 def _can_draw() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,9 @@ from experiments.gemm.verify import References
 from gemm_core.ladder import choose, registry
 from gemm_core.ladder.spec import KERNEL_FOLDER
 from gemm_core.runtime.compile import compile_all
+
+if TYPE_CHECKING:
+    from experiments.pictures.picture import Picture
 
 # The option b_rows names the rows of B as they are stored: n rows of k elements, or k rows of n.
 _B_LAYOUT = {"n": "nk", "k": "kn"}
@@ -128,10 +131,14 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
             "report.csv": report.as_csv(records),
         }
 
-    def draw(self, records: Sequence[GemmRecord], output: Path) -> list[Path]:
-        from experiments.gemm import plots
+    def pictures(self, records: Sequence[GemmRecord], reference: str) -> list[Picture]:
+        from experiments.pictures import ladder
 
-        return plots.draw(report.sections(records), output)
+        names = self.names()
+        return ladder.draw(
+            report.sections(records),
+            lambda r: names.index(r.variant) if r.variant in names else len(names),
+        )
 
 
 def variants(config: GemmConfig) -> dict[str, GemmMethod]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from experiments.bench.digest import file_of
@@ -95,11 +94,6 @@ class Sddmm(OnPattern[Case, Record]):
         return super().pages(records) | (
             {"published.md": beside_published} if beside_published else {}
         )
-
-    def draw(self, records: Sequence[Record], output: Path) -> list[Path]:
-        from experiments.sddmm import plots
-
-        return plots.draw(self, records, output)
 
 
 SDDMM = Sddmm()

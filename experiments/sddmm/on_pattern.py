@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments.bench.arguments import is_file_option
 from experiments.bench.digest import Code, file_of
@@ -17,6 +17,9 @@ from experiments.sddmm.config import Config
 from experiments.sddmm.labels import shown_names
 from experiments.sddmm.problems import problems_of
 from experiments.sddmm.record import Record
+
+if TYPE_CHECKING:
+    from experiments.pictures.picture import Picture
 
 CaseT = TypeVar("CaseT")
 RecordT = TypeVar("RecordT", bound=Record)
@@ -93,3 +96,11 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
         names = self.names()
         rank = names.index(r.method) if r.method in names else len(names)
         return (device, threads or 0, *sizes, content, rank, r.method)
+
+    def role(self, record: RecordT) -> str:
+        return "kernel" if record.is_forced else super().role(record)
+
+    def pictures(self, records: Sequence[RecordT], reference: str) -> list[Picture]:
+        from experiments.pictures import on_pattern
+
+        return on_pattern.pictures(self, records, reference)

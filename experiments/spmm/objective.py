@@ -18,7 +18,7 @@ from experiments.sddmm.on_pattern import OnPattern
 from experiments.spmm import report
 from experiments.spmm.case import Case, make_case
 from experiments.spmm.forced import ForcedKernel, forced_kernels
-from experiments.spmm.methods import BASELINE, METHODS, OURS
+from experiments.spmm.methods import BASELINE, METHODS, OURS, YARDSTICKS
 from experiments.spmm.prepared import new_product
 from experiments.spmm.record import Record
 from experiments.spmm.verify import Reference
@@ -33,7 +33,7 @@ class Spmm(OnPattern[Case, Record]):
     """This package's SpMM beside its peers and its yardsticks."""
 
     record_type = Record
-    ours, baseline = OURS, BASELINE
+    ours, baseline, inner = OURS, BASELINE, report.D
     measuring = tuple(
         file_of(thing)
         for thing in (
@@ -121,6 +121,9 @@ class Spmm(OnPattern[Case, Record]):
             | ({"transpose": transposes[case]} if both else {})
             for case, cells in super().labels(records).items()
         }
+
+    def role(self, record: Record) -> str:
+        return "yardstick" if record.method in YARDSTICKS else super().role(record)
 
     def csv_case(self, record: Record) -> dict[str, object]:
         return {**super().csv_case(record), "transpose": record.transpose}

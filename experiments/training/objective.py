@@ -17,7 +17,7 @@ from experiments.sddmm.on_pattern import OnPattern
 from experiments.spmm import verify as spmm_verify
 from experiments.training import report
 from experiments.training.case import Case, make_case
-from experiments.training.methods import BASELINE, METHODS, OURS
+from experiments.training.methods import BASELINE, METHODS, OURS, OURS_EAGER, YARDSTICKS
 from experiments.training.record import Record
 from experiments.training.verify import Reference
 from sddmm import testing
@@ -85,6 +85,11 @@ class Training(OnPattern[Case, Record]):
         if public_call is not None:
             return cast(Run, public_call(unseen))
         return lambda: method.prepare(unseen)()
+
+    def role(self, record: Record) -> str:
+        if record.method == OURS_EAGER:
+            return "ours"
+        return "yardstick" if record.method in YARDSTICKS else super().role(record)
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
         return report.pages(records)

@@ -136,18 +136,6 @@ def test_reports_hold_the_newest_record_of_every_variant_and_its_baseline(tmp_pa
     assert len((tmp_path / "out" / "report.csv").read_text().splitlines()) == 1 + 6
 
 
-def test_the_plot_is_the_same_file_for_the_same_records(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from experiments.gemm import plots
-
-    drawn = []
-    for name in ("once", "again"):
-        (tmp_path / name).mkdir()
-        section = [gemm_record("cublas", 1.0), gemm_record("mma", 2.0)]
-        drawn.append([path.read_bytes() for path in plots.draw([section], tmp_path / name)])
-    assert drawn[0] == drawn[1]
-
-
 def test_published_figures_are_the_best_of_their_repetitions() -> None:
     shape = "16384x8192x8192"
     best = published.best("hgemm", [shape], "NVIDIA L20")
