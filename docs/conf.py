@@ -29,6 +29,13 @@ root_doc = "index"
 repository_contents = {
     "index": {
         "Start": ["start", "supported"],
+        "Guides": [
+            "guides/graph_layers",
+            "guides/training",
+            "guides/plans",
+            "guides/accuracy",
+            "guides/explain",
+        ],
         "Performance": ["results/README"],
         "How it works": [
             "how_it_works/call",

@@ -88,7 +88,7 @@ def test_every_room_has_a_line_in_contributing_and_every_line_a_room() -> None:
 
 
 def test_every_file_that_a_page_names_exists() -> None:
-    packages = ("gemm_core", "sddmm", "datasets", "experiments", "conf", "tests")
+    packages = ("gemm_core", "sddmm", "datasets", "experiments", "conf", "tests", "docs")
     files = [path.as_posix() for name in packages for path in (ROOT / name).rglob("*.*")]
     for page in PAGES:
         text = (ROOT / page).read_text()
