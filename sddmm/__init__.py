@@ -20,6 +20,7 @@ from sddmm.sparse.module import PatternModule
 from sddmm.sparse.pattern import SparsePattern
 
 if TYPE_CHECKING:
+    from sddmm import distributed as distributed
     from sddmm import testing as testing
 
 BACKENDS += [CudaBackend(), CpuBackend(), TorchCsrBackend(), ReferenceBackend()]
@@ -48,7 +49,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`sddmm.testing` is imported at its first use: a program that computes needs no test tools."""
-    if name == "testing":
-        return importlib.import_module("sddmm.testing")
+    """`sddmm.testing` and `sddmm.distributed` are imported at their first use: most programs need
+    neither test tools nor torch.distributed."""
+    if name in ("testing", "distributed"):
+        return importlib.import_module(f"sddmm.{name}")
     raise AttributeError(f"module 'sddmm' has no attribute {name!r}")

@@ -27,6 +27,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "datasets": ({"datasets", "numpy", "scipy"}, set()),
     "experiments": (OURS | LIBRARIES - {"matplotlib", "rich", "numba"}, LIBRARIES),
 }
+DISTRIBUTED = ROOT / "sddmm" / "distributed"
 # Modules that are themselves imported inside functions only, for the sake of one library.
 LAZY = {
     "sddmm/backends/cpu/jit.py": "numba",
@@ -104,13 +105,19 @@ def test_the_runtime_knows_no_operator_and_sddmm_uses_nothing_of_the_ladder() ->
             assert module != "gemm_core", name  # which imports the ladder
 
 
-def test_sddmm_has_at_most_nine_floors_and_no_circle() -> None:
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_sddmm_has_at_most_nine_floors_and_no_circle(is_distributed: bool) -> None:
     """A module stands one floor above the highest of the sddmm modules that it names in imports.
 
     Imports within functions and for type checking alone do not count. Nor does it count that Python
     runs a package's __init__.py before a module of it, unless the import names the package.
+    sddmm/distributed stands on top of all others, with floors of its own.
     """
-    by_name = {module_name(path): path for path in modules("sddmm")}
+    by_name = {
+        module_name(path): path
+        for path in modules("sddmm")
+        if (DISTRIBUTED in path.parents) == is_distributed
+    }
     chains: dict[str, tuple[str, ...]] = {}
 
     def chain(name: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -125,6 +132,18 @@ def test_sddmm_has_at_most_nine_floors_and_no_circle() -> None:
 
     longest = max((chain(name) for name in by_name), key=len)
     assert len(longest) <= 9, " -> ".join(longest)
+
+
+def test_the_other_packages_import_sddmm_distributed_in_functions_only() -> None:
+    for package in ALLOWED:
+        for path in modules(package):
+            if (
+                DISTRIBUTED not in path.parents
+                and ROOT / "experiments/distributed" not in path.parents
+            ):
+                top = [module for module, is_top in imports(path) if is_top]
+                assert not any(f"{m}.".startswith("sddmm.distributed.") for m in top), path
+                assert not any(m.startswith("torch.distributed") for m in top), path
 
 
 def module_name(path: Path) -> str:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 OPERATORS: dict[str, Operator] = {}
 """The operators by their names; `ops/base.py` registers them."""
 
+ELSEWHERE: dict[type, Any] = {}
+"""Types of S whose calls another module computes, with functions of the same names and arguments;
+`sddmm/distributed` registers its own here when it is imported."""
+
 # Returns the callback by which torch.compile compiles each Python frame; None or False where it
 # compiles none.
 dynamo_callback: Callable[[], Any] = getattr(

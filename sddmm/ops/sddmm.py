@@ -23,7 +23,7 @@ from sddmm.operands import (
     transpose_if_csc,
 )
 from sddmm.ops import traced
-from sddmm.ops.routing import dynamo_callback, is_plain
+from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.plan import Plan, sample_by_operator
 from sddmm.prepared import PLANS, FirstRun, PlanStore, Signature, run_once
@@ -89,6 +89,10 @@ def sddmm(
         return _untraced_sddmm(
             S, a, b, alpha=alpha, scale=scale, out_dtype=out_dtype, precision=precision
         )
+    if type(S) in ELSEWHERE:
+        return ELSEWHERE[type(S)].sddmm(
+            S, a, b, alpha=alpha, scale=scale, out_dtype=out_dtype, precision=precision
+        )
     a, b, to_output = as_operands(a, b)
     alpha = real_number(alpha, "alpha")
     if not is_plain(a, b) and needs_operator(S, to_output):
@@ -117,6 +121,8 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     """
     if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
         return _untraced_sampled_addmm(S, a, b, beta=beta, alpha=alpha)
+    if type(S) in ELSEWHERE:
+        return ELSEWHERE[type(S)].sampled_addmm(S, a, b, beta=beta, alpha=alpha)
     a, b, to_output = as_operands(a, b)
     beta, alpha = real_number(beta, "beta"), real_number(alpha, "alpha")
     if not is_plain(a, b) and needs_operator(S, to_output):
@@ -168,6 +174,12 @@ def plan(
     `run` takes a and b as (m, k) and (k, n) and returns values in S's order; `explain()` says what
     was chosen and why.
     """
+    if type(S) in ELSEWHERE:
+        distributed_plan: Plan = ELSEWHERE[type(S)].plan(
+            S, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision,
+            alpha=alpha, scale=scale, backend=backend, kernel=kernel, calls=calls,
+        )  # fmt: skip
+        return distributed_plan
     alpha = real_number(alpha, "alpha")
     calls = MANY_CALLS if calls is None else call_count(calls)
     if is_dynamo_compiling():

@@ -17,7 +17,7 @@ from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_names
 from sddmm.operands import as_tensors, identity, needs_grad, shape_text
 from sddmm.ops import traced
 from sddmm.ops.base import Operator, pattern_of, register
-from sddmm.ops.routing import dynamo_callback, is_plain
+from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.softmax_bounds import (
     gradient_error_bound,
     gradient_reference,
@@ -57,6 +57,8 @@ def softmax(S: Any, values: Any = None) -> Any:
     """
     if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
         return _untraced_softmax(S, values)
+    if type(S) in ELSEWHERE:
+        return ELSEWHERE[type(S)].softmax(S, values)
     to_output: Callable[[Tensor], Any] = identity
     if values is not None:
         tensors, to_output = as_tensors({"values": values})

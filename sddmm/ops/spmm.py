@@ -16,7 +16,7 @@ from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.operands import as_tensors, needs_grad, real_number
 from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
-from sddmm.ops.routing import dynamo_callback, is_plain
+from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype, check_product
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.products import product
@@ -61,6 +61,10 @@ def spmm(
     """
     if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
         return _untraced_spmm(
+            S, dense, values=values, transpose=transpose, alpha=alpha, out_dtype=out_dtype
+        )
+    if type(S) in ELSEWHERE:
+        return ELSEWHERE[type(S)].spmm(
             S, dense, values=values, transpose=transpose, alpha=alpha, out_dtype=out_dtype
         )
     operands = {"dense": dense} if values is None else {"dense": dense, "values": values}

@@ -1,0 +1,68 @@
+"""Agreement of the ranks on a call, before any of its tensors travel.
+
+Every rank checks its own arguments and sends the others either what they must have in common or its
+error. Then all go on, or all raise: none is left waiting for a rank that has given up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+
+from sddmm.distributed.grid import DistributedError, Grid
+
+_BYTES = 4096
+_ERROR = "error"
+_ERROR_CHARACTERS = 500  # of which JSON makes at most six bytes each
+
+ResultT = TypeVar("ResultT")
+
+
+def agree(
+    grid: Grid, call: str, check: Callable[[], tuple[ResultT, Mapping[str, object]]]
+) -> ResultT:
+    """What `check` returns first, where all ranks make the same call and no check raises.
+
+    check: returns a result, and by name the facts that all ranks must have in common. This rank's
+    own error is raised as it is; DistributedError names a rank whose check raised or that does not
+    answer, ValueError the facts that differ.
+    """
+    if grid.size == 1:
+        return check()[0]
+    failure: Exception | None = None
+    result: ResultT
+    try:
+        result, facts = check()
+        record = {"the call": call, **{name: str(fact) for name, fact in facts.items()}}
+    except Exception as error:  # which is raised below, when the other ranks know of it
+        failure = error
+        text = (str(error).splitlines() or [""])[0]
+        record = {_ERROR: f"{type(error).__name__}: {text}"[:_ERROR_CHARACTERS]}
+    records = [_decoded(message) for message in grid.all_to_host(_encoded(record))]
+    if failure is not None:
+        raise failure
+    for place, other in enumerate(records):
+        if _ERROR in other:
+            raise DistributedError(f"{call}: rank {grid.ranks[place]} raised {other[_ERROR]}")
+    for place, other in enumerate(records):
+        for name in {**records[0], **other}:
+            first, here = records[0].get(name), other.get(name)
+            if first != here:
+                raise ValueError(
+                    f"{call}: ranks differ in {name}: rank {grid.ranks[0]} has {first}, "
+                    f"rank {grid.ranks[place]} has {here}"
+                )
+    return result
+
+
+def _encoded(record: Mapping[str, str]) -> torch.Tensor:
+    text = json.dumps(record).encode()[:_BYTES].ljust(_BYTES)
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _decoded(message: torch.Tensor) -> dict[str, str]:
+    decoded: dict[str, str] = json.loads(bytes(message.tolist()).decode())
+    return decoded

@@ -1,0 +1,80 @@
+"""The timeline of distributed calls: when a rank computed, and when it waited for others.
+
+Nothing is recorded outside of `record`. Times are the host's on a CPU; on a GPU they are CUDA
+events of the current stream, where a wait is the time that the stream itself waits for a transfer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Span(NamedTuple):
+    """A part of a call. kind: "compute" or "wait"; times in us since the timeline began."""
+
+    kind: str
+    label: str
+    begin_us: float
+    end_us: float
+
+
+class Timeline:
+    """The spans of the calls within `record`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[tuple[str, str, Any, Any]] = []
+        self._begin = self._mark()
+
+    @contextlib.contextmanager
+    def span(self, kind: str, label: str) -> Iterator[None]:
+        begin = self._mark()
+        try:
+            yield
+        finally:
+            self._marks.append((kind, label, begin, self._mark()))
+
+    def spans(self) -> list[Span]:
+        """What was recorded, in order; waits for the GPU."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return [
+            Span(kind, label, self._since(begin), self._since(end))
+            for kind, label, begin, end in self._marks
+        ]
+
+    def _mark(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _since(self, mark: Any) -> float:
+        if self._device.type != "cuda":
+            return float(mark - self._begin) * 1e6
+        return float(self._begin.elapsed_time(mark)) * 1e3
+
+
+_active: list[Timeline] = []
+
+
+@contextlib.contextmanager
+def record(device: torch.device | str) -> Iterator[Timeline]:
+    """Record the distributed calls of this process within the context."""
+    timeline = Timeline(torch.device(device))
+    _active.append(timeline)
+    try:
+        yield timeline
+    finally:
+        _active.remove(timeline)
+
+
+def span(kind: str, label: str) -> contextlib.AbstractContextManager[None]:
+    """A span of the innermost timeline, or nothing where none is recorded."""
+    return _active[-1].span(kind, label) if _active else contextlib.nullcontext()

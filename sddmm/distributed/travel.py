@@ -1,0 +1,151 @@
+"""How rows of a dense operand, and partial sums of a result, travel between the ranks of a ring.
+
+Two ways. "ring": whole panels go from neighbour to neighbour, so that in step t a rank computes
+with the panel of the rank t places before it while the next one arrives in the second of two
+buffers. "rows": each rank receives, straight from their owner, only the rows that its nonzeros
+touch.
+
+In both ways a rank takes the panels in the same order at every call, so sums have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from sddmm.distributed.blocks import Block, Panel, Way
+from sddmm.distributed.grid import Grid, Transfer
+
+
+def panels_of(
+    block: Block, way: Way, x: Tensor, sizes: list[int]
+) -> Iterator[tuple[Panel, Tensor, str]]:
+    """Each panel of the block, its rows of the operand, and a label; the next rows travel on.
+
+    x: this rank's rows, ([h,] n_r, k). sizes: the rows at each position of the ring. The rows that
+    come with a panel are valid until the next panel is asked for.
+    """
+    return _by_ring(block, x, sizes) if way == "ring" else _by_rows(block, x)
+
+
+def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel, Tensor, str]]:
+    grid, q, here = block.grid, block.grid.rings, block.grid.ring
+    buffers = _Buffers(x, max(sizes))
+    held = x.contiguous()
+    for t in range(q):
+        s = (here - t) % q
+        transfer = None
+        if t + 1 < q:
+            after = buffers.rows(t, sizes[(s - 1) % q])
+            sends, receives = {grid.ring_place(here + 1): held}, {grid.ring_place(here - 1): after}
+            transfer = grid.start(sends, receives, f"panel {(s - 1) % q}")
+        yield block.panels[s], held, f"panel {s}"
+        if transfer is not None:
+            transfer.wait()
+            held = after
+
+
+def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
+    grid, q, here = block.grid, block.grid.rings, block.grid.ring
+    held, x = x, x.contiguous()
+
+    def start(t: int) -> tuple[Transfer, Tensor]:
+        """Begin the exchange of step t: to the rank t places on, from the rank t places before."""
+        touched = block.panels[(here - t) % q].touched
+        assert touched is not None
+        after = x.new_empty((*x.shape[:-2], touched.numel(), x.shape[-1]))
+        wanted = x[..., block.requested[(here + t) % q], :].contiguous()
+        sends, receives = {grid.ring_place(here + t): wanted}, {grid.ring_place(here - t): after}
+        return grid.start(sends, receives, f"rows of panel {(here - t) % q}"), after
+
+    for t in range(q):
+        begun = start(t + 1) if t + 1 < q else None
+        s = (here - t) % q
+        yield block.panels[s], held, f"panel {s}"
+        if begun is not None:
+            begun[0].wait()
+            held = begun[1]
+
+
+def reduce_panels(
+    block: Block, way: Way, sizes: list[int], compute: Callable[[Panel, str], Tensor]
+) -> Tensor:
+    """This rank's panel of the sum of all ranks' partial results, ([h,] n_r, d).
+
+    compute: returns the partial result of one panel of this rank, ([h,] columns of the panel, d);
+    it runs while the sums of other ranks travel. The order of every sum is fixed: by ring position,
+    from the one after the panel's owner ("ring") or from the owner backwards ("rows").
+    """
+    return (
+        _reduce_by_ring(block, sizes, compute) if way == "ring" else _reduce_by_rows(block, compute)
+    )
+
+
+def _reduce_by_ring(
+    block: Block, sizes: list[int], compute: Callable[[Panel, str], Tensor]
+) -> Tensor:
+    grid, q, here = block.grid, block.grid.rings, block.grid.ring
+    transfer: Transfer | None = None
+    arriving: Tensor | None = None
+    for t in range(q):
+        s = (here - 1 - t) % q
+        total = compute(block.panels[s], f"panel {s}").contiguous()
+        if transfer is not None and arriving is not None:
+            transfer.wait()
+            total = arriving.add_(total)
+        if t + 1 < q:
+            before = (s - 1) % q
+            arriving = total.new_empty((*total.shape[:-2], sizes[before], total.shape[-1]))
+            sends = {grid.ring_place(here + 1): total}
+            transfer = grid.start(
+                sends, {grid.ring_place(here - 1): arriving}, f"sums of panel {before}"
+            )
+    return total
+
+
+def _reduce_by_rows(block: Block, compute: Callable[[Panel, str], Tensor]) -> Tensor:
+    grid, q, here = block.grid, block.grid.rings, block.grid.ring
+    total = compute(block.panels[here], f"panel {here}").contiguous()
+    pending: tuple[Transfer, Tensor, Tensor] | None = None
+    for t in range(1, q):
+        s = (here - t) % q
+        part = compute(block.panels[s], f"panel {s}").contiguous()
+        total = _added(total, pending)
+        rows = block.requested[(here + t) % q]
+        arriving = total.new_empty((*total.shape[:-2], rows.numel(), total.shape[-1]))
+        receives = {grid.ring_place(here + t): arriving}
+        transfer = grid.start({grid.ring_place(s): part}, receives, f"sums of panel {here}")
+        pending = transfer, rows, arriving
+    return _added(total, pending)
+
+
+def _added(total: Tensor, pending: tuple[Transfer, Tensor, Tensor] | None) -> Tensor:
+    """The total with the sums that arrive added to their rows, each of which occurs once."""
+    if pending is not None:
+        transfer, rows, arriving = pending
+        transfer.wait()
+        total[..., rows, :] += arriving
+    return total
+
+
+class _Buffers:
+    """Memory for two panels of at most `most` rows like those of x, used in turn."""
+
+    def __init__(self, x: Tensor, most: int) -> None:
+        self._heads, self._width = x.shape[:-2], x.shape[-1]
+        size = most * self._width * self._heads.numel()
+        self._memory = [x.new_empty(0), x.new_empty(0)]
+        self._size = size
+
+    def rows(self, turn: int, count: int) -> Tensor:
+        if self._memory[turn % 2].numel() == 0:
+            self._memory[turn % 2] = self._memory[0].new_empty(self._size)
+        shape = (*self._heads, count, self._width)
+        return self._memory[turn % 2][: torch.Size(shape).numel()].view(shape)
+
+
+def ring_sizes(grid: Grid, columns: list[int]) -> list[int]:
+    """The columns of S at each position of this rank's ring. columns: by place."""
+    return [columns[grid.ring_place(s)] for s in range(grid.rings)]

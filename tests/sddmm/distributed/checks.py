@@ -1,0 +1,272 @@
+"""What is tried on 2 and on 4 ranks. Each check runs on every rank at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import sddmm
+from sddmm.distributed import DistributedPattern
+from sddmm.testing import assert_spmm_close, poisoned_outputs
+from tests.sddmm.distributed import failures, volumes
+from tests.sddmm.distributed.cases import (
+    Case,
+    divided,
+    leaves,
+    part,
+    sampled,
+    skewed,
+    with_operands,
+)
+
+WAYS = ("ring", "rows")
+
+
+def even(size: int) -> list[int]:
+    """Cuts of `size` rows into a part for each rank."""
+    ranks = dist.get_world_size()
+    return [size * r // ranks for r in range(ranks + 1)]
+
+
+def uneven(size: int) -> list[int]:
+    """Cuts that leave the second rank without rows, and give the first one a row."""
+    ranks = dist.get_world_size()
+    return [0, 1, 1, *even(size)[3:-1], size][: ranks + 1] if ranks > 2 else [0, 0, size]
+
+
+def require_close(got: Tensor, expected: Tensor, what: str) -> None:
+    torch.testing.assert_close(got, expected, msg=lambda text: f"{what}: {text}")
+
+
+def check_all_functions(case: Case, what: str) -> None:
+    """Results and gradients of every function are this rank's part of one process's."""
+    S, whole, own = case.S, case.whole, case.own
+    a, b, w = leaves(case.a, case.b, case.weights)
+    local = leaves(case.local_a, case.local_b, case.weights[own])
+    pieces = [(..., S.rows, slice(None)), (..., S.columns), own]
+
+    def compare(name: str, single: Tensor, mine: Tensor, at: object, used: str = "abw") -> None:
+        require_close(mine, single[at], f"{what}: {name}")  # type: ignore[index]
+        g = torch.randn(
+            single.shape, dtype=single.dtype, generator=torch.Generator().manual_seed(2)
+        )
+        chosen = ["abw".index(letter) for letter in used]
+        wholes = torch.autograd.grad(single, [(a, b, w)[i] for i in chosen], g)
+        locals_ = torch.autograd.grad(mine, [local[i] for i in chosen], g[at])  # type: ignore[index]
+        for i, expected, got in zip(chosen, wholes, locals_, strict=True):
+            require_close(got, expected[pieces[i]], f"{what}: gradient of {'abw'[i]} in {name}")
+
+    values = (..., own)
+    rows, columns = pieces[0], (..., S.columns, slice(None))
+    with poisoned_outputs():
+        compare("sddmm", sampled(whole, a, b, w, alpha=2.0), sampled(S, *local, alpha=2.0), values)
+        compare(
+            "sddmm without values",
+            sddmm.sddmm(whole, a, b),
+            sddmm.sddmm(S, *local[:2]),
+            values,
+            "ab",
+        )
+        dense = sddmm.sddmm(whole, a, b) * 0.5 + w * 3.0
+        added = sddmm.sampled_addmm(S.with_values(local[2]), *local[:2], beta=3.0, alpha=0.5)
+        compare("sampled_addmm", dense, added, values)
+        forward = sddmm.spmm(whole, b.mT, values=w), sddmm.spmm(S, local[1].mT, values=local[2])
+        compare("spmm", *forward, rows, "bw")
+        back = (
+            sddmm.spmm(whole, a, values=w, transpose=True, alpha=-1.5),
+            sddmm.spmm(S, local[0], values=local[2], transpose=True, alpha=-1.5),
+        )
+        compare("spmm transposed", *back, columns, "aw")
+        compare("softmax", sddmm.softmax(whole, w), sddmm.softmax(S, local[2]), values, "w")
+
+
+def every_function_agrees_with_one_process() -> None:
+    for way in WAYS:
+        for cut in (even, uneven):
+            case = divided(skewed(23, 23, 160), cut(23), way=way)
+            check_all_functions(case, f"{way}, {cut.__name__}")
+        check_all_functions(
+            divided(skewed(23, 23, 160), even(23), way=way, heads=3), f"{way}, heads"
+        )
+        rectangular = divided(skewed(11, 30, 90), uneven(11), even(30), way=way)
+        check_all_functions(rectangular, f"{way}, rectangular")
+
+
+def ranks_may_have_no_nonzeros_no_rows_and_no_columns() -> None:
+    for way in WAYS:
+        check_all_functions(divided(skewed(9, 9, 0), even(9), way=way), f"{way}, no nonzeros")
+        few = divided(skewed(1, 2, 3), [0, *[1] * dist.get_world_size()], way=way)
+        check_all_functions(few, f"{way}, more ranks than rows")
+
+
+def half_types_are_rounded_once() -> None:
+    """The products of half types stay within the bound of one process's, which rounds once."""
+    for way in WAYS:
+        case = divided(skewed(40, 40, 900), even(40), way=way, dtype=torch.float16)
+        product = sddmm.spmm(case.S, case.local_b.mT, values=case.weights[case.own])
+        parts = [torch.empty(0)] * dist.get_world_size()
+        dist.all_gather_object(parts, product)
+        assert_spmm_close(torch.cat(parts), case.whole, case.b.mT, values=case.weights)
+
+
+def panels_change_no_bits_and_all_calls_have_the_same() -> None:
+    case = divided(skewed(31, 31, 300), even(31), dtype=torch.float32, k=64)
+    # A backend that adds each sum in one order, whatever the panel.
+    request = {"k": 64, "dtype": torch.float32, "backend": "reference"}
+    values = sddmm.plan(case.S, **request).run(case.local_a, case.local_b)
+    expected = sddmm.plan(case.whole, **request).run(case.a, case.b)
+    assert torch.equal(values, expected[case.own])
+    for way in WAYS:
+        case = divided(skewed(31, 31, 300), even(31), dtype=torch.float32, k=64, way=way)
+        results = []
+        for _ in range(3):
+            a, b = leaves(case.local_a, case.local_b)
+            sddmm.sddmm(case.S, a, b).square().sum().backward()
+            results.append((a.grad, b.grad))
+        for again in results[1:]:
+            assert all(map(torch.equal, results[0], again)), way
+
+
+def second_derivatives_agree_with_one_process() -> None:
+    case = divided(skewed(13, 13, 60), even(13))
+
+    def second(S: object, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        a, b = leaves(a, b)
+        first = torch.autograd.grad(sddmm.sddmm(S, a, b).pow(3).sum(), (a, b), create_graph=True)
+        return torch.autograd.grad(sum(g.pow(2).sum() for g in first), (a, b))
+
+    expected = second(case.whole, case.a, case.b)
+    got = second(case.S, case.local_a, case.local_b)
+    require_close(got[0], expected[0][case.S.rows], "second derivative in a")
+    require_close(got[1], expected[1][:, case.S.columns], "second derivative in b")
+
+
+def a_matrix_is_scattered_or_made_by_a_function_with_as_many_nonzeros_everywhere() -> None:
+    whole = skewed(50, 50, 2000)
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    longest = int(whole.major_indices.diff().max())
+    shuffle = torch.randperm(whole.nnz, generator=torch.Generator().manual_seed(3))
+    coo = torch.sparse_coo_tensor(
+        torch.stack([whole.row_ids, whole.col_indices])[:, shuffle], shuffle.double(), whole.shape
+    )
+    scattered = DistributedPattern.scatter(coo if rank == 0 else None)
+    made = DistributedPattern.from_rows(lambda begin, end: part(whole, begin, end), whole.shape)
+    assert made.row_cuts == scattered.row_cuts
+    for S in (scattered, made):
+        assert S.nnz <= whole.nnz / ranks + longest
+        assert sum(S.counts.rows) == 50
+    check_all_functions(with_operands(whole, made), "from_rows")
+    # Each value of `coo` says which nonzero of `whole` it is.
+    own = with_operands(whole, scattered).own
+    values = scattered.values
+    assert values is not None
+    assert torch.equal(values.sort().values, torch.arange(own.start, own.stop).double())
+    assert torch.equal(whole.col_indices[values.long()], scattered.local.col_indices)
+
+
+def autocast_casts_operands_as_in_one_process() -> None:
+    case = divided(skewed(20, 20, 100), even(20), dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = sddmm.sddmm(case.S, case.local_a, case.local_b)
+        assert values.dtype == torch.bfloat16
+        expected = sddmm.sddmm(case.whole, case.a, case.b)
+    require_close(values, expected[case.own], "autocast")
+
+
+def a_plan_runs_and_explains_volume_way_and_refusals() -> None:
+    case = divided(skewed(23, 23, 160), even(23))
+    plan = sddmm.plan(case.S, k=5, dtype=torch.float64, alpha=2.0)
+    assert torch.equal(
+        plan.run(case.local_a, case.local_b),
+        sddmm.sddmm(case.S, case.local_a, case.local_b, alpha=2.0),
+    )
+    text, own = plan.explain(), case.S.columns
+    received = (23 - (own.stop - own.start)) * 5 * 8
+    assert f"ring: this rank receives {received:,} bytes a run" in text
+    assert "not      rows: " in text
+    assert "panel 1: " in text
+
+
+def dtensors_give_dtensors() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = skewed(21, 21, 150)
+    S = DistributedPattern.scatter(whole, cut="rows", mesh=mesh)
+    case = with_operands(whole, S)
+    x = distribute_tensor(case.b.mT.contiguous(), mesh, [Shard(0)]).requires_grad_()
+    y = sddmm.spmm(S, x, values=case.weights[case.own])
+    assert isinstance(y, DTensor)
+    assert y.placements == (Shard(0),)
+    dense = case.b.mT.detach().contiguous().requires_grad_()
+    expected = sddmm.spmm(whole, dense, values=case.weights)
+    require_close(y.full_tensor(), expected, "spmm of a DTensor")
+    y.to_local().square().sum().backward()
+    expected.square().sum().backward()
+    assert isinstance(x.grad, DTensor)
+    require_close(x.grad.full_tensor(), dense.grad, "gradient of a DTensor")
+    a = distribute_tensor(case.a, mesh, [Shard(0)])
+    values = sddmm.sddmm(S, a, x.detach().mT)
+    require_close(values, sddmm.sddmm(whole, case.a, case.b)[case.own], "sddmm of DTensors")
+    failures.of_dtensors(S, case, mesh)
+
+
+def replicas_agree_with_one_process() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2))
+    for way in WAYS:
+        for cut in (even, uneven):
+            case = divided(skewed(23, 23, 160), cut(23), way=way, mesh=mesh)
+            check_all_functions(case, f"replicas, {way}, {cut.__name__}")
+            volumes.check(case, f"replicas, {way}, {cut.__name__}")
+    check_all_functions(
+        divided(skewed(23, 23, 160), even(23), mesh=mesh, heads=2), "replicas, heads"
+    )
+    one_ring = init_device_mesh("cpu", (1, 4))
+    check_all_functions(divided(skewed(9, 12, 50), even(9), even(12), mesh=one_ring), "4 replicas")
+
+
+def a_group_of_some_ranks_computes_while_the_others_do_not() -> None:
+    group = dist.new_group([3, 1])
+    if dist.get_rank() in (1, 3):
+        check_all_functions(divided(skewed(9, 9, 40), [0, 4, 9], group=group), "group")
+
+
+def volumes_equal_the_formulas() -> None:
+    for way in WAYS:
+        for heads in (None, 2):
+            case = divided(skewed(23, 23, 90), uneven(23), way=way, heads=heads)
+            volumes.check(case, f"{way}, {heads} heads")
+    volumes.check_choice()
+
+
+COMMON: list[Callable[[], None]] = [
+    every_function_agrees_with_one_process,
+    ranks_may_have_no_nonzeros_no_rows_and_no_columns,
+    half_types_are_rounded_once,
+    panels_change_no_bits_and_all_calls_have_the_same,
+    a_matrix_is_scattered_or_made_by_a_function_with_as_many_nonzeros_everywhere,
+    volumes_equal_the_formulas,
+]
+CHECKS: dict[int, list[Callable[[], None]]] = {
+    2: [
+        *COMMON,
+        second_derivatives_agree_with_one_process,
+        autocast_casts_operands_as_in_one_process,
+        a_plan_runs_and_explains_volume_way_and_refusals,
+        dtensors_give_dtensors,
+        failures.of_arguments,
+        failures.of_a_rank_that_does_not_call,
+    ],
+    4: [
+        *COMMON,
+        replicas_agree_with_one_process,
+        a_group_of_some_ranks_computes_while_the_others_do_not,
+        failures.of_meshes,
+    ],
+}

@@ -1,0 +1,152 @@
+"""Wrong calls: every rank raises one line that names what is wrong, and the next call works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import sddmm
+from sddmm.distributed import DistributedError, DistributedPattern
+from tests.sddmm.distributed.cases import Case, divided, part, skewed
+
+
+def require_raises(kind: type[Exception], words: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(kind) as raised:
+        call()
+    line = str(raised.value)
+    assert raised.type is kind, f"{raised.type}: {line}"
+    assert words in line, f"{words!r} is not in {line!r}"
+    assert len(line.splitlines()) == 1, line
+
+
+def on(rank: int) -> bool:
+    return dist.get_rank() == rank
+
+
+def of_arguments() -> None:
+    case = divided(skewed(20, 20, 100), [0, 8, 20], way="ring")
+    S, a, b = case.S, case.local_a, case.local_b
+    w = case.weights[case.own]
+    short = "rank 1 holds rows 8..20 of S, so a must have 12 rows here; got a 11x5"
+    wrong_a = a[:-1] if on(1) else a
+    if on(1):
+        require_raises(ValueError, short, lambda: sddmm.sddmm(S, wrong_a, b))
+    else:
+        told = f"sddmm: rank 1 raised ValueError: {short}"
+        require_raises(DistributedError, told, lambda: sddmm.sddmm(S, wrong_a, b))
+    half = (a.half(), b.half()) if on(1) else (a, b)
+    differ = "ranks differ in dtype: rank 0 has torch.float64, rank 1 has torch.float16"
+    require_raises(ValueError, differ, lambda: sddmm.sddmm(S, *half))
+    k = a[:, :3], b[:3]
+    differ = "ranks differ in k: rank 0 has 5, rank 1 has 3"
+    require_raises(ValueError, differ, lambda: sddmm.sddmm(S, *(k if on(1) else (a, b))))
+    require_raises(
+        ValueError,
+        "ranks differ in whether a requires grad: rank 0 has False, rank 1 has True",
+        lambda: sddmm.sddmm(S, a.clone().requires_grad_(on(1)), b),
+    )
+    require_raises(
+        ValueError,
+        "ranks differ in the call: rank 0 has sddmm, rank 1 has spmm",
+        lambda: sddmm.spmm(S, b.mT, values=w) if on(1) else sddmm.sddmm(S, a, b),
+    )
+    require_raises(ValueError, "S must have values", lambda: sddmm.sampled_addmm(S, a, b))
+    numpy_a = a.numpy()
+    require_raises(TypeError, "a must be a torch tensor", lambda: sddmm.sddmm(S, numpy_a, b))
+    dense_words = f"so dense must be ([h,] {case.local_b.shape[1]}, d) here"
+    require_raises(ValueError, dense_words, lambda: sddmm.spmm(S, b, values=w))
+    words = f"values must have one entry per nonzero of this rank, ({S.nnz},)"
+    require_raises(ValueError, words, lambda: sddmm.spmm(S, b.mT, values=w[:-1]))
+    plan = sddmm.plan(S, k=5, dtype=torch.float64)
+    require_raises(ValueError, "the plan was made for k=5", lambda: plan.run(*k))
+    rows = part(case.whole, S.rows.start, S.rows.stop)
+    adds = "the ranks hold 8 + 12 = 20 rows, but S has 21"
+    require_raises(
+        ValueError, adds, lambda: DistributedPattern.from_csr(*rows, (21, 20), columns=10)
+    )
+    adds = "the ranks hold 7 + 7 = 14 columns, but S has 20"
+    require_raises(
+        ValueError, adds, lambda: DistributedPattern.from_csr(*rows, (20, 20), columns=7)
+    )
+    shapes = "ranks differ in shape: rank 0 has (20, 20), rank 1 has (20, 24)"
+    shape = 20, 24 if on(1) else 20
+    require_raises(ValueError, shapes, lambda: DistributedPattern.from_csr(*rows, shape))
+    far = rows[0], rows[1] + 20 * on(1)
+    kind = ValueError if on(1) else DistributedError
+    require_raises(kind, "col_indices", lambda: DistributedPattern.from_csr(*far, (20, 20)))
+    ways = "way must be one of ring, rows or None, got 'star'"
+    require_raises(
+        ValueError, ways, lambda: DistributedPattern.from_csr(*rows, (20, 20), way="star")
+    )
+    sources = "src must be one of the ranks [0, 1], got 2"
+    require_raises(ValueError, sources, lambda: DistributedPattern.scatter(None, src=2))
+
+    def fails(begin: int, end: int) -> tuple[Any, Any]:
+        if on(1):
+            raise OSError("no such file")
+        return part(case.whole, begin, end)
+
+    kind = OSError if on(1) else DistributedError
+    require_raises(kind, "no such file", lambda: DistributedPattern.from_rows(fails, (20, 20)))
+    expected = sddmm.sddmm(case.whole, case.a, case.b)[case.own]
+    torch.testing.assert_close(sddmm.sddmm(S, a, b), expected)
+
+
+def of_a_rank_that_does_not_call() -> None:
+    """Run last: the messages of the call that never came stay in the group of its own."""
+    group = dist.new_group([0, 1])
+    rows = part(skewed(4, 4, 9), 2 * dist.get_rank(), 2 * dist.get_rank() + 2)
+    S = DistributedPattern.from_csr(*rows, (4, 4), group=group, timeout_s=0.5)
+    x = torch.ones(2, 3)
+    if on(0):
+        begin = time.monotonic()
+        late = "rank 1 did not call within 0.5 s"
+        require_raises(DistributedError, late, lambda: sddmm.sddmm(S, x, x.mT))
+        assert time.monotonic() - begin < 10
+    dist.barrier()
+
+
+def of_meshes() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    rank = dist.get_rank()
+    rows = part(skewed(8, 8, 30), 2 * rank, 2 * rank + 2)
+    meshes = [init_device_mesh("cpu", shape) for shape in ((4,), (2, 2), (2, 2, 1))]
+    differ = "ranks differ in mesh: rank 0 has 4x1 of ranks [0, 1, 2, 3], rank 1 has 2x2"
+    mesh = meshes[0] if rank == 0 else meshes[1]
+    require_raises(
+        ValueError, differ, lambda: DistributedPattern.from_csr(*rows, (8, 8), mesh=mesh)
+    )
+    two = "mesh must have one dimension, or two (rings, replicas); got 3 dimensions"
+    make = DistributedPattern.from_csr
+    require_raises(ValueError, two, lambda: make(*rows, (8, 8), mesh=meshes[2]))
+    both = "give group or mesh, not both"
+    require_raises(
+        ValueError, both, lambda: make(*rows, (8, 8), group=dist.group.WORLD, mesh=meshes[0])
+    )
+    group = dist.new_group([0, 1])
+    if rank > 1:
+        words = f"group does not hold this rank, {rank}"
+        require_raises(ValueError, words, lambda: make(*rows, (8, 8), group=group))
+
+
+def of_dtensors(S: DistributedPattern, case: Case, mesh: Any) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    w = case.weights[case.own]
+    dense = case.b.mT.contiguous()
+    replicated = distribute_tensor(dense, mesh, [Replicate()])
+    words = "each must be S(0): redistribute it"
+    require_raises(ValueError, words, lambda: sddmm.spmm(S, replicated, values=w))
+    other = DistributedPattern.from_csr(
+        *part(case.whole, 5 if on(1) else 0, 21 if on(1) else 5), (21, 21)
+    )
+    sharded = distribute_tensor(dense, mesh, [Shard(0)])
+    cut = "dense as a DTensor has shards of [11, 10] rows, and S is cut into [5, 16]"
+    values = torch.ones(other.nnz, dtype=torch.float64)
+    require_raises(ValueError, cut, lambda: sddmm.spmm(other, sharded, values=values))
