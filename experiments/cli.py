@@ -184,6 +184,7 @@ def _run_with_hydra(command: Command, arguments: list[str]) -> None:
         _stop(str(error))
 
     def work(config: DictConfig) -> None:
+        _refuse_wrong_variables()
         hydra_config = HydraConfig.get()
         choices = dict(hydra_config.runtime.choices)
         with _one_line_errors():
@@ -201,6 +202,14 @@ def _run_with_hydra(command: Command, arguments: list[str]) -> None:
         _stop(_one_line(error, command.schema))
     except KeyboardInterrupt:
         _stop("interrupted", code=130)
+
+
+def _refuse_wrong_variables() -> None:
+    """End with one line for a mistake in the environment, which importing the package finds."""
+    try:
+        importlib.import_module("gemm_core")
+    except ValueError as error:
+        _stop(str(error))
 
 
 def _one_line(error: Exception, schema: type | None = None) -> str:

@@ -7,7 +7,8 @@ A page marks a table by the file that holds it whole, and by the rows and column
     <!-- end -->
 
 `of "TITLE"` chooses among several tables of one file, the one under the line **TITLE**; `a|b`
-stands for either value. A folder stands for its report.md.
+stands for either value. A folder stands for its report.md. `<!-- variables -->` marks the
+table of environment variables, which comes from the code.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from experiments.sddmm import peer_plot
 from experiments.sddmm.objective import SDDMM
 from experiments.spmm.objective import SPMM
 from experiments.training.objective import TRAINING
+from gemm_core.runtime import variables
 
 PAGES = (
     "README.md",
@@ -68,6 +70,7 @@ _BLOCK = re.compile(
     r"(?P<shown>.*?)<!-- end -->",
     re.DOTALL,
 )
+_VARIABLES = re.compile(r"<!-- variables: (ours|others) -->\n.*?<!-- end -->", re.DOTALL)
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
 
 
@@ -101,7 +104,16 @@ def with_tables(page: str) -> str:
         marker = f"<!-- results: {match['marker']} -->"
         return f"{marker}\n{_table(match)}\n<!-- end -->"
 
-    return _BLOCK.sub(block, page)
+    return _VARIABLES.sub(_variables, _BLOCK.sub(block, page))
+
+
+def _variables(match: re.Match[str]) -> str:
+    """A marked table of environment variables."""
+    others = [
+        {"variable": f"`{name}`", "meaning": text} for name, text in variables.FOREIGN.items()
+    ]
+    rows = variables.rows() if match[1] == "ours" else others
+    return f"<!-- variables: {match[1]} -->\n{table.as_text(rows)}\n<!-- end -->"
 
 
 def _table(match: re.Match[str]) -> str:

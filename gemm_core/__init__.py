@@ -3,6 +3,9 @@
 from gemm_core import fragments
 from gemm_core.ladder.api import gemm
 from gemm_core.ladder.registry import KERNELS
+from gemm_core.runtime.variables import refuse_mistakes
+
+refuse_mistakes()
 
 
 def kernels() -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from gemm_core.runtime.variables import CHECK_INDICES
 from sddmm.sparse.indices import BlockSize, as_array, crow_length, require_alike, stored_nnz
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Whether every use of a pattern checks for changes of its indices that torch does not count.
-_CHECK_INDICES = os.environ.get("SDDMM_CHECK_INDICES", "") not in ("", "0")
+_CHECK_INDICES = os.environ.get(CHECK_INDICES.name) == "1"
 
 
 class DerivedKey(Generic[T]):
