@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import weakref
@@ -17,6 +18,8 @@ from sddmm.errors import out_of_memory
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
+
+_log = logging.getLogger(__name__)
 
 MAX_PLANS_PER_PATTERN = 64
 _MAX_SIGNATURES_PER_PATTERN = 256
@@ -182,6 +185,9 @@ def prepare(
         first_run.allocate()  # out of memory for it is no failure to prepare
     execute = backend.prepare(pattern, problem, kernel, calls, first_run)
     prepare_ms = (time.perf_counter() - begin) * 1e3
+    if _log.isEnabledFor(logging.DEBUG):  # the notes are formatted only then
+        notes = "; ".join(" ".join(note.split()) for note in execute.notes)
+        _log.debug("%d run(s) of %s by %s: %s", calls, problem, backend.name, notes)
     heads, nnz = problem.heads, problem.nnz
     values_shape = (nnz,) if heads is None else (heads, nnz)  # without a call, for the first call
     return PreparedPlan(

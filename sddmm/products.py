@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import torch
@@ -14,6 +15,8 @@ from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
 from sddmm.problem import SpmmProblem
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
+
+_log = logging.getLogger(__name__)
 
 PRODUCTS = DerivedKey[dict[tuple[SpmmProblem, bool], PreparedProduct]]("products")
 """Prepared products of a pattern by their problem and whether they are with the transpose."""
@@ -82,6 +85,9 @@ def find_or_prepare(
         while len(prepared) >= MAX_PLANS_PER_PATTERN:
             prepared.pop(next(iter(prepared)), None)  # another thread may have been quicker
         prepared[problem, transpose] = executor
+        if _log.isEnabledFor(logging.DEBUG):  # the notes are formatted only then
+            notes = "; ".join(" ".join(note.split()) for note in executor.notes)
+            _log.debug("%s%s: %s", problem, " transposed" if transpose else "", notes)
         CACHE.count_growth(pattern)
     return executor
 

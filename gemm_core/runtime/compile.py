@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from gemm_core.runtime.variables import KERNEL_CACHE, user_cache_folder
+
 _log = logging.getLogger(__name__)
 
 INCLUDE_FOLDER = Path(__file__).parent.parent / "include"
-CACHE_VARIABLE = "SDDMM_KERNEL_CACHE"
+CACHE_VARIABLE = KERNEL_CACHE.name
 
 # As in pyproject.toml. Older releases need a driver when they compile.
 OLDEST_CUDA_CORE = (0, 7)
@@ -79,17 +82,26 @@ def compile_kernel(
     The cache key covers the content of the source and of every header it includes, the macros, the
     architecture and NVRTC's version. Raises CompileError, or ImportError without cuda.core.
     """
+    begin = time.perf_counter()
     path = _cached_path(source, macros, arch, include)
     try:
         code, log = path.read_bytes(), path.with_suffix(".log").read_text(encoding="utf-8")
+        _tell(source, arch, begin, f"read from {path}")
         return Cubin(code, log)
     except OSError:
         pass
     cubin = _compile(source, macros, arch, include)
+    _tell(source, arch, begin, "compiled")
     # The log is written first, so that a cubin on disk always has its log.
     save(path.with_suffix(".log"), cubin.log.encode())
     save(path, cubin.code)
     return cubin
+
+
+def _tell(source: Path, arch: str, begin: float, how: str) -> None:
+    """Log where a kernel comes from. The folder names it where the file is a kernel.cu."""
+    seconds = time.perf_counter() - begin
+    _log.info("%s/%s for %s: %s in %.3f s", source.parent.name, source.name, arch, how, seconds)
 
 
 def compile_all(jobs: Iterable[tuple[Path, Mapping[str, str], str]]) -> None:
@@ -120,9 +132,7 @@ def _cached_path(
 def cache_folder() -> Path:
     """The folder of cached cubins: $SDDMM_KERNEL_CACHE, or one in the user's cache folder."""
     folder = os.environ.get(CACHE_VARIABLE)
-    if folder:
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sddmm" / "kernels"
+    return Path(folder) if folder else user_cache_folder() / "kernels"
 
 
 def sources(source: Path, include: tuple[Path, ...] = (INCLUDE_FOLDER,)) -> list[Path]:

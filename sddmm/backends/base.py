@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
+
+_log = logging.getLogger(__name__)
 
 MANY_CALLS = 1000
 """The number of runs to expect of a plan that a caller makes, or of a pattern that comes back."""
@@ -248,6 +251,7 @@ def select_backend(
             continue
         reason = refusal(backend, problem)
         if reason is None:
+            _log.debug("backend %s serves %s; refused: %s", backend.name, problem, refusals)
             return backend, refusals
         refusals[backend.name] = reason
     reasons = "; ".join(f"{backend}: {reason}" for backend, reason in refusals.items())
@@ -258,8 +262,11 @@ def select_backend(
 def select_product_backend(problem: SpmmProblem) -> Backend:
     """The first backend that computes the product."""
     for backend in BACKENDS:
-        if backend.available() is None and backend.refuses_product(problem) is None:
+        reason = backend.available() or backend.refuses_product(problem)
+        if reason is None:
+            _log.debug("backend %s serves %s", backend.name, problem)
             return backend
+        _log.debug("backend %s refuses the product: %s", backend.name, reason)
     raise ValueError(f"no backend serves this product: {problem}")
 
 

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import event
+
+_log = logging.getLogger(__name__)
+
+# The modules of this package begin with it.
+_PACKAGE = __name__.partition(".")[0]
+
+
+class _CompileLog(event.Listener):
+    """Logs the compilations of this package's functions. numba calls it before and after each, and
+    not for a function that it reads from its cache on disk."""
+
+    def __init__(self) -> None:
+        self._begin: dict[int, float] = {}
+
+    def on_start(self, event: event.Event) -> None:
+        self._begin[id(event.data["dispatcher"])] = time.perf_counter()
+
+    def on_end(self, event: event.Event) -> None:
+        dispatcher = event.data["dispatcher"]
+        seconds = time.perf_counter() - self._begin.pop(id(dispatcher), time.perf_counter())
+        function = dispatcher.py_func
+        if function.__module__.startswith(_PACKAGE):
+            _log.info("%s for the CPU: compiled in %.3f s", function.__name__, seconds)
+
+
+event.register("numba:compile", _CompileLog())  # type: ignore[no-untyped-call]
 
 
 def jit(function: Callable[..., Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ from sddmm.errors import out_of_memory
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, Problem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
+
+
+_log = logging.getLogger(__name__)
 
 
 class CudaBackend:
@@ -135,6 +139,7 @@ class CudaBackend:
         kernel = self.one_off.only_kernel(problem, device)
         if not isinstance(kernel, RowGather):
             return None
+        _log.debug("single runs of %s by %s, without a plan", problem, kernel.name)
         return single_run(kernel, problem, device, is_csr, is_kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from pathlib import Path
@@ -52,6 +53,18 @@ def test_the_same_content_is_read_from_the_cache(source: Path, cache: Path) -> N
     (log,) = cache.glob("*.log")
     log.write_text("read from disk")
     assert compiled(source) == Cubin(first.code, "read from disk")
+
+
+def test_a_compilation_and_a_look_into_the_cache_are_told_at_info(
+    source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gemm_core")
+    compiled(source)
+    compiled(source)
+    first, second = caplog.messages
+    kernel = rf"{source.parent.name}/kernel\.cu for sm_90a: "
+    assert re.fullmatch(kernel + r"compiled in \d\.\d{3} s", first)
+    assert re.fullmatch(kernel + r"read from .*\.cubin in 0\.\d{3} s", second)
 
 
 def test_source_header_macro_and_architecture_are_in_the_key(source: Path, cache: Path) -> None:
