@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 OURS = {"gemm_core", "sddmm", "datasets", "experiments"}
 LIBRARIES = {"numpy", "torch", "scipy", "cupy", "cupyx", "cuda", "numba", "hydra", "omegaconf"}
-LIBRARIES |= {"matplotlib", "rich"}
+LIBRARIES |= {"matplotlib", "psutil", "rich"}
 
 # package: (importable at the top of a module, importable inside a function only)
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {

@@ -11,7 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
+
+from gemm_core.runtime.variables import COMMIT
 
 _ROOT = Path(__file__).parents[2]
 _MEASURED = ("sddmm", "gemm_core", "datasets", "experiments")
@@ -25,13 +28,13 @@ _LIBRARIES = (
 def environment(device: str) -> dict[str, Any]:
     """Machine, device, library versions and the state of the code, as plain values."""
     # A copy without the history of its code gets its commit from outside.
-    commit = os.environ.get("SDDMM_COMMIT", "")
+    commit = os.environ.get(COMMIT.name, "")
     return {
         "device": device_name(device),
         "cpu": _cpu_name(),
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gb": round(total_memory() / 1e9, 1),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "os": platform.platform(terse=True),
         "python": platform.python_version(),
         "libraries": {name: v for name in _LIBRARIES if (v := _version(name)) is not None},
@@ -58,20 +61,10 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def total_memory() -> int:
-    """The bytes of main memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def available_memory() -> int:
     """The bytes of main memory that a process can allocate now without swapping."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return total_memory()
+    available: int = psutil.virtual_memory().available
+    return available
 
 
 def _cpu_name() -> str:
