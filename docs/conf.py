@@ -28,7 +28,7 @@ root_doc = "index"
 # The tables of contents that the site appends to pages, which GitHub would show as code.
 repository_contents = {
     "index": {
-        "Start": ["start", "supported"],
+        "Start": ["start", "supported", "environment"],
         "Guides": [
             "guides/graph_layers",
             "guides/training",
@@ -44,7 +44,7 @@ repository_contents = {
             "how_it_works/kernels",
             "ladder",
         ],
-        "Extend": ["extend", "glossary"],
+        "Extend": ["extend", "libraries", "glossary"],
         "API": ["api/sddmm", "api/testing", "api/gemm_core"],
     },
     "how_it_works/kernels": {"": ["kernels/*"]},
