@@ -10,6 +10,7 @@ from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.reference import ReferenceBackend
 from sddmm.backends.torch_csr import TorchCsrBackend
 from sddmm.cache import CacheInfo, cache_info, clear_cache, set_cache_limit
+from sddmm.ops.attention import sparse_attention
 from sddmm.ops.base import register
 from sddmm.ops.sddmm import plan, sampled_addmm, sddmm
 from sddmm.ops.sddmm_operator import SDDMM
@@ -44,6 +45,7 @@ __all__ = [
     "sddmm",
     "set_cache_limit",
     "softmax",
+    "sparse_attention",
     "spmm",
 ]
 

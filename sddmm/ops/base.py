@@ -13,7 +13,7 @@ blocksize: with `compressed`, the size of the blocks whose indices rows and cols
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from sddmm.cache import CACHE
 from sddmm.dtypes import DTYPES, PRECISIONS
 from sddmm.ops.autocast import DEVICES, autocast_kernel
-from sddmm.ops.gradients import Backward, autograd_kernel
+from sddmm.ops.gradients import Backward, Compute, autograd_kernel
 from sddmm.ops.routing import OPERATORS as OPERATORS
 from sddmm.sparse.pattern import SparsePattern
 
@@ -32,7 +32,7 @@ _LIBRARY = torch.library.Library("sddmm", "DEF")
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of `torch.ops.sddmm`.
+    """One operator of `torch.ops.sddmm`, with one result or a tuple of them.
 
     schema: its name, arguments and result, as torch.library writes them. compute: returns the
     result for tensors with data, and refuses arguments that do not fit. fake: returns an empty
@@ -47,11 +47,11 @@ class Operator:
     """
 
     schema: str
-    compute: Callable[..., Tensor]
-    fake: Callable[..., Tensor]
+    compute: Compute
+    fake: Compute
     backward: Backward
-    reference: Callable[..., Tensor]
-    error_bound: Callable[..., Tensor]
+    reference: Compute
+    error_bound: Compute
     problem: type | None = None
     saves_output: bool = False
     is_autocast: bool = True

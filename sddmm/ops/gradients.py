@@ -13,16 +13,19 @@ from sddmm.operands import has_tangent, needs_grad
 from sddmm.ops.autocast import without_autocast
 from sddmm.ops.routing import is_direct
 
-Backward = Callable[[Any, Tensor], tuple["Tensor | None", ...]]
+Backward = Callable[..., tuple["Tensor | None", ...]]
+Compute = Callable[..., Any]
+"""Returns a tensor, or a tuple of them."""
 
 
 def autograd_kernel(
-    op: Any, compute: Callable[..., Tensor], backward: Backward, saves_output: bool = False
-) -> Callable[..., Tensor]:
+    op: Any, compute: Compute, backward: Backward, saves_output: bool = False
+) -> Compute:
     """The kernel that runs `op` where autograd records it; `backward` computes the gradients.
 
     compute: what runs at last, below autograd and all that observes operators. saves_output:
-    whether `backward` reads the result in place of the last input.
+    whether `backward` reads the result in place of the last input. Where the results are several,
+    it reads all of them after the inputs, and the gradient of one that has none is None.
 
     torch.library.register_autograd would do the same, but it drops the tangents of forward mode.
     """
@@ -34,21 +37,25 @@ def autograd_kernel(
 
     input_count = sum(not argument.kwarg_only for argument in op._schema.arguments)
 
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
+    def forward(ctx: Any, *arguments: Any) -> Any:
         *inputs, options = arguments
         output = below(inputs, options)
-        ctx.save_for_backward(*inputs[:-1], output if saves_output else inputs[-1])
+        if isinstance(output, tuple):
+            ctx.save_for_backward(*inputs, *output)
+            ctx.set_materialize_grads(False)
+        else:
+            ctx.save_for_backward(*inputs[:-1], output if saves_output else inputs[-1])
         ctx.options = options
         return output
 
-    def backward_without_autocast(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward_without_autocast(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         with without_autocast():
-            return *backward(ctx, grad), None
+            return *backward(ctx, *grads), None
 
-    def below(inputs: Any, options: dict[str, Any]) -> Tensor:
+    def below(inputs: Any, options: dict[str, Any]) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             # To dispatch again takes the host as long as the computation's own part.
-            output: Tensor = (compute if is_direct(inputs) else op)(*inputs, **options)
+            output: Any = (compute if is_direct(inputs) else op)(*inputs, **options)
         return output
 
     methods = {
@@ -58,12 +65,12 @@ def autograd_kernel(
     name = op._schema.name
     function: Any = type(name.replace("::", "_"), (torch.autograd.Function,), methods)
 
-    def kernel(*inputs: Any, **options: Any) -> Tensor:
+    def kernel(*inputs: Any, **options: Any) -> Any:
         inputs += (None,) * (input_count - len(inputs))  # torch leaves defaults out
         _refuse_tangents(name, inputs)
         if needs_grad(*(x for x in inputs if isinstance(x, Tensor))):
             _refuse_transforms(name)
-            result: Tensor = function.apply(*inputs, {**defaults, **options})
+            result: Any = function.apply(*inputs, {**defaults, **options})
             return result
         return below(inputs, options)
 

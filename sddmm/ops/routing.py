@@ -54,7 +54,8 @@ def call(name: str, *inputs: Tensor | None, **options: Any) -> Tensor:
     if torch.is_grad_enabled() or not is_direct(inputs):
         result: Tensor = getattr(torch.ops.sddmm, name)(*inputs, **options)
         return result
-    return OPERATORS[name].compute(*inputs, **options)
+    direct: Tensor = OPERATORS[name].compute(*inputs, **options)
+    return direct
 
 
 def is_plain(a: Any, b: Any) -> bool:

@@ -18,6 +18,7 @@ from sddmm.ops.softmax_bounds import softmax_reference as _softmax_reference
 from sddmm.ops.spmm_operator import product_error_bound
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing.mismatches import refuse_mismatches
 
 
 def reference(S: Any, a: Any, b: Any, *, alpha: float = 1.0, scale: bool = True) -> Tensor:
@@ -90,28 +91,11 @@ def assert_close(
     A NaN or infinity is right only where the float64 result has the same.
     """
     truth = reference(S, a, b, alpha=alpha, scale=scale)
-    got = _as_result(values, truth)
+    got = values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
     bound = error_bound(
         S, a, b, truth, out_dtype=got.dtype, alpha=alpha, scale=scale, precision=precision
     )
-    _refuse_mismatches(got, truth, bound)
-
-
-def _as_result(values: Any, truth: Tensor) -> Tensor:
-    got = values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
-    if got.shape != truth.shape:
-        raise AssertionError(f"values have shape {tuple(got.shape)}, not {tuple(truth.shape)}")
-    return got.detach()
-
-
-def _refuse_mismatches(got: Tensor, truth: Tensor, bound: Tensor) -> None:
-    wrong = mismatches(got, truth, bound)
-    if bool(wrong.any()):
-        at = tuple(int(x) for x in wrong.nonzero()[0])
-        raise AssertionError(
-            f"{int(wrong.sum())} of {wrong.numel()} values are wrong, first at {at}: "
-            f"{float(got[at])} is not {float(truth[at])} within {float(bound[at]):.3g}"
-        )
+    refuse_mismatches(got, truth, bound)
 
 
 def spmm_reference(
@@ -158,9 +142,9 @@ def assert_spmm_close(
     """
     options = {"values": values, "transpose": transpose, "alpha": alpha}
     truth = spmm_reference(S, dense, **options)
-    got = _as_result(result, truth)
+    got = result if isinstance(result, Tensor) else torch.as_tensor(result, device="cpu")
     bound = spmm_error_bound(S, dense, truth, out_dtype=got.dtype, **options)
-    _refuse_mismatches(got, truth, bound)
+    refuse_mismatches(got, truth, bound)
 
 
 def _spmm_operands(
@@ -197,12 +181,8 @@ def assert_softmax_close(result: Any, S: Any, values: Any = None) -> None:
     A NaN is right only where the float64 result has one.
     """
     truth = softmax_reference(S, values)
-    got = _as_result(result, truth)
     bound = softmax_error_bound(S, truth, values)
-    dtype = _softmax_operands(S, values)[1].dtype
-    if got.dtype != dtype:
-        raise AssertionError(f"values are {got.dtype}, not {dtype}")
-    _refuse_mismatches(got, truth, bound)
+    refuse_mismatches(result, truth, bound, _softmax_operands(S, values)[1].dtype)
 
 
 def _softmax_operands(S: Any, values: Any) -> tuple[SparsePattern, Tensor]:
@@ -213,14 +193,3 @@ def _softmax_operands(S: Any, values: Any) -> tuple[SparsePattern, Tensor]:
     if weights is None:
         raise ValueError("S is a pattern without values; give values=")
     return sparse.pattern.T if sparse.transposed else sparse.pattern, weights.detach()
-
-
-def mismatches(values: Tensor, truth: Tensor, bound: Tensor) -> Tensor:
-    """A mask of the values that are neither within `bound` of `truth` nor equal to it rounded.
-
-    NaN equals NaN.
-    """
-    rounded = truth.to(values.dtype)
-    same = (values == rounded) | (values.isnan() & rounded.isnan())
-    close = truth.isfinite() & ((values.double() - truth).abs() <= bound)
-    return ~(same | close)

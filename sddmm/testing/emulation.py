@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 
+import sddmm.attention as attention
 import sddmm.cache as cache
 import sddmm.products as products
 from gemm_core.emulation.kernel import (
@@ -22,7 +23,11 @@ from gemm_core.emulation.kernel import (
 )
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import Parameters
-from sddmm.backends.base import select_backend, select_product_backend
+from sddmm.backends.base import (
+    select_attention_backend,
+    select_backend,
+    select_product_backend,
+)
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, Macros
 from sddmm.ops import sddmm as ops
@@ -84,12 +89,14 @@ def _own_plans() -> Iterator[None]:
     """Within the block no pattern has the plans that it has outside, and outside none of these."""
     key = DerivedKey[PlanStore]("plans for an emulated GPU")
     product_key = DerivedKey[Any]("products for an emulated GPU")
+    attention_key = DerivedKey[Any]("attentions for an emulated GPU")
     _forget_backends()
     try:
         with (
             mock.patch.object(cache, "PLANS", key),
             mock.patch.object(ops, "PLANS", key),
             mock.patch.object(products, "PRODUCTS", product_key),
+            mock.patch.object(attention, "ATTENTIONS", attention_key),
         ):
             yield
     finally:
@@ -99,6 +106,7 @@ def _own_plans() -> Iterator[None]:
 def _forget_backends() -> None:
     select_backend.cache_clear()
     select_product_backend.cache_clear()
+    select_attention_backend.cache_clear()
 
 
 class _EmulatedRuntime(loader.CudaRuntime):

@@ -1,0 +1,169 @@
+"""Sparse attention by fused kernels: prepared once, kept with the pattern, and run."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sddmm.backends.base import (
+    AttentionGradients,
+    AttentionOperands,
+    PreparedAttention,
+    resolve_lazy_view,
+    select_attention_backend,
+)
+from sddmm.cache import CACHE
+from sddmm.errors import out_of_memory
+from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
+from sddmm.problem import AttentionProblem
+from sddmm.sparse.index_tensors import DerivedKey
+from sddmm.sparse.pattern import SparsePattern
+
+
+class _Kept:
+    """A prepared attention, and whether its backward is prepared too."""
+
+    def __init__(self, prepared: PreparedAttention) -> None:
+        self.prepared = prepared
+        self.has_backward = False
+
+
+ATTENTIONS = DerivedKey[dict[AttentionProblem, _Kept]]("attentions")
+
+
+def attention_problem(pattern: SparsePattern, operands: AttentionOperands) -> AttentionProblem:
+    """The problem of an attention with these operands, (heads, rows, columns) or without heads."""
+    q, v, bias = operands.q, operands.v, operands.bias
+    return AttentionProblem(
+        *pattern.shape, pattern.nnz, q.shape[-1], v.shape[-1],
+        q.shape[0] if q.dim() == 3 else 1, q.dtype, pattern.index_dtype, pattern.device,
+        bias is not None, bias is not None and bias.dim() == 2, operands.seed is not None,
+        pattern.blocksize,
+    )  # fmt: skip
+
+
+def is_empty(problem: AttentionProblem) -> bool:
+    """Whether there are no scores at all."""
+    return problem.nnz == 0 or problem.heads == 0
+
+
+def is_fused(problem: AttentionProblem) -> bool:
+    """Whether a kernel of a backend computes the problem; `ops/attention_parts.py` does if not."""
+    return is_empty(problem) or select_attention_backend(problem) is not None
+
+
+def attention(
+    pattern: SparsePattern, problem: AttentionProblem, operands: AttentionOperands
+) -> tuple[Tensor, Tensor]:
+    """The result, ([heads,] m, dv), and the logarithm of each row's sum, ([heads,] m), new tensors.
+
+    operands: ([heads,] rows, columns), of any strides, and of shapes that fit (`ops/attention.py`
+    checks them). What is prepared for the pattern is kept with it.
+    """
+    q, v = operands.q, operands.v
+    out = _new((*q.shape[:-1], v.shape[-1]), problem.dtype, problem.device)
+    lse = _new(q.shape[:-1], problem.accumulator, problem.device)
+    if is_empty(problem):
+        pattern.check()
+        return out.zero_(), lse.fill_(-torch.inf)
+    kept = _find_or_prepare(pattern, problem)
+    kept.prepared.forward(_with_heads(operands), _head_first(out, 3), _head_first(lse, 2))
+    return out, lse
+
+
+def attention_backward(
+    pattern: SparsePattern,
+    problem: AttentionProblem,
+    operands: AttentionOperands,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    needs: tuple[bool, bool, bool, bool],
+) -> AttentionGradients:
+    """New tensors of the gradients of q, k, v and the bias; None for each that is not needed.
+
+    out, lse: what `attention` returned for the operands. grad_out, grad_lse: theirs, of any
+    strides.
+    """
+    gradients = AttentionGradients(
+        *(
+            _new(x.shape, problem.dtype, problem.device) if needed and x is not None else None
+            for x, needed in zip(operands[:4], needs, strict=True)
+        )
+    )
+    if is_empty(problem):
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.zero_()
+        return gradients
+    kept = _find_or_prepare(pattern, problem)
+    if not kept.has_backward:
+        refuse_capture(problem.device)
+        kept.prepared.prepare_backward()
+        kept.has_backward = True
+        CACHE.count_growth(pattern)
+    kept.prepared.backward(
+        _with_heads(operands),
+        _head_first(out.contiguous(), 3),
+        _head_first(lse.contiguous(), 2),
+        _head_first(_with_unit_stride(grad_out), 3),
+        None if grad_lse is None else _head_first(resolve_lazy_view(grad_lse).contiguous(), 2),
+        gradients._replace(
+            q=None if gradients.q is None else _head_first(gradients.q, 3),
+            k=None if gradients.k is None else _head_first(gradients.k, 3),
+            v=None if gradients.v is None else _head_first(gradients.v, 3),
+        ),
+    )
+    return gradients
+
+
+def _find_or_prepare(pattern: SparsePattern, problem: AttentionProblem) -> _Kept:
+    """What computes the problem with a pattern, which `is_fused`; prepared at its first use.
+
+    RuntimeError while a CUDA graph is captured: preparing waits for the GPU.
+    """
+    attentions = pattern.derive(ATTENTIONS, dict)
+    kept = attentions.get(problem)
+    if kept is None:
+        refuse_capture(problem.device)
+        backend = select_attention_backend(problem)
+        assert backend is not None
+        kept = _Kept(backend.prepare_attention(pattern, problem))
+        while len(attentions) >= MAX_PLANS_PER_PATTERN:
+            attentions.pop(next(iter(attentions)), None)  # another thread may have been quicker
+        attentions[problem] = kept
+        CACHE.count_growth(pattern)
+    return kept
+
+
+def _with_heads(operands: AttentionOperands) -> AttentionOperands:
+    """The operands as a backend receives them."""
+    q, k, v, bias = operands[:4]
+    return operands._replace(
+        q=_head_first(_with_unit_stride(q), 3),
+        k=_head_first(_with_unit_stride(k), 3),
+        v=_head_first(_with_unit_stride(v), 3),
+        bias=None if bias is None else _with_unit_stride(bias),
+    )
+
+
+def _head_first(x: Tensor, dimensions: int) -> Tensor:
+    return x if x.dim() == dimensions else x.unsqueeze(0)
+
+
+def _with_unit_stride(x: Tensor) -> Tensor:
+    """x, or a copy in which the elements of a row are adjacent."""
+    x = resolve_lazy_view(x)
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+def _new(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    try:
+        return torch.empty(shape, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        size = math.prod(shape) * dtype.itemsize
+        what = f"a result of attention of shape {tuple(shape)}"
+        raise out_of_memory(what, size, device) from error
