@@ -36,7 +36,7 @@ repository_contents = {
             "guides/accuracy",
             "guides/explain",
         ],
-        "Performance": ["results/README"],
+        "Performance": ["performance", "results/README"],
         "How it works": [
             "how_it_works/call",
             "how_it_works/analysis",

@@ -7,12 +7,15 @@ A page marks a table by the file that holds it whole, and by the rows and column
     <!-- end -->
 
 `of "TITLE"` chooses among several tables of one file, the one under the line **TITLE**; `a|b`
-stands for either value. A folder stands for its report.md. `<!-- variables -->` marks the
-table of environment variables, which comes from the code.
+stands for either value. A folder stands for its report.md. `list of "TITLE"` shows, instead of a
+table, the list under the line **TITLE** (n). The source `records` is a table of the committed
+records themselves. `<!-- variables -->` marks the table of environment variables, which comes from
+the code.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -64,7 +67,7 @@ CALL_PICTURE = "docs/how_it_works/call.svg"
 
 _BLOCK = re.compile(
     r"<!-- results:\s+(?P<marker>(?P<source>\S+)"
-    r'(?:\s+of\s+"(?P<title>[^"]+)")?'
+    r'(?:\s+(?P<list>list))?(?:\s+of\s+"(?P<title>[^"]+)")?'
     r"(?:\s+where\s+(?P<where>.+?))?"
     r"(?:\s+without\s+(?P<without>.+?))?)\s+-->\n"
     r"(?P<shown>.*?)<!-- end -->",
@@ -102,7 +105,7 @@ def with_tables(page: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         marker = f"<!-- results: {match['marker']} -->"
-        return f"{marker}\n{_table(match)}\n<!-- end -->"
+        return f"{marker}\n{_list(match) if match['list'] else _table(match)}\n<!-- end -->"
 
     return _VARIABLES.sub(_variables, _BLOCK.sub(block, page))
 
@@ -130,8 +133,40 @@ def _table(match: re.Match[str]) -> str:
     return table.as_text([{c: row[c] for c in row if c not in hidden} for row in rows])
 
 
+def _list(match: re.Match[str]) -> str:
+    """The list under the marked title, as Markdown; or that there is nothing."""
+    text = (ROOT / match["source"]).read_text(encoding="utf-8")
+    found = re.search(
+        rf"^\*\*{re.escape(match['title'])}\*\*.*\n\n((?:\* .*\n)*)", text, re.MULTILINE
+    )
+    if found is None:
+        raise ExperimentError(f"{match['source']} has no list under **{match['title']}**")
+    return f"\n{found[1] or '* none'}".rstrip() + "\n"
+
+
+def _records() -> list[dict[str, str]]:
+    """A row for each folder of committed records: whence they come, and how many there are."""
+    rows = []
+    for folder in RESULTS:
+        lines = (ROOT / folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
+        records = [json.loads(line) for line in lines]
+        environments = [record["environment"] for record in records]
+        rows.append(
+            {
+                "folder": folder.removeprefix("docs/results/"),
+                "records": f"{len(records):,}",
+                "device": ", ".join(sorted({e["device"] for e in environments})),
+                "commit": ", ".join(sorted({e["commit"][:7] for e in environments})),
+                "day": ", ".join(sorted({r["date"][:10] for r in records if r.get("date")})),
+            }
+        )
+    return rows
+
+
 def _rows(source: str, title: str | None) -> list[dict[str, str]]:
     """The rows of the first table of a file, or of the first one under its title."""
+    if source == "records":
+        return _records()
     path = ROOT / source
     text = (path / "report.md" if path.is_dir() else path).read_text(encoding="utf-8")
     if title is not None:

@@ -58,6 +58,7 @@ def test_a_page_with_another_figure_is_mended() -> None:
         ("without nonsense", "has no column 'nonsense'"),
         ("where matrix=nonsense", "has no rows where matrix=nonsense"),
         ('of "nonsense"', r"has no table under \*\*nonsense\*\*"),
+        ('list of "nonsense"', r"has no list under \*\*nonsense\*\*"),
     ],
 )
 def test_a_marker_that_names_nothing_is_refused(marker: str, message: str) -> None:
@@ -99,6 +100,8 @@ def test_what_we_lose_is_named_in_the_limits() -> None:
     assert "at `u36k` and `u50k_99` in float16, and at `u36k` in float32" in " ".join(
         kernels.split()
     )
+    performance = " ".join(MARKED["docs/performance.md"].split())
+    assert "three more: `u36k` in float16 and float32 and `u50k_99` in float16" in performance
     won = set(re.findall(r"`(\w+k)`", first_calls))
     for line in (ROOT / "docs/results/h200/peers/summary.md").read_text().splitlines()[4:]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -111,6 +114,7 @@ def test_what_we_lose_on_a_cpu_is_named_in_the_limits() -> None:
     assert lost == [(0.999, "isratnisa")]
     limits = " ".join(MARKED["README.md"].split())
     assert "On a CPU with 2 threads, `isratnisa` is quicker at 99.9 % sparsity" in limits
+    assert "`isratnisa` is faster at 99.9 % sparsity" in MARKED["docs/performance.md"]
 
 
 def test_regret_is_reported_for_every_class_of_patterns() -> None:
