@@ -81,7 +81,7 @@ def write_all(root: Path = ROOT) -> None:
     """Write under `root` the reports, the pictures and the pages, from the committed records."""
     for folder, objective in RESULTS.items():
         records = [str(ROOT / folder / "records.jsonl")]
-        config = ReportConfig(records=records, output=str(root / folder), plots=False)
+        config = ReportConfig(records=records, output=str(root / folder), plots=False, html=False)
         report.report(objective, config)
     tables = {name: with_tables((ROOT / name).read_text(encoding="utf-8")) for name in PAGES}
     for name, text in (pictures() | tables).items():

@@ -71,9 +71,11 @@ class Timing:
 
 @dataclass
 class ReportConfig:
-    """records: the files to merge. output: the folder for report.md, report.csv and the pictures.
+    """records: the files to merge. output: the folder for the reports and the pictures.
 
-    plots: whether pictures are drawn. reference: the method that speed-ups refer to; "" for the
+
+    plots: whether pictures are drawn. html: whether report.html is written, which holds the tables
+    and the pictures. reference: the method that speed-ups refer to; "" for the
     objective's baseline in tables and for the fastest peer of each case in pictures.
     compare: two commits to set side by side instead, in compare.md.
     """
@@ -82,4 +84,5 @@ class ReportConfig:
     output: str = "results/report"
     plots: bool = True
     reference: str = ""
+    html: bool = True
     compare: list[str] = field(default_factory=list)

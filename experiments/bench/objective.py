@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from experiments.bench import report, table
+from experiments.bench import columns, report, table
 from experiments.bench.config import Timing
 from experiments.bench.digest import MEASURING, Code
 from experiments.bench.methods import Method, Run
+from experiments.bench.page.tables import Groups, Table
 from experiments.bench.record import Record
 from experiments.bench.verify import Trial
 
@@ -60,6 +61,12 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
     implied: ClassVar[frozenset[str]] = frozenset()
     # The name of K in tables and pictures.
     inner: ClassVar[str] = "K"
+    # The heading of its page, and the words of the command line that report it.
+    title: ClassVar[str] = ""
+    report_command: ClassVar[str] = "report"
+    # What the columns of csv_case() and csv_figures() mean, and which of them a page shows first.
+    columns: ClassVar[Groups] = {}
+    short: ClassVar[frozenset[str]] = frozenset()
 
     # How it is measured.
 
@@ -176,11 +183,25 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
         """The lines under a table."""
         return table.notes(records)
 
+    def csv_lines(self, records: Sequence[RecordT]) -> list[dict[str, object]]:
+        """A line per record with every figure at full precision."""
+        return table.csv_lines(self, records)
+
+    def tables(self, records: Sequence[RecordT]) -> list[Table]:
+        """The tables of the HTML page."""
+        note = f"Times in us; {self.ours} is this package. Above 1, {self.ours} is faster."
+        cases = Table("Cases", report.summary_rows(self, records), note=note)
+        return [cases, columns.measurements(self, records)]
+
+    def commands(self, records: Sequence[RecordT]) -> list[str]:
+        """The command lines that measure these records' cases again."""
+        return []
+
     def pages(self, records: Sequence[RecordT]) -> dict[str, str]:
         """The files of a report by name; the first is printed too."""
         return {
             "report.md": report.as_markdown(self, records),
-            "report.csv": table.as_csv(self, records),
+            "report.csv": table.csv_text(self.csv_lines(records)),
             "summary.md": report.as_summary(self, records),
         }
 

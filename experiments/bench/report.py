@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from experiments.bench import compare, table
 from experiments.bench.config import ReportConfig
 from experiments.bench.methods import introduction
+from experiments.bench.page.render import Figure, render
 from experiments.bench.record import Record
 from experiments.bench.store import load_all
 from experiments.pictures import cases
 
 if TYPE_CHECKING:
     from experiments.bench.objective import AnyObjective
+    from experiments.pictures.picture import Picture
 
 
 def report(objective: AnyObjective, config: ReportConfig) -> None:
@@ -23,7 +26,8 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
 
     With config.compare, write and print only the table of its two commits.
     """
-    records = load_all(config.records, objective.record_type, objective.command)
+    complaints: list[str] = []
+    records = load_all(config.records, objective.record_type, objective.command, complaints)
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
     if config.compare:
@@ -39,23 +43,33 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
     pages = objective.pages(records)
     print(next(iter(pages.values())))
     written = [write(output / name, text) for name, text in pages.items()]
+    pictures = []
     if config.plots and _can_draw():
-        written += _draw(objective, records, config.reference, output)
+        pictures = _draw(objective, records, config.reference)
+        written += [path for picture in pictures for path in picture.write(output)]
+    if config.html:
+        shown = [Figure.of(picture) for picture in pictures]
+        html = render(objective, records, shown, complaints, _command(objective, config))
+        written.append(write(output / "report.html", html))
     print("written:", ", ".join(str(path) for path in written))
 
 
-def _draw(
-    objective: AnyObjective, records: Sequence[Record], reference: str, output: Path
-) -> list[Path]:
-    """Write the pictures; a line for each that the records give nothing for."""
+def _draw(objective: AnyObjective, records: Sequence[Record], reference: str) -> list[Picture]:
+    """The pictures; prints a line for each that the records give nothing for."""
     from experiments.pictures.figures import figures
 
-    written = []
-    for picture in figures(objective, records, reference):
+    pictures = figures(objective, records, reference)
+    for picture in pictures:
         if picture.figure is None:
             print(f"no {picture.name}: {picture.caption}")
-        written += picture.write(output)
-    return written
+    return pictures
+
+
+def _command(objective: AnyObjective, config: ReportConfig) -> str:
+    """The command line that reports the same files again."""
+    keys = [f"records=[{','.join(config.records)}]", f"output={config.output}"]
+    keys += [f"reference={config.reference}"] if config.reference else []
+    return f"python -m experiments {objective.report_command} {shlex.join(keys)}"
 
 
 def _can_draw() -> bool:
@@ -100,6 +114,13 @@ def as_markdown(objective: AnyObjective, records: Sequence[Record]) -> str:
 
 
 def as_summary(objective: AnyObjective, records: Sequence[Record]) -> str:
+    """A row per case, and which methods are not their authors' code."""
+    note = f"\n\n{table.NOT_INTERLEAVED}." if table.runs(records) else ""
+    text = table.as_text(summary_rows(objective, records))
+    return "\n".join(_with_introduction(objective, records, text)) + note + "\n"
+
+
+def summary_rows(objective: AnyObjective, records: Sequence[Record]) -> list[dict[str, str]]:
     """A row per case: every method's time in us, and the best of the others' over ours.
 
     The last two columns are of the first call: our time in us, and the best of the others' over it.
@@ -123,8 +144,7 @@ def as_summary(objective: AnyObjective, records: Sequence[Record]) -> str:
         row["first call"] = _us(first_us[ours]) if ours in first_us else ""
         row[f"first call, best other / {ours}"] = _lead(first_us, ours)
         rows.append(row)
-    note = f"\n\n{table.NOT_INTERLEAVED}." if run else ""
-    return "\n".join(_with_introduction(objective, records, table.as_text(rows))) + note + "\n"
+    return rows
 
 
 def _with_introduction(objective: AnyObjective, records: Sequence[Record], text: str) -> list[str]:

@@ -43,8 +43,13 @@ class Keyed(Protocol):
 Kind = TypeVar("Kind", bound=Keyed)
 
 
-def load_all(paths: Iterable[str], kind: type[Kind], command: str) -> list[Kind]:
-    """All records of these files, in their order. command: what measures such records."""
+def load_all(
+    paths: Iterable[str], kind: type[Kind], command: str, complaints: list[str] | None = None
+) -> list[Kind]:
+    """All records of these files, in their order. command: what measures such records.
+
+    complaints: gets the sentences that say which lines are passed over.
+    """
     paths, records = list(paths), []
     for path in paths:
         store = Store(path, kind)
@@ -52,7 +57,7 @@ def load_all(paths: Iterable[str], kind: type[Kind], command: str) -> list[Kind]
             raise ExperimentError(
                 f"no records at {path}; measure some with `python -m experiments {command}`"
             )
-        records += store.records()
+        records += store.records(complaints)
     if not records:
         raise ExperimentError(f"no records in {', '.join(paths)}")
     return records
@@ -68,11 +73,11 @@ class Store(Generic[Kind]):
         """All records by key; of equal keys the last counts."""
         return {record.key: record for record in self.records()}
 
-    def records(self) -> list[Kind]:
+    def records(self, complaints: list[str] | None = None) -> list[Kind]:
         """Every record, in the order of the file.
 
         Lines that are no records are passed over, and so are fields that this version does not
-        know; one warning says which.
+        know; one warning says which, and is added to the complaints.
         """
         self._refuse_special_file()
         records: list[Kind] = []
@@ -87,7 +92,11 @@ class Store(Generic[Kind]):
             except (ValueError, TypeError, RecursionError) as error:
                 reason = str(error).splitlines()[0] if line.endswith(b"\n") else "cut off"
                 broken.append(f"line {number} ({reason})")
-        _warn(self.path, broken, unknown)
+        found = _complaints(self.path, broken, unknown)
+        for complaint in found:
+            _warn_once(complaint)
+        if complaints is not None:
+            complaints += found
         return records
 
     def refuse_unwritable(self) -> None:
@@ -263,14 +272,17 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _warn(path: Path, broken: list[str], unknown: set[str]) -> None:
+def _complaints(path: Path, broken: list[str], unknown: set[str]) -> list[str]:
+    """What was passed over, a sentence each."""
+    found = []
     if broken:
         more = f" and {len(broken) - _DESCRIBED} more" if len(broken) > _DESCRIBED else ""
         lines = ", ".join(broken[:_DESCRIBED]) + more
-        _warn_once(f"{path}: passed over what is no record: {lines}")
+        found.append(f"{path}: passed over what is no record: {lines}")
     if unknown:
         fields = ", ".join(sorted(_short(name) for name in unknown)[:_DESCRIBED])
-        _warn_once(f"{path}: passed over fields that this version does not know: {fields}")
+        found.append(f"{path}: passed over fields that this version does not know: {fields}")
+    return found
 
 
 @functools.cache

@@ -118,10 +118,10 @@ def notes(records: Iterable[Record]) -> list[str]:
     return [*reasons, *([NOT_INTERLEAVED] if runs(records) else [])]
 
 
-def as_csv(objective: AnyObjective, records: Sequence[Record]) -> str:
-    """A CSV of every figure at full precision, times in ms."""
+def csv_lines(objective: AnyObjective, records: Sequence[Record]) -> list[dict[str, object]]:
+    """A line per record with every figure at full precision, times in ms."""
     speedup = speedups(records, objective.baseline)
-    lines: list[dict[str, object]] = [
+    return [
         {
             **objective.csv_case(r),
             "device": r.environment.get("device", ""),
@@ -145,7 +145,6 @@ def as_csv(objective: AnyObjective, records: Sequence[Record]) -> str:
         }
         for r in records
     ]
-    return csv_text(lines)
 
 
 def csv_text(lines: Sequence[dict[str, object]]) -> str:

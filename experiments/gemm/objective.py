@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from experiments.bench.columns import measurements
 from experiments.bench.digest import file_of
 from experiments.bench.errors import ExperimentError
 from experiments.bench.objective import Objective
+from experiments.bench.page.tables import Table
+from experiments.bench.table import csv_text
 from experiments.bench.verify import Trial
 from experiments.gemm import report, verify
 from experiments.gemm.case import Case, make_case
@@ -33,7 +37,9 @@ _B_LAYOUT = {"n": "nk", "k": "kn"}
 class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
     """gemm_core's variants beside cuBLAS."""
 
-    command = "gemm"
+    title = "The GEMM ladder"
+    command, report_command = "gemm", "ladder"
+    columns, short = report.COLUMNS, report.SHORT
     record_type = GemmRecord
     baseline = CUBLAS
     companions = frozenset({CUBLAS, CUBLAS_TF32})
@@ -128,8 +134,20 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
         return {
             "summary.md": report.as_summary(records),
             "report.md": report.as_markdown(records),
-            "report.csv": report.as_csv(records),
+            "report.csv": csv_text(self.csv_lines(records)),
         }
+
+    def csv_lines(self, records: Sequence[GemmRecord]) -> list[dict[str, object]]:
+        return report.csv_lines(records)
+
+    def tables(self, records: Sequence[GemmRecord]) -> list[Table]:
+        return [*report.tables(records), measurements(self, records, folded=True)]
+
+    def commands(self, records: Sequence[GemmRecord]) -> list[str]:
+        program = ("python", "-m", "experiments", "gemm")
+        keys = ("shape", "dtype", "accumulate", "b_rows")
+        lines = [[*program, *(f"{key}={getattr(r, key)}" for key in keys)] for r in records]
+        return list(dict.fromkeys(shlex.join(line) for line in lines))
 
     def pictures(self, records: Sequence[GemmRecord], reference: str) -> list[Picture]:
         from experiments.pictures import ladder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from experiments.bench import table
+from experiments.bench.page.tables import CASE, Groups, Table
 from experiments.bench.report import provenance
 from experiments.gemm import published
 from experiments.gemm.record import GemmRecord
@@ -13,6 +14,28 @@ _PUBLISHED = (
     ("hgemm", "NVIDIA L20", ["16384x8192x2048", "16384x8192x4096", "16384x8192x8192"]),
     ("sgemm", "not stated", ["2048x2048x1024", "4096x4096x512", "4096x4096x1024"]),
 )
+
+COLUMNS: Groups = {
+    CASE: {
+        "variant": "a kernel of the ladder, or cuBLAS",
+        "m": "rows of A",
+        "n": "columns of B",
+        "k": "inner dimension",
+        "dtype": "type of the operands",
+        "accumulate": "type of the sums",
+        "b_rows": "whether B is stored as rows of k or of n",
+    },
+    "times": {
+        "tflops": "2 m n k operations over the median time, in 10^12 per second",
+        "of_cublas": "fraction of cuBLAS's speed in the same session",
+    },
+    "compiled": {
+        "registers": "registers of a thread",
+        "shared_bytes": "shared memory of a block",
+        "spill_bytes": "bytes of registers that a thread spills",
+    },
+}
+SHORT = frozenset(COLUMNS[CASE]) | {"tflops", "of_cublas"}
 
 
 def sections(records: Sequence[GemmRecord]) -> list[list[GemmRecord]]:
@@ -71,10 +94,17 @@ def notes(records: Sequence[GemmRecord]) -> list[str]:
 
 def as_summary(records: Sequence[GemmRecord]) -> str:
     """A table for each device and arithmetic."""
-    return "\n\n".join(_summary(section) for section in sections(records)) + "\n"
+    texts = [f"**{title(own)}**\n\n{table.as_text(_summary(own))}" for own in sections(records)]
+    return "\n\n".join(texts) + "\n"
 
 
-def _summary(records: Sequence[GemmRecord]) -> str:
+def tables(records: Sequence[GemmRecord]) -> list[Table]:
+    """A table of the HTML page for each device and arithmetic."""
+    note = "TFLOP/s by shape, and the part of cuBLAS's in the same session."
+    return [Table(title(own), _summary(own), note=note) for own in sections(records)]
+
+
+def _summary(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
     """A row per variant, a column per shape: TFLOP/s and the part of cuBLAS's."""
     part = of_cublas(records)
     shapes = list(dict.fromkeys(r.shape for r in records))
@@ -84,7 +114,7 @@ def _summary(records: Sequence[GemmRecord]) -> str:
         any_shape = next(iter(own.values()))
         cells = {shape: _cell(own.get(shape), part) for shape in shapes}
         lines.append({"variant": variant, **cells, "registers": _number(any_shape.registers)})
-    return f"**{title(records)}**\n\n{table.as_text(lines)}"
+    return lines
 
 
 def as_markdown(records: Sequence[GemmRecord]) -> str:
@@ -107,10 +137,10 @@ def as_markdown(records: Sequence[GemmRecord]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_csv(records: Sequence[GemmRecord]) -> str:
-    """A CSV of every figure at full precision."""
+def csv_lines(records: Sequence[GemmRecord]) -> list[dict[str, object]]:
+    """A line per record with every figure at full precision."""
     part = of_cublas(records)
-    lines = [
+    return [
         {
             "device": r.environment.get("device", ""),
             "m": r.m,
@@ -135,7 +165,6 @@ def as_csv(records: Sequence[GemmRecord]) -> str:
         }
         for r in records
     ]
-    return table.csv_text(lines)
 
 
 def _published_row(name: str, by_shape: dict[str, float], shapes: list[str]) -> dict[str, str]:

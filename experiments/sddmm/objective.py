@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from experiments.bench.columns import measurements
 from experiments.bench.digest import file_of
 from experiments.bench.methods import Method, Run
+from experiments.bench.page.tables import Table
 from experiments.bench.table import figure
 from experiments.bench.verify import Trial
 from experiments.sddmm import published, regret, verify
@@ -25,6 +27,7 @@ from sddmm import testing
 class Sddmm(OnPattern[Case, Record]):
     """This package's SDDMM beside its peers."""
 
+    title, name = "SDDMM", "sddmm"
     record_type = Record
     ours, baseline = OURS, BASELINE
     measuring = tuple(
@@ -94,6 +97,11 @@ class Sddmm(OnPattern[Case, Record]):
         return super().pages(records) | (
             {"published.md": beside_published} if beside_published else {}
         )
+
+    def tables(self, records: Sequence[Record]) -> list[Table]:
+        if any(r.is_forced for r in records):
+            return [*regret.tables(records), measurements(self, records, folded=True)]
+        return super().tables(records)
 
 
 SDDMM = Sddmm()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from experiments.bench.arguments import is_file_option
 from experiments.bench.digest import Code, file_of
 from experiments.bench.environment import device_name
 from experiments.bench.methods import Method
 from experiments.bench.objective import Objective
+from experiments.sddmm import columns, reproduce
 from experiments.sddmm.case import definition, device_of, source_of
 from experiments.sddmm.config import Config
 from experiments.sddmm.labels import shown_names
@@ -30,6 +31,9 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
 
     command = "run"
     implied = frozenset({"sparsity"})
+    # The value of the key `objective` that chooses it.
+    name: ClassVar[str]
+    columns, short = columns.ON_PATTERN, columns.SHORT
 
     def cases(self, config: Config, choices: Mapping[str, str]) -> Sequence[tuple[str, Config]]:
         return problems_of(config) if config.problems else super().cases(config, choices)
@@ -86,6 +90,9 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
     def csv_case(self, record: RecordT) -> dict[str, object]:
         names = ("matrix", "m", "n", "nnz", "sparsity", "k", "dtype", "heads", "seed")
         return {name: getattr(record, name) for name in names}
+
+    def commands(self, records: Sequence[RecordT]) -> list[str]:
+        return reproduce.commands(self.name, records)
 
     def order(self, record: RecordT) -> tuple[Any, ...]:
         """By device, then size, then method."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from experiments.bench import table
+from experiments.bench.page.tables import CASE, Table
+from experiments.sddmm.columns import PROBLEMS, SHORT
 from experiments.sddmm.methods import OURS
 from experiments.sddmm.record import Record
 from experiments.sddmm.report_cells import (
@@ -77,7 +79,7 @@ class Problem:
 
 
 def problems(records: Iterable[Record]) -> list[Problem]:
-    """The problems of these records, in their order, where there is a record of ours."""
+    """The problems of these records, by class, where there is a record of ours."""
     cases: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         cases.setdefault(record.case, []).append(record)
@@ -87,12 +89,23 @@ def problems(records: Iterable[Record]) -> list[Problem]:
         forced = tuple(r for r in own if r.is_forced)
         peers = tuple(r for r in own if r.method != OURS and not r.is_forced)
         found += [Problem(r, forced, peers) for r in ours[-1:]]
-    return found
+    return sorted(found, key=lambda problem: problem.ours.family)
+
+
+def tables(records: Sequence[Record]) -> list[Table]:
+    """The tables of the HTML page: the classes of patterns, and a row per problem."""
+    found = problems(records)
+    several = len({p.ours.place for p in found}) > 1
+    rows = [({"device": p.ours.place_name} if several else {}) | _csv_row(p) for p in found]
+    return [
+        Table("Classes", _summary_rows(found)),
+        Table("Problems", rows, _GROUPS, _SHORT, note=_LEGEND),
+    ]
 
 
 def pages(records: Sequence[Record]) -> dict[str, str]:
     """The files of the report by name."""
-    found = sorted(problems(records), key=lambda problem: problem.ours.family)
+    found = problems(records)
     rows = [_row(problem) for problem in found]
     return {
         "summary.md": as_summary(found),
@@ -102,6 +115,34 @@ def pages(records: Sequence[Record]) -> dict[str, str]:
         "report.csv": table.csv_text([_csv_row(problem) for problem in found]),
     }
 
+
+_GROUPS = {
+    CASE: PROBLEMS,
+    "ours": {
+        "status": "how our own call went",
+        "chosen": "the kernel that the planner chose",
+        "us": "kernel time of the choice",
+        "predicted_us": "what the cost model predicted for it",
+        "best_kernel": "the fastest of our kernels, each measured by its name",
+        "best_us": "its time",
+        "regret": "the choice over the fastest of our kernels",
+    },
+    "peers": {
+        "best_peer": "the fastest peer",
+        "peer_us": "its time",
+        "peer_over_ours": "the fastest peer's time over ours; below 1 we lose",
+    },
+    "first call": {
+        "first_us": "our whole first call on a pattern never seen",
+        "first_peer": "the peer whose first call is shortest",
+        "first_peer_us": "its first call",
+        "first_peer_over_ours": "that call over our first call; below 1 we lose",
+    },
+}
+_SHORT = SHORT | {
+    *("device", "class", "chosen", "us", "regret", "best_peer", "peer_us", "peer_over_ours"),
+    *("first_us", "first_peer_over_ours"),
+}
 
 _LEGEND = (
     "Times in us. `regret`: the planner's choice over the fastest of our kernels, each of which is "
@@ -113,11 +154,7 @@ _LEGEND = (
 
 def as_summary(found: Sequence[Problem]) -> str:
     """Regret and the rows that a peer wins, for each class of patterns and for all."""
-    families = dict.fromkeys(problem.ours.family for problem in found)
-    rows = [
-        _summary_row(family, [p for p in found if p.ours.family == family]) for family in families
-    ]
-    rows.append(_summary_row("all", found))
+    rows = _summary_rows(found)
     lost = [
         f"* {problem_name(p.ours)}: {best_cell(p.best_peer)} us, ours {time_cell(p.us)}"
         for p in found
@@ -143,6 +180,13 @@ def as_summary(found: Sequence[Problem]) -> str:
         f"**A peer's first call is faster**, of {FIRST_CALL_NNZ:,} nonzeros or more "
         f"({len(lost_first)})", "", *lost_first, "",
     ))  # fmt: skip
+
+
+def _summary_rows(found: Sequence[Problem]) -> list[dict[str, str]]:
+    """A row for each class of patterns, and one for all; none without problems."""
+    families = dict.fromkeys(problem.ours.family for problem in found)
+    rows = [_summary_row(name, [p for p in found if p.ours.family == name]) for name in families]
+    return [*rows, _summary_row("all", found)] if found else []
 
 
 def _summary_row(family: str, found: Sequence[Problem]) -> dict[str, str]:

@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from experiments.bench.columns import measurements
 from experiments.bench.digest import file_of
 from experiments.bench.methods import Method, Run
+from experiments.bench.page.tables import Table
 from experiments.bench.timing import elapsed_ms
 from experiments.bench.verify import Trial
 from experiments.sddmm import case as sddmm_case
@@ -32,6 +34,8 @@ _VIEWS = 3
 class Spmm(OnPattern[Case, Record]):
     """This package's SpMM beside its peers and its yardsticks."""
 
+    title, name = "SpMM", "spmm"
+    report_command = "report objective=spmm"
     record_type = Record
     ours, baseline, inner = OURS, BASELINE, report.D
     measuring = tuple(
@@ -130,6 +134,9 @@ class Spmm(OnPattern[Case, Record]):
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
         return report.pages(records)
+
+    def tables(self, records: Sequence[Record]) -> list[Table]:
+        return [*report.tables(records), measurements(self, records, folded=True)]
 
 
 def _column_view_ms(case: Case) -> float:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from experiments.bench import table
+from experiments.bench.page.tables import CASE, Table
+from experiments.sddmm.columns import PROBLEMS, SHORT
 from experiments.sddmm.report_cells import (
     Best,
     best_cell,
@@ -146,6 +148,17 @@ def problems(records: Iterable[Record]) -> list[Problem]:
     return sorted(found, key=lambda problem: problem.ours.family)
 
 
+def tables(records: Sequence[Record]) -> list[Table]:
+    """The tables of the HTML page: the classes of patterns, and a row per problem."""
+    found = problems(records)
+    several = len({p.ours.place for p in found}) > 1
+    rows = [({"device": p.ours.place_name} if several else {}) | _csv_row(p) for p in found]
+    return [
+        Table("Classes", _summary_rows(found)),
+        Table("Problems", rows, _GROUPS, _SHORT, note=_LEGEND),
+    ]
+
+
 def pages(records: Sequence[Record]) -> dict[str, str]:
     """The files of the report by name."""
     found = problems(records)
@@ -158,6 +171,50 @@ def pages(records: Sequence[Record]) -> dict[str, str]:
         "report.csv": table.csv_text([_csv_row(problem) for problem in found]),
     }
 
+
+_GROUPS = {
+    CASE: PROBLEMS,
+    "ours": {
+        "status": "how our own call went",
+        "chosen": "the kernel that the planner chose",
+        "us": "kernel time of the choice",
+        "predicted_us": "what the cost model predicted for it",
+        "best_kernel": "the fastest of our kernels, each measured by its name",
+        "best_us": "its time",
+        "regret": "the choice over the fastest of our kernels",
+    },
+    "yardsticks": {
+        "row_gather_us": "our SDDMM on the same pattern, by the kernel row_gather",
+        "sddmm_tiles_us": "our SDDMM on a mask, by the kernel that the planner chooses",
+        "over_yardstick": "our product over its yardstick",
+        "limit": "what that ratio may be",
+    },
+    "peers": {
+        "cusparse_alg2_us": "cusparseSpMM with CSR_ALG2, called raw",
+        "cusparse_alg3_us": "cusparseSpMM with CSR_ALG3, called raw",
+        "cusparse_alg2_way": "how it was called, the fastest way",
+        "cusparse_alg3_way": "how it was called, the fastest way",
+        "cusparse_over_ours": "the faster of the two over ours; below 1 we lose",
+        "cusparse_reorder_us": "what it needs besides to put weights in the transpose's order",
+        "torch_csr_us": "torch's CSR product",
+        "gather_index_add_us": "rows gathered, then added by index_add",
+        "other": "the faster of these two",
+        "other_over_ours": "its time over ours; below 1 we lose",
+    },
+    "preparation": {
+        "prepare_us": "what is done once per pattern",
+        "column_view_us": "the part of it that checks the pattern and groups it by column",
+    },
+    "first call": {
+        "first_us": "our whole first call on a pattern never seen",
+        "first_peer": "the peer whose first call is shortest",
+        "first_peer_us": "its first call",
+    },
+}
+_SHORT = SHORT | {
+    *("device", "class", "chosen", "us", "regret", "over_yardstick", "cusparse_over_ours"),
+    *("other_over_ours", "first_us", "first_peer_us"),
+}
 
 _LEGEND = (
     "Kernel times in us. `yardstick`: our SDDMM on the same pattern, d and heads, by `row_gather`, "
@@ -172,9 +229,7 @@ _LEGEND = (
 
 def as_summary(found: Sequence[Problem]) -> str:
     """The geometric means for each class of patterns and for all, and the rows that are lost."""
-    families = dict.fromkeys(problem.ours.family for problem in found)
-    rows = [_summary_row(name, [p for p in found if p.ours.family == name]) for name in families]
-    rows.append(_summary_row("all", found))
+    rows = _summary_rows(found)
     over = [
         f"* {problem_name(p.ours, 'd')}: {p.over_yardstick:.2f} of {p.limit}, {p.ours.kernel} "
         f"{time_cell(p.us)} us, {p.yardstick} {time_cell(p.us_of(p.yardstick))} us"
@@ -198,6 +253,13 @@ def as_summary(found: Sequence[Problem]) -> str:
         f"**A peer is faster by more than 3 %** ({len(lost)})", "", *lost, "",
         f"**A regret above 1.1** ({len(regrets)})", "", *regrets, "",
     ))  # fmt: skip
+
+
+def _summary_rows(found: Sequence[Problem]) -> list[dict[str, str]]:
+    """A row for each class of patterns, and one for all; none without problems."""
+    families = dict.fromkeys(problem.ours.family for problem in found)
+    rows = [_summary_row(name, [p for p in found if p.ours.family == name]) for name in families]
+    return [*rows, _summary_row("all", found)] if found else []
 
 
 def _summary_row(family: str, found: Sequence[Problem]) -> dict[str, str]:

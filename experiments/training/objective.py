@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import torch
 
+from experiments.bench.columns import measurements
 from experiments.bench.digest import file_of
 from experiments.bench.methods import Method, Run
+from experiments.bench.page.tables import Table
 from experiments.bench.verify import Trial
 from experiments.sddmm import case as sddmm_case
 from experiments.sddmm import verify as sddmm_verify
@@ -26,6 +28,8 @@ from sddmm import testing
 class Training(OnPattern[Case, Record]):
     """The forward and the backward of sddmm beside their peers and yardsticks."""
 
+    title, name = "Training steps", "training"
+    report_command = "report objective=training"
     record_type = Record
     ours, baseline = OURS, BASELINE
     measuring = tuple(
@@ -93,6 +97,9 @@ class Training(OnPattern[Case, Record]):
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
         return report.pages(records)
+
+    def tables(self, records: Sequence[Record]) -> list[Table]:
+        return [*report.tables(records), measurements(self, records, folded=True)]
 
 
 def _peak_bytes(run: Run) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from experiments.bench import table
+from experiments.bench.page.tables import CASE, Table
+from experiments.sddmm.columns import PROBLEMS, SHORT
 from experiments.sddmm.report_cells import (
     Best,
     best_cell,
@@ -100,6 +102,17 @@ def problems(records: Iterable[Record]) -> list[Problem]:
     return sorted(found, key=lambda problem: problem.ours.family)
 
 
+def tables(records: Sequence[Record]) -> list[Table]:
+    """The tables of the HTML page: the classes of patterns, and a row per problem."""
+    found = problems(records)
+    several = len({p.ours.place for p in found}) > 1
+    rows = [({"device": p.ours.place_name} if several else {}) | _csv_row(p) for p in found]
+    return [
+        Table("Classes", _summary_rows(found)),
+        Table("Problems", rows, _GROUPS, _SHORT, note=_LEGEND),
+    ]
+
+
 def pages(records: Sequence[Record]) -> dict[str, str]:
     """The files of the report by name."""
     found = problems(records)
@@ -113,6 +126,39 @@ def pages(records: Sequence[Record]) -> dict[str, str]:
     }
 
 
+_GROUPS = {
+    CASE: PROBLEMS,
+    "ours": {
+        "status": "how our own step went",
+        "us": "the forward and the backward, replayed from a CUDA graph",
+        "ours_eager_us": "the same with every call made by the host",
+        "peak_bytes": "memory that a step allocates, with its results",
+    },
+    "yardsticks": {
+        "row_gather_us": "our SDDMM on the same pattern, by the kernel row_gather",
+        "forward_us": "the forward alone",
+        "limit_us": "what a step may take",
+        "over_limit": "our step over that; above 1 it takes too long",
+    },
+    "peers": {
+        "sampled_addmm_us": "torch.sparse.sampled_addmm in float32 and its gradients",
+        "gather_sum_us": "rows gathered, multiplied and summed, and the gradients",
+        "best_peer": "the faster of the two",
+        "best_peer_us": "its time",
+        "peer_over_ours": "its time over ours; below 1 we lose",
+        "least_peer_bytes": "the least memory that a peer's step allocates",
+    },
+    "first call": {
+        "first_us": "our whole first step on a pattern never seen",
+        "first_peer": "the peer whose first step is shortest",
+        "first_peer_us": "its first step",
+    },
+}
+_SHORT = SHORT | {
+    *("device", "class", "us", "over_limit", "best_peer", "best_peer_us", "peer_over_ours"),
+    *("first_us", "first_peer_us"),
+}
+
 _LEGEND = (
     "Times in us of the forward and the backward of sddmm together: the replay of a CUDA graph, "
     "and `eager` with every call made by the host. `limit`: 4.5 times `row_gather` and 60 us, or "
@@ -124,9 +170,7 @@ _LEGEND = (
 
 def as_summary(found: Sequence[Problem]) -> str:
     """The geometric means for each class of patterns and for all, and the rows that are lost."""
-    families = dict.fromkeys(problem.ours.family for problem in found)
-    rows = [_summary_row(name, [p for p in found if p.ours.family == name]) for name in families]
-    rows.append(_summary_row("all", found))
+    rows = _summary_rows(found)
     over = [
         f"* {problem_name(p.ours)}: {time_cell(p.us)} us of {time_cell(p.limit_us)}"
         for p in found
@@ -142,6 +186,13 @@ def as_summary(found: Sequence[Problem]) -> str:
         f"**Above the limit** ({len(over)})", "", *over, "",
         f"**A peer is faster** ({len(lost)})", "", *lost, "",
     ))  # fmt: skip
+
+
+def _summary_rows(found: Sequence[Problem]) -> list[dict[str, str]]:
+    """A row for each class of patterns, and one for all; none without problems."""
+    families = dict.fromkeys(problem.ours.family for problem in found)
+    rows = [_summary_row(name, [p for p in found if p.ours.family == name]) for name in families]
+    return [*rows, _summary_row("all", found)] if found else []
 
 
 def _summary_row(family: str, found: Sequence[Problem]) -> dict[str, str]:
