@@ -13,3 +13,7 @@ class RowsFailed(ExperimentError):
 
 class RecordsLost(ExperimentError):
     """A run ended with records that could not be kept; the table has been shown."""
+
+
+class NoRecords(ExperimentError):
+    """The files that hold records are there, but not one record is in them."""

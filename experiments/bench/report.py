@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.bench import compare, table
 from experiments.bench.config import ReportConfig
+from experiments.bench.errors import NoRecords
 from experiments.bench.methods import introduction
 from experiments.bench.page.render import Figure, render
 from experiments.bench.record import Record
@@ -26,9 +27,13 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
 
     With config.compare, write and print only the table of its two commits.
     """
-    complaints: list[str] = []
-    records = load_all(config.records, objective.record_type, objective.command, complaints)
-    output = Path(config.output)
+    output, complaints = Path(config.output), list[str]()
+    try:
+        records = load_all(config.records, objective.record_type, objective.command, complaints)
+    except NoRecords:
+        if config.html:  # else a page of records that are gone would stay
+            _write_html(objective, [], [], complaints, config)
+        raise
     output.mkdir(parents=True, exist_ok=True)
     if config.compare:
         records.sort(key=objective.order)
@@ -43,15 +48,26 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
     pages = objective.pages(records)
     print(next(iter(pages.values())))
     written = [write(output / name, text) for name, text in pages.items()]
-    pictures = []
+    pictures: list[Picture] = []
     if config.plots and _can_draw():
         pictures = _draw(objective, records, config.reference)
         written += [path for picture in pictures for path in picture.write(output)]
     if config.html:
-        shown = [Figure.of(picture) for picture in pictures]
-        html = render(objective, records, shown, complaints, _command(objective, config))
-        written.append(write(output / "report.html", html))
+        written.append(_write_html(objective, records, pictures, complaints, config))
     print("written:", ", ".join(str(path) for path in written))
+
+
+def _write_html(
+    objective: AnyObjective,
+    records: Sequence[Record],
+    pictures: Sequence[Picture],
+    complaints: Sequence[str],
+    config: ReportConfig,
+) -> Path:
+    figures = [Figure.of(picture) for picture in pictures]
+    html = render(objective, records, figures, complaints, _command(objective, config))
+    Path(config.output).mkdir(parents=True, exist_ok=True)
+    return write(Path(config.output) / "report.html", html)
 
 
 def _draw(objective: AnyObjective, records: Sequence[Record], reference: str) -> list[Picture]:

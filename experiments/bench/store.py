@@ -19,7 +19,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from experiments.bench.errors import ExperimentError, RecordsLost, RowsFailed
+from experiments.bench.errors import ExperimentError, NoRecords, RecordsLost, RowsFailed
 from experiments.bench.record import BAD, STATUSES
 
 # No record is longer: a longer line is read past without being held in memory.
@@ -59,7 +59,7 @@ def load_all(
             )
         records += store.records(complaints)
     if not records:
-        raise ExperimentError(f"no records in {', '.join(paths)}")
+        raise NoRecords(f"no records in {', '.join(paths)}")
     return records
 
 

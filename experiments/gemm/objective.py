@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # The option b_rows names the rows of B as they are stored: n rows of k elements, or k rows of n.
 _B_LAYOUT = {"n": "nk", "k": "kn"}
+# A run of fewer variants than that names them to be repeated; without names it measures all.
+_NAMED_VARIANTS = 8
 
 
 class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
@@ -144,10 +146,19 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
         return [*report.tables(records), measurements(self, records, folded=True)]
 
     def commands(self, records: Sequence[GemmRecord]) -> list[str]:
-        program = ("python", "-m", "experiments", "gemm")
-        keys = ("shape", "dtype", "accumulate", "b_rows")
-        lines = [[*program, *(f"{key}={getattr(r, key)}" for key in keys)] for r in records]
-        return list(dict.fromkeys(shlex.join(line) for line in lines))
+        """A line for each case; it names the variants where they are few."""
+        cases: dict[tuple[object, ...], list[GemmRecord]] = {}
+        for r in records:
+            cases.setdefault(r.case, []).append(r)
+        lines = []
+        for r, own in ((own[0], own) for own in cases.values()):
+            keys = {key: getattr(r, key) for key in ("shape", "dtype", "accumulate", "b_rows")}
+            variants = dict.fromkeys(each.variant for each in own if not each.is_cublas)
+            if 0 < len(variants) <= _NAMED_VARIANTS:
+                keys["variants"] = f"[{','.join(variants)}]"
+            words = [f"{key}={value}" for key, value in keys.items()]
+            lines.append(shlex.join(["python", "-m", "experiments", "gemm", *words]))
+        return list(dict.fromkeys(lines))
 
     def pictures(self, records: Sequence[GemmRecord], reference: str) -> list[Picture]:
         from experiments.pictures import ladder

@@ -97,7 +97,7 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
     Store(files[1], Record).append(record("cusparse", None))
     output = tmp_path / "out"
     report.report(SDDMM, ReportConfig(records=[str(f) for f in files], output=str(output)))
-    names = {"report.md", "report.csv", "summary.md"} | {
+    names = {"report.md", "report.csv", "summary.md", "report.html"} | {
         f"speedup_over_{axis}.{kind}" for axis in ("k", "nnz", "density") for kind in ("png", "svg")
     }
     assert {path.name for path in output.iterdir()} == names
