@@ -61,6 +61,12 @@ lint: $(READY) ## formatting, lint and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+.PHONY: package
+package: $(READY) ## set up, then the source distribution and the wheel, checked, into dist
+	rm -rf build dist
+	$(PY) -m build --no-isolation > /dev/null
+	$(PY) -m twine check --strict dist/*
+
 .PHONY: docs
 docs: $(VENV)/.docs-ready ## set up, then the documentation site, into docs/_build/html
 	$(PY) -m sphinx -W --keep-going -q -j auto docs docs/_build/html
