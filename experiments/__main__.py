@@ -4,7 +4,7 @@ if __name__ == "__main__":  # processes that compile import this module too
     try:
         from experiments.cli import main
     except ModuleNotFoundError as error:
-        if error.name not in ("hydra", "omegaconf", "psutil"):
+        if error.name not in ("hydra", "omegaconf", "psutil", "rich"):
             raise
         sys.exit(
             f"python -m experiments needs {error.name}, which is not installed "

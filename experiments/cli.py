@@ -9,15 +9,14 @@ wrong into one line and an exit code.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import io
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 import hydra
@@ -27,20 +26,30 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.bench import sources
+from experiments.bench import helptext, sources
 from experiments.bench.arguments import CONF, prepare
 from experiments.bench.commands import Command, Job
-from experiments.bench.config import refuse_absurd
-from experiments.bench.errors import ExperimentError
+from experiments.bench.errors import ExperimentError, unknown
+from experiments.bench.keys import refuse_absurd
 
 # What can be measured: folders beside this file, each with its commands.
 OBJECTIVES = ("sddmm", "gemm", "host_overhead")
 
-_TOOLS_HELP = (
-    "docs                                     the pages' tables and pictures anew from the records",
-    "fragments [LAYOUT]                       which lane holds which element of a tensor-core "
-    "fragment",
-)
+_HELP = ("-h", "--help", "help")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A word of the command line without configuration. call: gets the arguments."""
+
+    name: str
+    usage: str
+    about: str
+    call: Callable[[list[str]], None]
+
+    @property
+    def help(self) -> tuple[tuple[str, str], ...]:
+        return ((self.usage, self.about),)
 
 
 def commands() -> dict[str, Command]:
@@ -49,44 +58,49 @@ def commands() -> dict[str, Command]:
     return {command.name: command for module in modules for command in module.COMMANDS}
 
 
+def tools() -> dict[str, Tool]:
+    """The commands that have no configuration, by their word."""
+    own = (
+        Tool("docs", "docs", "the pages' tables and pictures anew from the records", _docs),
+        Tool(
+            "fragments",
+            "fragments LAYOUT",
+            "which lane holds which element of a tensor-core fragment",
+            _fragments,
+        ),
+        Tool(
+            "completion",
+            "completion SHELL",
+            "the script for tab completion in bash, zsh or fish",
+            _completion,
+        ),
+    )
+    return {tool.name: tool for tool in own}
+
+
 def main(argv: list[str] | None = None) -> None:
-    """Run a command; exits with 0, 1 (the command failed) or 2 (an unknown command)."""
+    """Run a command; exits with 0, 1 (the command failed), 2 (an unknown command) or 130."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_help())
+    words: dict[str, Command | Tool] = {**commands(), **tools()}
+    if not argv or argv[0] in _HELP:
+        print(helptext.overview(words.values()))
         return
     word, *arguments = argv
-    tools = {"docs": _docs, "fragments": _fragments}
-    hydra_commands = commands()
-    if word not in (*hydra_commands, *tools):
-        valid = ", ".join((*hydra_commands, *tools))
-        _stop(f"unknown command {word!r}; choose from: {valid}", code=2)
+    if word not in words:
+        _stop(unknown("command", word, words), code=2)
+    command = words[word]
+    if any(argument in _HELP for argument in arguments):
+        print(helptext.of(command))
+        return
     # torch warns once per process that its CSR tensors are in beta; every run would show it.
     warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
     for stream in (sys.stdout, sys.stderr):  # names may hold letters that a terminal has not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    if word in tools:
-        tools[word](arguments)
+    if isinstance(command, Tool):
+        command.call(arguments)
     else:
-        _run_with_hydra(hydra_commands[word], arguments)
-
-
-def _help() -> str:
-    lines = [line for command in commands().values() for line in command.help]
-    matrices = ", ".join(sorted(path.stem for path in (CONF / "matrix").glob("*.yaml")))
-    return "\n".join(
-        (
-            "usage: python -m experiments COMMAND [key=value ...]",
-            "",
-            *(f"  {line}" for line in (*lines, *_TOOLS_HELP)),
-            "",
-            "  M is a size (10000x10000), a file (.mtx, .mtx.gz, .smtx, .npz), or a YAML of "
-            "conf/matrix:",
-            f"    {matrices}",
-            "  run --help, run --cfg job and run --info defaults are Hydra's.",
-        )
-    )
+        _run_with_hydra(command, arguments)
 
 
 def _docs(arguments: list[str]) -> None:
@@ -110,6 +124,16 @@ def _fragments(arguments: list[str]) -> None:
             print(fragments.as_table(fragments.layout(name)))
         except ValueError as error:
             _stop(str(error))
+
+
+def _completion(arguments: list[str]) -> None:
+    from experiments.bench import completion
+
+    shell = " ".join(arguments)
+    if shell not in completion.SHELLS:
+        _stop(f"completion takes a shell, {', '.join(completion.SHELLS)}, got {shell!r}")
+    values = {**dict.fromkeys(tools(), ()), "completion": tuple(completion.SHELLS)}
+    print(completion.script(shell, commands().values(), values))
 
 
 @contextlib.contextmanager
@@ -145,15 +169,11 @@ def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
     valid = [f.name for f in fields(kind)] if is_dataclass(kind) else []
     for key in node:
         if valid and key not in valid:
-            raise ExperimentError(_unknown_key(str(key), valid, prefix))
+            raise ExperimentError(
+                unknown("config key", f"{prefix}{key}", [prefix + name for name in valid])
+            )
         if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
             _refuse_unknown_keys(node[key], f"{prefix}{key}.")
-
-
-def _unknown_key(key: str, valid: list[str], prefix: str = "") -> str:
-    near = difflib.get_close_matches(key, valid, n=1)
-    hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose from: {', '.join(valid)}"
-    return f"unknown config key {prefix + key!r}; {hint}"
 
 
 def _absent_key(path: str, schema: Any) -> str:
@@ -163,7 +183,7 @@ def _absent_key(path: str, schema: Any) -> str:
         valid = [f.name for f in fields(schema)]
         key, _, path = path.partition(".")
         if key not in valid or not path:
-            return _unknown_key(key, valid, prefix)
+            return unknown("config key", key, valid, prefix=prefix)
         schema, prefix = get_type_hints(schema)[key], f"{prefix}{key}."
     return f"unknown config key {prefix + path!r}; --cfg job shows the keys that there are"
 
@@ -221,7 +241,7 @@ def _one_line(error: Exception, schema: type | None = None) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = error.missing_cfg_file.rpartition("/")
         sizes = ", or any size like 777x888" if group == "matrix" else ""
-        return f"unknown {group} {option!r}; choose from: {', '.join(error.options)}{sizes}"
+        return unknown(group, option, error.options, more=sizes)
     if isinstance(error, OSError) and not isinstance(error, CompactHydraException):
         return ": ".join(str(part) for part in (error.filename, error.strerror or text) if part)
     absent = re.search(r"Could not override '([^']+)'", text)

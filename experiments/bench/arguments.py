@@ -1,7 +1,8 @@
 """Command-line arguments in Hydra's grammar.
 
-A person writes file names and sizes as they are. Hydra gives `= $ { ( ,` and letters beyond ASCII a
-meaning of their own, and takes a matrix only as an option of a group.
+A person writes file names, sizes and lists as they are. Hydra gives `= $ { ( ,` and letters beyond
+ASCII a meaning of their own, takes a list in brackets only, and a matrix only as an option of a
+group. Several values of a key that is no list are a sweep, with -m as without it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,20 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
 import datasets
 from experiments.bench import sources
 from experiments.bench.errors import ExperimentError
 
 CONF = Path(__file__).parents[2] / "conf"
-GROUPS = ("matrix", "study", "shapes")
+# The groups that a command may have: what a file of each is, and an example.
+GROUPS = {
+    "matrix": ("The sparse matrix.", "+matrix=10000x10000"),
+    "study": ("Runs that belong together.", "+study=smoke"),
+    "shapes": ("Shapes of a matrix product that belong together.", "+shapes=hgemm"),
+}
 
 _SIZE = re.compile(r"\b[1-9]\d*x[1-9]\d*\b")
 # A number of so many digits is a mistake, and Python refuses to convert one of thousands.
@@ -24,14 +33,27 @@ _DIGIT_LIMIT = 300
 _FILE_OPTION = re.compile(r"file_[0-9a-f]{16}")
 
 
+# The options that Hydra has, and those of them that take a value as an argument of its own.
+_OPTIONS_WITH_VALUE = (
+    *("-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name"),
+    *("-cd", "--config-dir", "-i", "--info", "--experimental-rerun"),
+)
+_OPTIONS = (
+    *("-m", "--multirun", "-r", "--run", "--hydra-help", "--version", "--resolve"),
+    *("-sc", "--shell-completion", *_OPTIONS_WITH_VALUE),
+)
+_LISTS = re.compile(r"\[[^\[\]]*\](,\[[^\[\]]*\])+")
+
+
 def prepare(arguments: Iterable[str], lists: tuple[str, ...] = ()) -> list[str]:
     """The arguments as Hydra takes them; sizes and files among them become matrices.
 
-    lists: the keys whose value is a list of names, written [A,B] or A.
+    lists: the keys whose value is a list of names, written [A,B], A,B or A.
     """
     arguments = list(arguments)
     for argument in arguments:
         _refuse_strange(argument)
+    _refuse_what_is_no_setting(arguments)
     group = re.compile(rf"^\+({'|'.join(GROUPS)})=")
     arguments = [group.sub(r"\1=", argument) for argument in arguments]
     multirun = [argument for argument in arguments if argument in ("-m", "--multirun")]
@@ -39,7 +61,52 @@ def prepare(arguments: Iterable[str], lists: tuple[str, ...] = ()) -> list[str]:
     for size in _sizes(rest):
         rows, cols = (int(part) for part in size.split("x"))
         sources.register_matrix(size, "uniform", rows=rows, cols=cols)
-    return multirun[:1] + [_in_grammar(argument, lists) for argument in rest]
+    rest = [_in_grammar(argument, lists) for argument in rest]
+    if not multirun and _is_sweep(rest):
+        multirun = ["-m"]
+    return multirun[:1] + rest
+
+
+def _refuse_what_is_no_setting(arguments: list[str]) -> None:
+    """Hydra's parser answers with a page of usage, or with a place in its grammar."""
+    before = ""
+    for argument in arguments:
+        if argument.startswith("-"):
+            name, _, value = argument.partition("=")
+            if name not in _OPTIONS:
+                key = name.lstrip("-")
+                raise ExperimentError(
+                    f"unknown option {name!r}; settings have no dashes: {key}={value or 'VALUE'}"
+                )
+        elif "=" not in argument and argument[:1] != "~" and before not in _OPTIONS_WITH_VALUE:
+            raise ExperimentError(f"{argument!r} is no setting; {_as_setting(argument)}")
+        before = argument
+
+
+def _as_setting(text: str) -> str:
+    """What a person may have meant by a value without its key."""
+    is_matrix = _SIZE.fullmatch(text) or text.lower().endswith(datasets.SUFFIXES)
+    for group in GROUPS:
+        if (is_matrix and group == "matrix") or text in options_of(group):
+            return f"did you mean +{group}={text}?"
+    return f"settings are KEY=VALUE, such as {text}=VALUE"
+
+
+def options_of(group: str) -> list[str]:
+    """The YAML files of a group."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def _is_sweep(arguments: list[str]) -> bool:
+    """Whether a key that is no list has several values, and Hydra is asked to run."""
+    settings = [argument for argument in arguments if not argument.startswith("-")]
+    if any(argument in _OPTIONS for argument in arguments):
+        return False
+    try:
+        overrides = OverridesParser.create().parse_overrides(settings)
+    except HydraException:  # which Hydra tells
+        return False
+    return any(o.is_sweep_override() and not o.key_or_group.startswith("hydra") for o in overrides)
 
 
 def is_file_option(name: str) -> bool:
@@ -75,7 +142,7 @@ def _in_grammar(argument: str, lists: tuple[str, ...]) -> str:
         return argument
     if name == "matrix":
         return f"matrix={_matrices(value)}"
-    if name in lists:
+    if name in lists and not _LISTS.fullmatch(value):
         return f"{key}=[{','.join(quoted(item) for item in names_in(value))}]"
     if name in ("records", "output") and not _is_quoted(value):
         return f"{key}={quoted(value)}"

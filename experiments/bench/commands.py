@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from experiments.bench.errors import ExperimentError
+from experiments.bench.keys import list_keys
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,25 @@ class Command(ABC):
     """A word of the command line.
 
     config: the YAML file of conf/ that holds its configuration. schema: the dataclass of it.
-    target: "module:name" of what it works with. help: its lines in the help text. lists: the keys
-    whose value is a list of names. targets: what it works with instead, by the value of the key
-    `objective`.
+    target: "module:name" of what it works with. help: how it is called, and what it does then.
+    targets: what it works with instead, by the value of the key `objective`. folders: the packages
+    whose modules are the values of a key. about: what it does, where the docstring of the schema
+    says something else.
     """
 
     name: str
     config: str
     schema: type
     target: str
-    help: tuple[str, ...]
-    lists: tuple[str, ...] = ()
+    help: tuple[tuple[str, str], ...]
     targets: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    about: str = ""
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The keys whose value is a list of names."""
+        return list_keys(self.schema)
 
     def register(self) -> None:
         """Register the type of the configuration with Hydra; call before composing."""

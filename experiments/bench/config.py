@@ -2,51 +2,70 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from experiments.bench.keys import Rule, at_least, check, key, require
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def require(condition: bool, key: str, rule: str, value: Any) -> None:
-    """Raise ValueError with the rule that the value of a key breaks."""
-    if not condition:
-        raise ValueError(f"{key} must be {rule}, got {value}")
-
-
-def refuse_absurd(config: Any, prefix: str = "") -> None:
-    """Raise ValueError for a number that no part of a run can take, by its key."""
-    for f in fields(config):
-        key, value = f"{prefix}{f.name}", getattr(config, f.name)
-        if is_dataclass(value):
-            refuse_absurd(value, f"{key}.")
-        elif isinstance(value, float):
-            require(math.isfinite(value), key, "finite", value)
-        elif isinstance(value, int):
-            require(abs(value) < 1 << 63, key, "below 2^63", value)
-            require(f.name != "seed" or value >= 0, key, ">= 0", value)
-
-
 @dataclass
 class Timing:
-    """When a method has been timed enough, and when it takes too long.
+    """When a method has been timed enough, and when it takes too long."""
 
-    calls: how many preparations and first calls of a method are timed, at most. warm_up_ms: the
-    time of the uncounted runs before a method's samples on a GPU, which last until times are steady
-    if it is null. slowest: a method whose verified run takes so many times that of the fastest, if
-    it is given, is timed once, and its preparation is not. samples_per_round: how many samples of
-    a method are taken before the next has its turn.
-    """
-
-    min_samples: int = 3
-    max_samples: int = 50
-    seconds: float = 1.0
-    timeout_s: float = 600.0
-    calls: int = 20
-    warm_up_ms: float | None = None
-    samples_per_round: int = 5
-    slowest: float | None = None
+    min_samples: int = key(
+        3,
+        "How many samples of a method are taken at least.",
+        "timing.min_samples=5",
+        Rule("in 1..timing.max_samples", lambda value: value >= 1),
+    )
+    max_samples: int = key(
+        50,
+        "How many samples of a method are taken at most; a method is done then, or after "
+        "timing.seconds.",
+        "timing.max_samples=20",
+        at_least(1),
+    )
+    seconds: float = key(
+        1.0,
+        "The time of a method's own samples in seconds after which it is done, once it has "
+        "timing.min_samples.",
+        "timing.seconds=0.2",
+        at_least(0),
+    )
+    # The longest that a timer of the system takes is far beyond; a run is not.
+    timeout_s: float = key(
+        600.0,
+        "The time in seconds after which a preparation or a verified call is given up.",
+        "timing.timeout_s=60",
+        Rule("in 0 < timeout_s <= 1e9", lambda value: 0 < value <= 1e9),
+    )
+    calls: int = key(
+        20,
+        "How many preparations and first calls of a method are timed, at most.",
+        "timing.calls=4",
+        at_least(1),
+    )
+    warm_up_ms: float | None = key(
+        None,
+        "The time in ms of the uncounted runs before a method's samples on a GPU; null: until "
+        "times are steady.",
+        "timing.warm_up_ms=4",
+        at_least(0),
+    )
+    samples_per_round: int = key(
+        5,
+        "How many samples of a method are taken before the next method has its turn.",
+        "timing.samples_per_round=2",
+        at_least(1),
+    )
+    slowest: float | None = key(
+        None,
+        "A method whose verified run takes so many times that of the fastest is timed once, and "
+        "its preparation is not; null: no method is too slow.",
+        "timing.slowest=30",
+        at_least(1),
+    )
 
     def __post_init__(self) -> None:
         require(
@@ -55,34 +74,40 @@ class Timing:
             f"in 1..max_samples = {self.max_samples}",
             self.min_samples,
         )
-        require(
-            self.samples_per_round >= 1, "timing.samples_per_round", ">= 1", self.samples_per_round
-        )
-        require(self.calls >= 1, "timing.calls", ">= 1", self.calls)
-        if self.slowest is not None:
-            require(self.slowest >= 1, "timing.slowest", ">= 1", self.slowest)
-        if self.warm_up_ms is not None:
-            require(self.warm_up_ms >= 0, "timing.warm_up_ms", ">= 0", self.warm_up_ms)
-        require(self.seconds >= 0, "timing.seconds", ">= 0", self.seconds)
-        # The longest that a timer of the system takes is far beyond; a run is not.
-        in_range = 0 < self.timeout_s <= 1e9
-        require(in_range, "timing.timeout_s", "in 0 < timeout_s <= 1e9", self.timeout_s)
+        check(self, "timing.")
 
 
 @dataclass
 class ReportConfig:
-    """records: the files to merge. output: the folder for the reports and the pictures.
+    """Merges records into tables, pictures and one HTML page."""
 
-
-    plots: whether pictures are drawn. html: whether report.html is written, which holds the tables
-    and the pictures. reference: the method that speed-ups refer to; "" for the
-    objective's baseline in tables and for the fastest peer of each case in pictures.
-    compare: two commits to set side by side instead, in compare.md.
-    """
-
-    records: list[str] = field(default_factory=lambda: ["results/records.jsonl"])
-    output: str = "results/report"
-    plots: bool = True
-    reference: str = ""
-    html: bool = True
-    compare: list[str] = field(default_factory=list)
+    records: list[str] = key(
+        ["results/records.jsonl"],
+        "The files of records to merge.",
+        "records=results/records.jsonl,other.jsonl",
+    )
+    output: str = key(
+        "results/report",
+        "The folder for the reports and the pictures; it is made if it is absent.",
+        "output=results/today",
+    )
+    plots: bool = key(True, "Whether pictures are drawn.", "plots=false")
+    reference: str = key(
+        "",
+        "The method that speed-ups refer to; none: the objective's baseline in tables and the "
+        "fastest peer of each case in pictures.",
+        "reference=torch_csr",
+    )
+    html: bool = key(
+        True,
+        "Whether report.html is written, which holds the tables and the pictures.",
+        "html=false",
+    )
+    quiet: bool = key(
+        False, "Print what was found and where it is written, without the tables.", "quiet=true"
+    )
+    compare: list[str] = key(
+        [],
+        "Two commits, to set side by side in compare.md instead: hashes, or names that git knows.",
+        "compare=HEAD~1,HEAD",
+    )

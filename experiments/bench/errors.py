@@ -1,5 +1,8 @@
 """Errors that a user can correct; the command line shows them in one line and exits with 1."""
 
+import difflib
+from collections.abc import Collection
+
 from hydra.errors import CompactHydraException
 
 
@@ -17,3 +20,16 @@ class RecordsLost(ExperimentError):
 
 class NoRecords(ExperimentError):
     """The files that hold records are there, but not one record is in them."""
+
+
+def unknown(
+    kind: str, name: str, valid: Collection[str], *, prefix: str = "", more: str = ""
+) -> str:
+    """The message for a name that is none of the valid ones: the nearest of them, or all.
+
+    prefix: stands before all these names. more: what is valid besides.
+    """
+    near = difflib.get_close_matches(name, valid, n=1)
+    names = ", ".join(prefix + one for one in valid) + more
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose from: {names}"
+    return f"unknown {kind} {prefix + name!r}; {hint}"

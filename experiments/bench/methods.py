@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from experiments.bench.errors import ExperimentError
+from experiments.bench.errors import ExperimentError, unknown
 
 # Computes the prepared product and returns its result.
 Run = Callable[[], Any]
@@ -42,7 +42,7 @@ class MethodFolder:
         names = self.names()
         for name in chosen:
             if name not in names:
-                raise ExperimentError(f"unknown method {name!r}; choose from: {', '.join(names)}")
+                raise ExperimentError(unknown("method", name, names))
         return {
             name: cast(Method, importlib.import_module(f"{self.package}.{name}"))
             for name in names

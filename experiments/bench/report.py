@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def report(objective: AnyObjective, config: ReportConfig) -> None:
-    """Write the objective's pages and plots to config.output; print the first page.
+    """Write the objective's pages and plots to config.output; print the first page, unless quiet.
 
     With config.compare, write and print only the table of its two commits.
     """
@@ -46,7 +46,8 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
         cases.require_reference(objective, records, config.reference)
         objective = objective.referring_to(config.reference)
     pages = objective.pages(records)
-    print(next(iter(pages.values())))
+    if not config.quiet:
+        print(next(iter(pages.values())))
     written = [write(output / name, text) for name, text in pages.items()]
     pictures: list[Picture] = []
     if config.plots and _can_draw():

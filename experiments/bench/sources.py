@@ -15,7 +15,14 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 import datasets
-from experiments.bench.config import require
+from experiments.bench.keys import Rule, at_least, check, key, one_of, require
+
+_VALUES = one_of("ones", "uniform")
+_FRACTION = Rule("a fraction in 0 <= sparsity < 1", lambda value: 0 <= value < 1)
+
+
+def _key(default: Any, text: str, example: str, rule: Rule | None = None) -> Any:
+    return key(default, text, f"matrix.{example}", rule)
 
 
 class Size(NamedTuple):
@@ -50,8 +57,16 @@ class Generated(Source):
     """A matrix that `generator`, a function of `datasets`, generates from the fields."""
 
     generator: ClassVar[Callable[..., scipy.sparse.csr_array]]
-    values: str = "ones"
-    seed: int = 0
+    values: str = _key(
+        "ones",
+        "Stored values: ones, or uniform in [1, 10).",
+        "values=uniform",
+        one_of("ones", "uniform"),
+    )
+    seed: int = _key(0, "The seed of the generator.", "seed=1", at_least(0))
+
+    def __post_init__(self) -> None:
+        check(self, "matrix.")
 
     def load(self) -> scipy.sparse.csr_array:
         return datasets.cached(self.loader(), **asdict(self))
@@ -64,10 +79,11 @@ class Generated(Source):
 class Sized(Generated):
     """A generated matrix whose size is given."""
 
-    rows: int = MISSING
-    cols: int = MISSING
+    rows: int = _key(MISSING, "Rows.", "rows=5000")
+    cols: int = _key(MISSING, "Columns.", "cols=5000")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         size = f"{self.rows}x{self.cols}"
         require(self.rows >= 1 and self.cols >= 1, "matrix size", ">= 1x1", size)
 
@@ -77,13 +93,8 @@ class Uniform(Sized):
     """Uniformly random; nnz, if given, counts instead of sparsity."""
 
     generator = datasets.uniform
-    sparsity: float = 0.95
-    nnz: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rule = "a fraction in 0 <= sparsity < 1"
-        require(0 <= self.sparsity < 1, "sparsity", rule, self.sparsity)
+    sparsity: float = _key(0.95, "Fraction that is not stored.", "sparsity=0.99", _FRACTION)
+    nnz: int | None = _key(None, "Nonzeros; if given, it counts instead of sparsity.", "nnz=40000")
 
     def size(self) -> Size:
         nnz = self.nnz
@@ -101,10 +112,10 @@ class Rmat(Sized):
     """Recursive (R-MAT) graph."""
 
     generator = datasets.rmat
-    nnz: int = MISSING
-    a: float = 0.57
-    b: float = 0.19
-    c: float = 0.19
+    nnz: int = _key(MISSING, "Nonzeros.", "nnz=40000")
+    a: float = _key(0.57, "Probability of the upper left quadrant.", "a=0.5")
+    b: float = _key(0.19, "Probability of the upper right quadrant.", "b=0.2")
+    c: float = _key(0.19, "Probability of the lower left quadrant.", "c=0.2")
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.nnz)
@@ -115,9 +126,9 @@ class PowerLaw(Sized):
     """Power-law rows and columns, with one very long row if `longest_row` is set."""
 
     generator = datasets.power_law
-    nnz: int = MISSING
-    exponent: float = 2.5
-    longest_row: int = 0
+    nnz: int = _key(MISSING, "Nonzeros.", "nnz=40000")
+    exponent: float = _key(2.5, "1: uniform; more: concentrated in few rows.", "exponent=2.1")
+    longest_row: int = _key(0, "Nonzeros of one row, at least.", "longest_row=100")
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.nnz)
@@ -128,7 +139,7 @@ class Banded(Sized):
     """All entries with |i - j| <= bandwidth."""
 
     generator = datasets.banded
-    bandwidth: int = MISSING
+    bandwidth: int = _key(MISSING, "Largest |i - j| of an entry.", "bandwidth=8")
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.rows * min(self.cols, 2 * self.bandwidth + 1))
@@ -139,7 +150,7 @@ class BlockDiagonal(Sized):
     """Dense squares down the diagonal."""
 
     generator = datasets.block_diagonal
-    block: int = MISSING
+    block: int = _key(MISSING, "Rows of a dense square.", "block=16")
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.rows * min(self.cols, self.block))
@@ -150,10 +161,10 @@ class Fem(Generated):
     """Finite-element stencil on an nx x ny x nz grid, `block` unknowns a node."""
 
     generator = datasets.fem
-    nx: int = MISSING
-    ny: int = MISSING
-    nz: int = MISSING
-    block: int = 3
+    nx: int = _key(MISSING, "Grid points along x.", "nx=20")
+    ny: int = _key(MISSING, "Grid points along y.", "ny=20")
+    nz: int = _key(MISSING, "Grid points along z.", "nz=20")
+    block: int = _key(3, "Unknowns of a node.", "block=1")
 
     def size(self) -> Size:
         rows = self.nx * self.ny * self.nz * self.block
@@ -165,9 +176,9 @@ class StarStencil(Generated):
     """5-point stencil of a plane, or 7-point stencil of a grid in space."""
 
     generator = datasets.star_stencil
-    nx: int = MISSING
-    ny: int = MISSING
-    nz: int = 1
+    nx: int = _key(MISSING, "Grid points along x.", "nx=20")
+    ny: int = _key(MISSING, "Grid points along y.", "ny=20")
+    nz: int = _key(1, "Grid points along z.", "nz=20")
 
     def size(self) -> Size:
         points = self.nx * self.ny * self.nz
@@ -179,9 +190,9 @@ class SmallGraphs(Generated):
     """Many small connected graphs, one after another on the diagonal."""
 
     generator = datasets.small_graphs
-    length: int = MISSING
-    graphs: int = MISSING
-    bonds: int = MISSING
+    length: int = _key(MISSING, "Rows, and columns.", "length=4096")
+    graphs: int = _key(MISSING, "How many graphs there are.", "graphs=64")
+    bonds: int = _key(MISSING, "Edges besides those that connect each graph.", "bonds=100")
 
     def size(self) -> Size:
         return Size(self.length, self.length, 2 * (self.length - self.graphs + self.bonds))
@@ -192,9 +203,9 @@ class NearestNeighbors(Generated):
     """k-nearest-neighbour graph of random points."""
 
     generator = datasets.nearest_neighbors
-    points: int = MISSING
-    neighbors: int = MISSING
-    dimensions: int = 3
+    points: int = _key(MISSING, "How many points there are.", "points=4096")
+    neighbors: int = _key(MISSING, "Neighbours of a point, itself included.", "neighbors=8")
+    dimensions: int = _key(3, "Dimensions of the cube that holds the points.", "dimensions=2")
 
     def size(self) -> Size:
         return Size(self.points, self.points, self.points * self.neighbors)
@@ -205,8 +216,8 @@ class PopularColumns(Sized):
     """Bipartite graph with popular columns."""
 
     generator = datasets.popular_columns
-    nnz: int = MISSING
-    exponent: float = 3.0
+    nnz: int = _key(MISSING, "Nonzeros.", "nnz=40000")
+    exponent: float = _key(3.0, "1: uniform; more: concentrated in few rows.", "exponent=2.1")
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.nnz)
@@ -217,8 +228,8 @@ class OneLongColumn(Sized):
     """Uniform, with one column of `length` nonzeros."""
 
     generator = datasets.one_long_column
-    nnz: int = MISSING
-    length: int = MISSING
+    nnz: int = _key(MISSING, "Nonzeros.", "nnz=40000")
+    length: int = _key(MISSING, "Nonzeros of the long column.", "length=100")
 
     def size(self) -> Size:
         return Size(self.rows, self.cols, self.nnz)
@@ -240,8 +251,8 @@ class PackedCausal(Generated):
     """Causal masks of several sequences on the diagonal."""
 
     generator = datasets.packed_causal
-    length: int = MISSING
-    sequences: int = MISSING
+    length: int = _key(MISSING, "Rows, and columns.", "length=4096")
+    sequences: int = _key(MISSING, "How many sequences there are.", "sequences=4")
 
     def size(self) -> Size:
         longest = self.length - self.sequences + 1
@@ -254,9 +265,9 @@ class SlidingWindow(Generated):
     """A band, with rows and columns that are whole."""
 
     generator = datasets.sliding_window
-    length: int = MISSING
-    window: int = MISSING
-    global_tokens: int = 0
+    length: int = _key(MISSING, "Rows, and columns.", "length=4096")
+    window: int = _key(MISSING, "Largest |i - j| of an entry.", "window=64")
+    global_tokens: int = _key(0, "Rows and columns that are whole.", "global_tokens=4")
 
     def size(self) -> Size:
         width = min(self.length, 2 * self.window + 1 + 2 * self.global_tokens)
@@ -268,8 +279,8 @@ class RandomBlocks(Sized):
     """Dense squares of a grid, drawn at random."""
 
     generator = datasets.random_blocks
-    block: int = MISSING
-    density: float = MISSING
+    block: int = _key(MISSING, "Rows of a dense square.", "block=16")
+    density: float = _key(MISSING, "Fraction of the squares that is stored.", "density=0.1")
 
     def size(self) -> Size:
         down, across = -(-self.rows // self.block), -(-self.cols // self.block)
@@ -282,10 +293,10 @@ class BlocksAndNoise(Generated):
     """Squares down the diagonal, and uniform noise."""
 
     generator = datasets.blocks_and_noise
-    length: int = MISSING
-    block: int = MISSING
-    noise_nnz: int = MISSING
-    fill: float = 1.0
+    length: int = _key(MISSING, "Rows, and columns.", "length=4096")
+    block: int = _key(MISSING, "Rows of a dense square.", "block=16")
+    noise_nnz: int = _key(MISSING, "Nonzeros of the noise.", "noise_nnz=1000")
+    fill: float = _key(1.0, "Probability of an entry of a square.", "fill=0.5")
 
     def size(self) -> Size:
         nnz = self.length * min(self.length, self.block) + self.noise_nnz
@@ -296,7 +307,7 @@ class BlocksAndNoise(Generated):
 class File(Source):
     """A .mtx, .mtx.gz, .smtx or .npz file."""
 
-    path: str = MISSING
+    path: str = _key(MISSING, "The file.", "path=my.mtx")
 
     def size(self) -> Size:
         return Size(*datasets.read_size(self.path))

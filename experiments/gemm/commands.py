@@ -12,9 +12,8 @@ COMMANDS = (
         schema=GemmConfig,
         target=_OBJECTIVE,
         help=(
-            "gemm [shape=MxNxK] [dtype=D] ...         every GEMM variant against cuBLAS at one "
-            "shape",
-            "gemm +shapes=NAME                        a sweep: hgemm, sgemm, n_rows",
+            ("gemm shape=MxNxK dtype=D", "every GEMM variant against cuBLAS at one shape"),
+            ("gemm +shapes=NAME", "the shapes of a list: hgemm, sgemm, n_rows"),
         ),
     ),
     Report(
@@ -22,9 +21,6 @@ COMMANDS = (
         config="ladder",
         schema=LadderConfig,
         target=_OBJECTIVE,
-        help=(
-            "ladder [output=DIR] [records=[FILE,...]] merge records of gemm into tables and a plot",
-        ),
-        lists=("records", "compare"),
+        help=(("ladder records=A,B", "merge files of records of gemm into tables and a plot"),),
     ),
 )

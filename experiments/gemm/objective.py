@@ -12,7 +12,7 @@ import torch
 
 from experiments.bench.columns import measurements
 from experiments.bench.digest import file_of
-from experiments.bench.errors import ExperimentError
+from experiments.bench.errors import ExperimentError, unknown
 from experiments.bench.objective import Objective
 from experiments.bench.page.tables import Table
 from experiments.bench.table import csv_text
@@ -183,10 +183,8 @@ def variants(config: GemmConfig) -> dict[str, GemmMethod]:
     }
     for name in config.variants:
         if name not in serving:
-            raise ExperimentError(
-                f"no variant {name!r} of {config.dtype} with sums in {config.accumulate}; choose "
-                f"from: {', '.join(serving)}"
-            )
+            kind = f"variant of {config.dtype} with sums in {config.accumulate}"
+            raise ExperimentError(unknown(kind, name, serving))
     chosen = {name: serving[name] for name in config.variants or serving}
     in_tf32 = any(method.precision == "tf32" for method in chosen.values())
     cublas = [CUBLAS, *([CUBLAS_TF32] if in_tf32 else [])]

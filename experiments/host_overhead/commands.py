@@ -9,6 +9,6 @@ COMMANDS = (
         config="launch",
         schema=LaunchConfig,
         target="experiments.host_overhead.run:run",
-        help=("launch [output=DIR]                      what a launch costs the host",),
+        help=(("launch", "what a launch costs the host"),),
     ),
 )

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.bench.config import require
+from experiments.bench.keys import Rule, at_least, check, key
 
 
 @dataclass
 class LaunchConfig:
-    """output: the folder for launch.json and launch.md. batches of `calls` calls are timed."""
+    """Measures what a launch costs the host; needs a CUDA device."""
 
-    output: str = "results/launch"
-    batches: int = 50
-    calls: int = 200
+    output: str = key(
+        "results/launch",
+        "The folder for launch.json and launch.md; it is made if it is absent.",
+        "output=results/today",
+    )
+    batches: int = key(50, "How many batches of calls are timed.", "batches=20", at_least(1))
+    calls: int = key(
+        200,
+        "How many calls a batch has.",
+        "calls=100",
+        Rule("in 1..500, as the queue is short", lambda value: 1 <= value <= 500),
+    )
 
     def __post_init__(self) -> None:
-        require(self.batches >= 1, "batches", ">= 1", self.batches)
-        require(1 <= self.calls <= 500, "calls", "in 1..500, as the queue is short", self.calls)
+        check(self)

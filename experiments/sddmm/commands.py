@@ -8,6 +8,9 @@ _OBJECTIVES = {
     "spmm": "experiments.spmm.objective:SPMM",
     "training": "experiments.training.objective:TRAINING",
 }
+_FOLDERS = {
+    "methods": tuple(f"experiments.{name}.methods" for name in ("sddmm", "spmm", "training"))
+}
 
 COMMANDS = (
     Measure(
@@ -16,27 +19,26 @@ COMMANDS = (
         schema=Config,
         target=_OBJECTIVE,
         help=(
-            "run [+matrix=M] [k=K] [sparsity=S] ...   measure every method on a matrix: verify, "
-            "time, record",
-            "run +study=NAME                          a sweep: published_5000, published_10000, "
-            "...",
-            "run -m matrix=A,B k=256,512              a sweep of your own",
-            "run objective=spmm|training ...          spmm, or sddmm with its gradients, instead",
+            ("run +matrix=M k=K", "measure every method on a matrix: verify, time, record"),
+            ("run +study=NAME", "the runs of a study: peers, published_5000, ..."),
+            ("run matrix=A,B k=256,512", "every combination of these values"),
+            ("run objective=spmm", "spmm, or training: sddmm with its gradients"),
         ),
-        lists=("only",),
         targets=_OBJECTIVES,
+        folders=_FOLDERS,
     ),
     Call(
         "warm",
         config="config",
         schema=Config,
         target="experiments.sddmm.ahead:warm",
-        help=("warm +study=NAME                         generate and compile what a study needs",),
-        lists=("only",),
+        help=(("warm +study=NAME", "generate the matrices and compile the kernels of a study"),),
         targets={
             "spmm": "experiments.spmm.ahead:warm",
             "training": "experiments.training.ahead:warm",
         },
+        folders=_FOLDERS,
+        about="Generates the matrices and compiles the kernels of a study, so that no run waits.",
     ),
     Report(
         "report",
@@ -44,10 +46,9 @@ COMMANDS = (
         schema=ReportConfig,
         target=_OBJECTIVE,
         help=(
-            "report [output=DIR] [records=[FILE,...]] merge records into tables and plots",
-            "report compare=[A,B]                     two commits side by side, case by case",
+            ("report records=A,B", "merge files of records into tables and plots"),
+            ("report compare=A,B", "two commits side by side, case by case"),
         ),
-        lists=("records", "compare"),
         targets=_OBJECTIVES,
     ),
 )

@@ -2,77 +2,141 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import MISSING
 
 from experiments.bench import config
-from experiments.bench.config import DTYPES, Timing, require
+from experiments.bench.config import DTYPES, Timing
+from experiments.bench.keys import Rule, at_least, check, key, one_of, require
 
 OBJECTIVES = ("sddmm", "spmm", "training")
 DEFAULT_RECORDS = "results/records.jsonl"
 
+_PART = re.compile(r"\d+/\d+")
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """I and N of I/N."""
+    first, _, count = text.partition("/")
+    return int(first), int(count)
+
+
+def _is_part(text: str) -> bool:
+    return _PART.fullmatch(text) is not None and operator.lt(*part_of(text))
+
+
+def _objective() -> Any:
+    return key(
+        "sddmm",
+        "What is measured: sddmm; spmm, whose K is the number of columns of the dense operand; or "
+        "training, which is sddmm with its gradients.",
+        "objective=spmm",
+        one_of(*OBJECTIVES),
+    )
+
 
 @dataclass
 class Config:
-    """One run: a matrix, an inner dimension k, and the methods to compare on it.
+    """Measures every method on a sparse matrix: verifies, times and records it."""
 
-    objective: what is measured: sddmm, spmm, or training, which is sddmm with its gradients. k: in
-    spmm the columns of the dense operand. transpose: spmm by the transpose of the matrix.
-
-    sparsity, if given, replaces that of a uniform matrix. heads: the number of products at one
-    pattern; 1 means 2-D operands. methods: names, or empty for all. kernels: measure each GPU
-    kernel of ours by itself too. force: measure again what the record store already holds.
-
-    problems: many runs instead of one (experiments/sddmm/problems.py). only: of these, the ones
-    whose matrix or family has one of these names. part: of these, each N-th from the I-th on, as
-    I/N. family: the class of patterns that the matrix belongs to. warm: generate and compile in
-    parallel first what the problems need, as the command `warm` does.
-    """
-
-    objective: str = "sddmm"
-    matrix: Any = MISSING
-    transpose: bool = False
-    sparsity: float | None = None
-    k: int = 256
-    heads: int = 1
-    dtype: str = "float32"
-    seed: int = 0
-    device: str = "auto"
-    methods: list[str] = field(default_factory=list)
+    objective: str = _objective()
+    matrix: Any = key(
+        MISSING,
+        "The sparse matrix; several, separated by commas, are measured one after another.",
+        "matrix=10000x10000",
+    )
+    transpose: bool = key(
+        False, "Multiply by the transpose of the matrix; in spmm only.",
+        "objective=spmm transpose=true",
+    )  # fmt: skip
+    sparsity: float | None = key(
+        None,
+        "The fraction of entries of a uniform matrix that are not stored; null: the matrix's own.",
+        "sparsity=0.99",
+        Rule("a fraction in 0 <= sparsity < 1", lambda value: 0 <= value < 1),
+    )
+    k: int = key(
+        256,
+        "The inner dimension: A is M x K, B is K x N; in spmm the columns of the dense operand.",
+        "k=512",
+        at_least(1),
+    )
+    heads: int = key(
+        1,
+        "The number of products at one pattern, as in attention; 1: operands of two dimensions.",
+        "heads=8",
+        at_least(1),
+    )
+    dtype: str = key("float32", "The dtype of the dense operands.", "dtype=float16",
+                     one_of(*DTYPES))  # fmt: skip
+    seed: int = key(0, "The seed of the random operands.", "seed=1", at_least(0))
+    device: str = key(
+        "auto",
+        "The device that computes; auto: the GPU where our kernels run on it, or the CPU.",
+        "device=cpu",
+        one_of("auto", "cpu", "cuda"),
+    )
+    methods: list[str] = key(
+        [], "The methods to compare; none: all of them.", "methods=ours,torch_csr"
+    )
     timing: Timing = field(default_factory=Timing)
-    records: str = DEFAULT_RECORDS
-    force: bool = False
-    kernels: bool = False
-    family: str = ""
-    problems: dict[str, Any] = field(default_factory=dict)
-    only: list[str] = field(default_factory=list)
-    part: str = "0/1"
-    warm: bool = True
+    records: str = key(
+        DEFAULT_RECORDS,
+        "The file to which records are appended, and which is searched for those that exist; "
+        "objectives other than sddmm have a file of their own.",
+        "records=today.jsonl",
+    )
+    force: bool = key(False, "Measure again what the file of records holds.", "force=true")
+    kernels: bool = key(
+        False, "Measure each GPU kernel of this package by itself too.", "kernels=true"
+    )
+    family: str = key(
+        "", "The class of patterns that the matrix belongs to, for reports.", "family=uniform"
+    )
+    problems: dict[str, Any] = key(
+        {},
+        "Many runs instead of one, as studies list them; experiments/sddmm/problems.py describes "
+        "the entries.",
+        "+study=regret",
+    )
+    only: list[str] = key(
+        [],
+        "Of the problems of a study, those whose matrix or family has one of these names; none: "
+        "all of them.",
+        "+study=regret only=causal",
+    )
+    part: str = key(
+        "0/1",
+        "Of the problems of a study, each N-th from the I-th on, to share them among machines.",
+        "+study=regret part=0/4",
+        Rule("I/N with I < N", _is_part),
+    )
+    warm: bool = key(
+        True,
+        "Generate and compile in parallel first what the problems need, as the command warm does.",
+        "+study=regret warm=false",
+    )
 
     def __post_init__(self) -> None:
-        require_objective(self.objective)
+        check(self)
         if self.records == DEFAULT_RECORDS:
             self.records = default_records(self.objective)
         if self.transpose:
             require(self.objective == "spmm", "transpose", "false but in spmm", self.transpose)
-        require(self.k >= 1, "k", ">= 1", self.k)
-        require(self.heads >= 1, "heads", ">= 1", self.heads)
-        require(self.dtype in DTYPES, "dtype", f"one of {', '.join(DTYPES)}", self.dtype)
-        if self.sparsity is not None:
-            rule = "a fraction in 0 <= sparsity < 1"
-            require(0 <= self.sparsity < 1, "sparsity", rule, self.sparsity)
 
 
 @dataclass
 class ReportConfig(config.ReportConfig):
-    """objective: what the records measure."""
+    """Merges records of run into tables and plots."""
 
-    objective: str = "sddmm"
+    objective: str = _objective()
 
     def __post_init__(self) -> None:
-        require_objective(self.objective)
+        check(self)
         if self.records == [DEFAULT_RECORDS]:
             self.records = [default_records(self.objective)]
 
@@ -80,7 +144,3 @@ class ReportConfig(config.ReportConfig):
 def default_records(objective: str) -> str:
     """The file of an objective's records, as they differ in their fields."""
     return DEFAULT_RECORDS if objective == "sddmm" else f"results/{objective}.jsonl"
-
-
-def require_objective(name: str) -> None:
-    require(name in OBJECTIVES, "objective", f"one of {', '.join(OBJECTIVES)}", name)

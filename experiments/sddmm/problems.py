@@ -19,10 +19,9 @@ from typing import Any
 from experiments.bench.config import DTYPES
 from experiments.bench.errors import ExperimentError
 from experiments.bench.sources import SOURCES, Source
-from experiments.sddmm.config import Config
+from experiments.sddmm.config import Config, part_of
 
 _AT = re.compile(rf"(\d+) ({'|'.join(DTYPES)})(?: (\d+) heads)?")
-_PART = re.compile(r"(\d+)/(\d+)")
 
 
 def problems_of(config: Config) -> list[tuple[str, Config]]:
@@ -35,10 +34,8 @@ def problems_of(config: Config) -> list[tuple[str, Config]]:
     ]
     if not found:
         raise ExperimentError(f"no problem is named {', '.join(config.only)}")
-    part = _PART.fullmatch(config.part)
-    if part is None or not int(part[1]) < int(part[2]):
-        raise ExperimentError(f"part must be I/N with I < N, got {config.part!r}")
-    return found[int(part[1]) :: int(part[2])]
+    first, step = part_of(config.part)
+    return found[first::step]
 
 
 def _problems(name: str, entry: Mapping[str, Any], config: Config) -> list[Config]:

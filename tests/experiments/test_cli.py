@@ -82,7 +82,7 @@ def test_a_sweep_ends_as_a_process_with_its_exit_code(process) -> None:
 
 def test_an_unknown_command_is_told_with_the_valid_ones(call) -> None:
     stderr = call("bogus", code=2)
-    valid = "run, warm, report, gemm, ladder, launch, docs, fragments"
+    valid = "run, warm, report, gemm, ladder, launch, docs, fragments, completion"
     assert stderr == f"error: unknown command 'bogus'; choose from: {valid}\n"
 
 
@@ -166,9 +166,14 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
         (["mtrix=1"], "unknown config key 'mtrix'; did you mean 'matrix'?"),
         (["+matrix.row=1"], "unknown config key 'matrix.row'; did you mean 'matrix.rows'?"),
         (["matrix.foo=1"], "unknown config key 'matrix.foo'; --cfg job shows the keys"),
-        (["timing.foo=1"], "unknown config key 'timing.foo'; choose from: min_samples, "),
+        (["timing.foo=1"], "unknown config key 'timing.foo'; choose from: timing.min_samples, "),
         (["timing.secnds=1"], "unknown config key 'timing.secnds'; did you mean 'timing.seconds'?"),
-        (["+timing.foo=1"], "unknown config key 'timing.foo'; choose from: min_samples, "),
+        (["methods=our"], "unknown method 'our'; did you mean 'ours'?"),
+        (["matrix=rmat_10k"], "unknown matrix 'rmat_10k'; did you mean 'rmat_100k'?"),
+        (["10000x10000"], "'10000x10000' is no setting; did you mean +matrix=10000x10000?"),
+        (["peers"], "'peers' is no setting; did you mean +study=peers?"),
+        (["k"], "'k' is no setting; settings are KEY=VALUE, such as k=VALUE"),
+        (["--k=5"], "unknown option '--k'; settings have no dashes: k=5"),
         (["matrix=nope"], "unknown matrix 'nope'; choose from: 1000x1000, banded_20k, "),
         (["+study=nope"], "unknown study 'nope'; choose from: first_call, peers, "),
         (["k=abc"], "k=abc: Value 'abc' of type 'str' could not be converted to Integer"),
@@ -178,7 +183,7 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
         (["matrix=null"], "matrix must be a size, a file or a YAML of conf/matrix, got nothing"),
         (["dtype=int8"], "dtype must be one of float16, bfloat16, float32, float64, got int8"),
         (["methods=[foo]"], "unknown method 'foo'; choose from: ours, isratnisa, "),
-        (["device=tpu"], "device must be one of auto, cpu, cuda, got 'tpu'"),
+        (["device=tpu"], "device must be one of auto, cpu, cuda, got tpu"),
         (["matrix=9999999x9999999"], "matrix 9999999x9999999 (9999999x9999999, 4999999000000 "),
         (["k=[1"], "no viable alternative at input '[1'"),
         (["seed=18446744073709551616"], "seed must be below 2^63, got 18446744073709551616"),

@@ -90,5 +90,5 @@ def test_a_wrong_entry_is_refused_by_its_name(entry: dict[str, Any], message: st
 def test_a_choice_that_is_empty_is_refused() -> None:
     with pytest.raises(ExperimentError, match="no problem is named nothing"):
         study(only=["nothing"])
-    with pytest.raises(ExperimentError, match="part must be I/N with I < N, got '4/4'"):
+    with pytest.raises(ValueError, match="part must be I/N with I < N, got 4/4"):
         study(part="4/4")

@@ -1,0 +1,77 @@
+"""Every key of every command is explained, and every example that stands there is valid."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments import cli
+from experiments.bench import arguments, helptext, sources
+from experiments.bench.keys import keys_of
+
+COMMANDS = cli.commands()
+MATRIX_KEYS = {
+    (name, key.path): key for name, kind in sources.SOURCES.items() for key in keys_of(kind)
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_explains_every_key_with_its_type_and_default(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    cli.main([name, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    groups = helptext.defaults_of(COMMANDS[name])
+    own = [key for key in keys_of(COMMANDS[name].schema) if key.path not in groups]
+    assert own
+    for key in own:
+        assert len(key.description.text.split()) >= 4, key.path
+        assert f"{key.path} {key.description.text}" in text
+        assert f"default {key.default_text}; example: {key.description.example}" in text
+        assert all(value in text for value in key.values)
+    for group in groups:
+        assert all(option in text for option in arguments.options_of(group))
+    for (_, path), key in MATRIX_KEYS.items():
+        assert ("matrix" in groups) == (f"matrix.{path} {key.description.text}" in text)
+
+
+def test_the_docstring_of_a_configuration_is_what_help_begins_with() -> None:
+    for command in COMMANDS.values():
+        about = command.about or inspect.getdoc(command.schema) or ""
+        assert about in " ".join(helptext.of(command).split())
+        assert not about.startswith(command.schema.__name__)  # which dataclasses write themselves
+
+
+def test_a_key_without_an_explanation_has_no_help() -> None:
+    schema = dataclasses.make_dataclass("Schema", [("k", int, 1)])
+    with pytest.raises(KeyError):
+        keys_of(schema)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_example_is_valid_and_sets_its_key(name: str) -> None:
+    command = COMMANDS[name]
+    keys = keys_of(command.schema)
+    texts = dict.fromkeys(text for key in keys for text in key.description.example.split())
+    cli.register()
+    with initialize_config_dir(str(arguments.CONF), version_base="1.3"):
+        settings = cli.typed(compose(command.config, arguments.prepare(texts, command.lists)))
+    for key in keys:
+        value = settings
+        for part in key.path.split("."):
+            value = getattr(value, part)
+        assert value != key.default, key.path
+
+
+def test_every_example_of_a_matrix_is_valid() -> None:
+    for (source, name), key in MATRIX_KEYS.items():
+        path, _, text = key.description.example.partition("=")
+        assert path == f"matrix.{name}"
+        needed = {k.path: 7 for k in keys_of(sources.SOURCES[source]) if not k.default_text}
+        value = text if key.kind is str else float(text) if key.kind is float else int(text)
+        assert value != key.default
+        sources.SOURCES[source](**{**needed, name: value})
