@@ -30,10 +30,12 @@ repository_contents = {
     "index": {
         "Start": ["start", "supported", "environment"],
         "Guides": [
+            "guides/sparse_attention",
             "guides/graph_layers",
             "guides/training",
             "guides/plans",
             "guides/accuracy",
+            "guides/several_gpus",
             "guides/explain",
         ],
         "Performance": ["performance", "results/README"],
@@ -45,7 +47,7 @@ repository_contents = {
             "ladder",
         ],
         "Extend": ["extend", "libraries", "glossary"],
-        "API": ["api/sddmm", "api/testing", "api/gemm_core"],
+        "API": ["api/sddmm", "api/distributed", "api/testing", "api/gemm_core"],
     },
     "how_it_works/kernels": {"": ["kernels/*"]},
     "results/README": {"": ["*/summary", "*/*/summary", "*/*/published", "*/*/launch"]},

@@ -17,7 +17,7 @@ _GLOSSARY = "glossary"
 _REPORT = re.compile(r"\]\((?P<path>[^):\s]*report\.md)\)")
 
 
-def _to_site(page: str, text: str) -> str:
+def to_site(page: str, text: str) -> str:
     """The text of a page, `page` its name, with links to CONTRIBUTING.md as links to the site."""
 
     def link(match: re.Match[str]) -> str:
@@ -42,7 +42,7 @@ def _contents(captions: dict[str, list[str]]) -> str:
 
 
 def _read(app: Any, page: str, source: list[str]) -> None:
-    text = _to_site(page, source[0])
+    text = to_site(page, source[0])
     if page.startswith("results/") and not re.search(r"^# ", text, re.MULTILINE):
         text = f"# {page.removeprefix('results/')}\n\n{text}"
     source[0] = text + _contents(app.config.repository_contents.get(page, {}))
