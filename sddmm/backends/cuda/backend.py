@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.base import MANY_CALLS, FirstRun, PreparedAttention
+from sddmm.backends.base import MANY_CALLS, FirstRun
 from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.block_planner import BlockPlanner
 from sddmm.backends.cuda.executor import GpuExecutor
-from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, KERNELS, SPMM_KERNELS
+from sddmm.backends.cuda.kernels.registry import (
+    ATTENTION_KERNELS,
+    BLOCK_KERNELS,
+    KERNELS,
+    SPMM_KERNELS,
+)
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.pattern_layouts import ANALYSES
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import SingleRun, single_run
-from sddmm.backends.cuda.spec import GpuKernel, ProductKernel
+from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, ProductKernel
 from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
@@ -42,10 +48,14 @@ class CudaBackend:
         self,
         kernels: Mapping[str, GpuKernel] = KERNELS,
         product_kernels: Mapping[str, ProductKernel] = SPMM_KERNELS,
+        attention_kernels: Mapping[str, AttentionKernel] = ATTENTION_KERNELS,
     ) -> None:
         self.planner: Planner[SddmmProblem, GpuExecutor] = Planner(kernels, GpuExecutor)
         self.products: Planner[SpmmProblem, ProductExecutor] = Planner(
             product_kernels, ProductExecutor
+        )
+        self.attention: Planner[AttentionProblem, AttentionExecutor] = Planner(
+            attention_kernels, AttentionExecutor
         )
         self.one_off = OneOffPlanner(tuple(kernels.values()))
         self.blocks = BlockPlanner(BLOCK_KERNELS)
@@ -107,12 +117,22 @@ class CudaBackend:
             raise _out_of_memory(problem) from error
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:
-        return "no GPU kernel computes attention"
+        reason = loader.runtime.refuses(problem.device)
+        return reason or self.attention.refuses(problem, _device(problem))
 
     def prepare_attention(
         self, pattern: SparsePattern, problem: AttentionProblem
-    ) -> PreparedAttention:
-        raise ValueError(self.refuses_attention(problem))
+    ) -> AttentionExecutor:
+        device = _device(problem)
+        if device.index != loader.runtime.current_device():
+            with torch.cuda.device(device.index):
+                return self.prepare_attention(pattern, problem)
+        if pattern.blocksize is not None:
+            pattern = pattern.expanded
+        try:
+            return self.attention.prepare(pattern, problem, device)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(problem) from error
 
     def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
         launch = self._single_run(

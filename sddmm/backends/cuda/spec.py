@@ -16,12 +16,13 @@ from gemm_core.runtime.launch import ceil_div
 from sddmm.dtypes import DTYPES, dtype_name, dtype_names, is_less_exact
 
 if TYPE_CHECKING:
+    from sddmm.backends.cuda.attention import AttentionPlan
     from sddmm.backends.cuda.cost_model import Cost, DeviceModel
     from sddmm.backends.cuda.executor import KernelPlan
     from sddmm.backends.cuda.facts import PatternFacts
     from sddmm.backends.cuda.layouts import Nonzeros, TileWork
     from sddmm.backends.cuda.products import ProductPlan
-    from sddmm.problem import Problem, SddmmProblem, SpmmProblem
+    from sddmm.problem import AttentionProblem, Problem, SddmmProblem, SpmmProblem
 
 # The type of an operator's problems, and of the launches that its kernels prepare.
 P = TypeVar("P", bound="Problem", contravariant=True)
@@ -128,6 +129,9 @@ GpuKernel: TypeAlias = "OperatorKernel[SddmmProblem, KernelPlan]"
 
 ProductKernel: TypeAlias = "OperatorKernel[SpmmProblem, ProductPlan]"
 """A kernel of spmm. `needs_ahead` is None: it prepares when the analysis is done."""
+
+AttentionKernel: TypeAlias = "OperatorKernel[AttentionProblem, AttentionPlan]"
+"""A kernel of sparse attention. `needs_ahead` is None too, and `prepare` makes one plan."""
 
 
 @dataclass(frozen=True, eq=False)

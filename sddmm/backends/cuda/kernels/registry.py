@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sddmm.backends.cuda.cost_model import TileRate
+from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
 from sddmm.backends.cuda.kernels.block import BlockKernel, BlockRate
 from sddmm.backends.cuda.kernels.block_mma.host import block_mma
 from sddmm.backends.cuda.kernels.block_simt.host import block_simt
@@ -19,7 +20,7 @@ from sddmm.backends.cuda.kernels.tile_wgmma_async.host import StagingSlots, tile
 from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
-from sddmm.backends.cuda.spec import GpuKernel, KernelSpec, ProductKernel
+from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, KernelSpec, ProductKernel
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
@@ -97,6 +98,9 @@ KERNELS: dict[str, GpuKernel] = {kernel.name: kernel for kernel in _ALL}
 _ALL_PRODUCTS: tuple[ProductKernel, ...] = (SPMM_GATHER, *SPMM_TILES)
 SPMM_KERNELS: dict[str, ProductKernel] = {kernel.name: kernel for kernel in _ALL_PRODUCTS}
 """All that the planner of spmm asks."""
+
+ATTENTION_KERNELS: dict[str, AttentionKernel] = {ATTENTION_GATHER.name: ATTENTION_GATHER}
+"""All that the planner of attention asks."""
 
 BLOCK_KERNELS: dict[str, BlockKernel] = {
     kernel.name: kernel

@@ -1,0 +1,109 @@
+"""Running sparse attention: what its kernels prepare, and the executor that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sddmm.backends.base import AttentionGradients, AttentionOperands, resolve_lazy_view
+from sddmm.backends.cuda.executor import Explanation
+
+
+class AttentionPlan(Protocol):
+    """The launches that compute attention over one pattern, on torch's current stream.
+
+    The arguments are those of `PreparedAttention`, in memory that kernels can read.
+    """
+
+    def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None: ...
+
+    def prepare_backward(self) -> None: ...
+
+    def backward(
+        self,
+        operands: AttentionOperands,
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        grad_lse: Tensor | None,
+        gradients: AttentionGradients,
+    ) -> None: ...
+
+
+class AttentionExecutor:
+    """Runs the plan of an attention; a `PreparedAttention`.
+
+    plans: one, as each plan computes all of it. refusals: the reasons of the kernels that do not
+    serve the problem. current_device: returns the index of torch's current device.
+    """
+
+    def __init__(
+        self,
+        plans: tuple[AttentionPlan, ...],
+        explanation: Explanation,
+        refusals: Mapping[str, str],
+        device_index: int,
+        current_device: Callable[[], int],
+    ) -> None:
+        (self._plan,) = plans
+        self._explanation, self._refusals = explanation, refusals
+        self._device_index, self._current_device = device_index, current_device
+
+    @property
+    def notes(self) -> list[str]:
+        refused = [f"  not    {name}: {reason}" for name, reason in self._refusals.items()]
+        return self._explanation() + refused
+
+    def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
+        if self._device_index != self._current_device():
+            with torch.cuda.device(self._device_index):  # the driver launches in this context
+                return self.forward(operands, out, lse)
+        self._plan.forward(_in_memory(operands), out, lse)
+        return None
+
+    def prepare_backward(self) -> None:
+        if self._device_index != self._current_device():
+            with torch.cuda.device(self._device_index):
+                return self.prepare_backward()
+        self._plan.prepare_backward()
+        return None
+
+    def backward(
+        self,
+        operands: AttentionOperands,
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        grad_lse: Tensor | None,
+        gradients: AttentionGradients,
+    ) -> None:
+        if self._device_index != self._current_device():
+            with torch.cuda.device(self._device_index):
+                return self.backward(operands, out, lse, grad_out, grad_lse, gradients)
+        grad_lse = None if grad_lse is None else resolve_lazy_view(grad_lse)
+        grad_out = readable(grad_out)
+        self._plan.backward(_in_memory(operands), out, lse, grad_out, grad_lse, gradients)
+        return None
+
+
+def _in_memory(operands: AttentionOperands) -> AttentionOperands:
+    bias = None if operands.bias is None else resolve_lazy_view(operands.bias)
+    return operands._replace(
+        q=readable(operands.q), k=readable(operands.k), v=readable(operands.v), bias=bias
+    )
+
+
+# The most bytes from row to row that kernels step over.
+_MAX_PITCH_BYTES = 2**31 - 1
+
+
+def readable(x: Tensor) -> Tensor:
+    """A tensor (heads, rows, columns), or a copy in which rows are contiguous and near enough to
+    each other for kernels to step from one to the next."""
+    x = resolve_lazy_view(x)
+    is_contiguous = x.shape[-1] <= 1 or x.stride(-1) == 1
+    is_near = 0 <= x.stride(-2) * x.element_size() <= _MAX_PITCH_BYTES
+    return x if is_contiguous and is_near else x.contiguous()

@@ -1,0 +1,101 @@
+// The part of a row that one lane of a group holds: every LANES-th chunk of sixteen bytes.
+#pragma once
+
+#include "sddmm/row_values.cuh"
+#include "sddmm/warp.cuh"
+
+namespace sddmm {
+
+// The first element that a lane of a group of LANES lanes holds of a row.
+template <class T, int LANES>
+__device__ __forceinline__ int first_of_lane() {
+  return static_cast<int>(threadIdx.x) % LANES * CHUNK_ELEMENTS<T>;
+}
+
+// The rows of an operand, as one lane of a group of LANES lanes loads them. CHUNKS: the number of
+// chunks of a row that a lane holds. LOAD_BYTES, NO_TAIL: see load_chunk.
+template <class T, int LANES, int CHUNKS, int LOAD_BYTES, bool NO_TAIL>
+struct RowParts {
+  static constexpr int ELEMENTS = CHUNK_ELEMENTS<T>;
+  struct Part {
+    Chunk chunk[CHUNKS];
+  };
+
+  const T* first;   // of row 0: the first element of this lane
+  int pitch_bytes;  // from row to row
+  int elements;     // the number of elements of a row from this lane's first on; may be negative
+
+  __device__ __forceinline__ RowParts(const T* row_zero, int pitch_bytes, int k)
+      : first(row_zero + first_of_lane<T, LANES>()),
+        pitch_bytes(pitch_bytes),
+        elements(k - first_of_lane<T, LANES>()) {}
+  __device__ __forceinline__ Part load(int i) const {
+    const auto* row = reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) +
+                                                 static_cast<i64>(i) * pitch_bytes);
+    Part part;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c)
+      part.chunk[c] = load_chunk<LOAD_BYTES, NO_TAIL>(row, c * LANES * ELEMENTS, elements);
+    return part;
+  }
+};
+
+// Stores factor * sums to a row of k elements. STORE_BYTES: see store_elements.
+template <int LANES, int CHUNKS, int STORE_BYTES, class T, int ELEMENTS>
+__device__ __forceinline__ void store_row(T* row, int k, const float (*sums)[ELEMENTS],
+                                          float factor) {
+  static_assert(ELEMENTS == CHUNK_ELEMENTS<T>, "a sum for each element");
+#pragma unroll
+  for (int c = 0; c < CHUNKS; ++c) {
+    const int at = first_of_lane<T, LANES>() + c * LANES * ELEMENTS;
+    float scaled[ELEMENTS];
+#pragma unroll
+    for (int e = 0; e < ELEMENTS; ++e) scaled[e] = sums[c][e] * factor;
+    store_elements<STORE_BYTES>(row + at, scaled, k - at);
+  }
+}
+
+// The elements of a chunk as floats.
+template <class T, int ELEMENTS>
+__device__ __forceinline__ void widen_chunk(const Chunk& chunk, float (&elements)[ELEMENTS]) {
+  static_assert(ELEMENTS == CHUNK_ELEMENTS<T>, "a float for each element");
+#pragma unroll
+  for (int e = 0; e < ELEMENTS; e += sizeof(T) == 2 ? 2 : 1) {
+    if constexpr (sizeof(T) == 2) {
+      unpack(chunk.word[e / 2], elements[e], elements[e + 1], T{});
+    } else {
+      elements[e] = element<T>(chunk, e);
+    }
+  }
+}
+
+// The elements of a part as floats.
+template <class T, class Part, int CHUNKS, int ELEMENTS>
+__device__ __forceinline__ void widen(const Part& part, float (&elements)[CHUNKS][ELEMENTS]) {
+#pragma unroll
+  for (int c = 0; c < CHUNKS; ++c) widen_chunk<T>(part.chunk[c], elements[c]);
+}
+
+// The dot product of a part and floats, over the elements of this lane.
+template <class T, class Part, int CHUNKS, int ELEMENTS>
+__device__ __forceinline__ float dot(const Part& part, const float (&other)[CHUNKS][ELEMENTS]) {
+  float sum = 0.f;
+#pragma unroll
+  for (int c = 0; c < CHUNKS; ++c) {
+    float elements[ELEMENTS];
+    widen_chunk<T>(part.chunk[c], elements);
+#pragma unroll
+    for (int e = 0; e < ELEMENTS; ++e) sum += elements[e] * other[c][e];
+  }
+  return sum;
+}
+
+// sums += weight * part.
+template <class T, class Part, int CHUNKS, int ELEMENTS>
+__device__ __forceinline__ void add_part(float (&sums)[CHUNKS][ELEMENTS], const Part& part,
+                                         float weight) {
+#pragma unroll
+  for (int c = 0; c < CHUNKS; ++c) add_scaled<T>(sums[c], part.chunk[c], weight);
+}
+
+}  // namespace sddmm

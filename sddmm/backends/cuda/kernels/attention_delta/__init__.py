@@ -1,0 +1,1 @@
+"""attention_delta: the sums that attention_gradient needs of each row."""

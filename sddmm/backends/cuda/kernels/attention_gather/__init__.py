@@ -1,0 +1,1 @@
+"""attention_gather: sparse attention, equally many nonzeros and rows per warp."""

@@ -1,0 +1,160 @@
+"""The kernels of sparse attention, run on the CPU: shares, cut rows, tails, and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import sddmm
+from gemm_core.runtime.device import Device
+from sddmm import SparsePattern
+from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.problem import AttentionProblem
+from sddmm.testing import (
+    H200,
+    assert_attention_close,
+    assert_attention_gradients_close,
+    emulated_gpu,
+    random_pattern,
+)
+from tests.sddmm.memory import at_a_cliff
+
+# A warp has from 64 nonzeros and rows on, so that few multiprocessors give a warp many.
+FEW, MANY = replace(H200, sm_count=1), replace(H200, sm_count=20)
+
+
+def rows_of(heads: int | None, count: int, d: int, dtype: torch.dtype, gap: int) -> Tensor:
+    """Random rows at the edge of memory; those of all heads interleaved, as (rows, heads, d) are,
+    and `gap` elements apart."""
+    generator = torch.Generator().manual_seed(count + d)
+    x = torch.randn(count, heads or 1, d + gap, generator=generator).to(dtype)
+    x = at_a_cliff(x[..., :d]).transpose(0, 1)
+    return (x[0] if heads is None else x).requires_grad_()
+
+
+def check(
+    pattern: SparsePattern,
+    d: int,
+    dv: int,
+    dtype: torch.dtype,
+    *,
+    heads: int | None = None,
+    gap: int = 0,
+    bias: str = "",
+    dropout_p: float = 0.0,
+    device: Device = FEW,
+    change: Callable[..., None] | None = None,
+) -> list[str]:
+    """Compare the attention and its gradients with float64; the kernels launched.
+
+    bias: "shared" by all heads, or "by head". change: called with q, k, v and the bias before.
+    """
+    m, n = pattern.shape
+    q, k, v = (rows_of(heads, *size, dtype, gap) for size in ((m, d), (n, d), (n, dv)))
+    generator = torch.Generator().manual_seed(5)
+    lead = (heads,) if bias == "by head" and heads else ()
+    b = torch.randn(*lead, pattern.nnz, generator=generator).to(dtype).requires_grad_()
+    inputs = [q, k, v, b] if bias else [q, k, v]
+    if change is not None:
+        with torch.no_grad():
+            change(*inputs)
+    grad = torch.randn(*q.shape[:-1], dv, generator=generator).to(dtype)
+    grad_lse = torch.randn(q.shape[:-1], generator=generator)
+    options: dict[str, object] = {"dropout_p": dropout_p} | ({"bias": b} if bias else {})
+    with emulated_gpu(device) as launches:
+        state = generator.get_state()
+        out, lse = sddmm.sparse_attention(
+            pattern, q, k, v, generator=generator if dropout_p else None, return_lse=True, **options
+        )
+        gradients = torch.autograd.grad((out, lse), inputs, (grad, grad_lse))
+    if dropout_p:
+        generator.set_state(state)
+        options["seed"] = torch.randint(2**63 - 1, (1,), generator=generator)
+    assert_attention_close(out, pattern, q, k, v, lse=lse, **options)
+    assert_attention_gradients_close(
+        gradients, pattern, q, k, v, grad, grad_lse=grad_lse, **options
+    )
+    return launches
+
+
+def with_hubs(shuffled: bool = True) -> SparsePattern:
+    """A row of 700 nonzeros and a column of 300, rows of a few, and many empty ones; duplicates."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.full((700,), 40), torch.randint(0, 300, (300,), generator=generator)]
+    cols = [torch.randint(0, 90, (700,), generator=generator), torch.full((300,), 7)]
+    some = torch.arange(200)
+    row, col = torch.cat([*rows, some]), torch.cat([*cols, some % 90])
+    order = torch.randperm(row.numel(), generator=generator) if shuffled else row.argsort()
+    return SparsePattern.from_coo(row[order], col[order], (400, 95))
+
+
+@pytest.mark.parametrize(
+    ("d", "dv", "dtype", "gap"),
+    [(64, 64, torch.float16, 0), (20, 13, torch.bfloat16, 1), (132, 130, torch.float32, 2)],
+)
+def test_heads_strides_and_rows_of_any_length(
+    d: int, dv: int, dtype: torch.dtype, gap: int
+) -> None:
+    """Groups of 8 and of 32 lanes, tails, loads of two bytes; rows that share groups and warps."""
+    launches = check(random_pattern(67, 90, 700), d, dv, dtype, heads=2, gap=gap)
+    assert launches.count("attention_gather") == 1  # no row is cut
+    assert launches.count("attention_gradient") == 2
+
+
+@pytest.mark.parametrize("bias", ["", "shared", "by head"])
+def test_rows_and_columns_that_many_warps_cut(bias: str) -> None:
+    """Each head drops weights of its own, and the gradients drop the same."""
+    heads = 3 if bias else None
+    dropout_p = 0.4 if bias else 0.0
+    launches = check(
+        with_hubs(), 64, 64, torch.float16, heads=heads, bias=bias, dropout_p=dropout_p,
+        device=MANY,
+    )  # fmt: skip
+    assert launches.count("attention_gather") == 2
+    assert launches.count("attention_gradient") == (6 if bias == "shared" else 4)
+
+
+def test_infinities_and_nan_stay_in_the_rows_that_they_reach() -> None:
+    """In cut rows too. A row with no score but -inf is 0 and has no gradients."""
+    pattern = with_hubs(shuffled=False)
+    rows = pattern.row_ids
+
+    def change(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> None:
+        bias[(rows == 40).nonzero()[:-3]] = -torch.inf  # whole shares of a row
+        bias[rows == 3] = -torch.inf
+        bias[(rows == 5).nonzero()[0]] = torch.inf
+        q[8, 5] = torch.nan
+        v[12, 63] = torch.inf
+        k[20, 1] = -torch.inf
+
+    check(pattern, 64, 64, torch.float16, bias="shared", device=MANY, change=change)
+
+
+def test_only_the_passes_whose_gradients_are_needed_are_launched() -> None:
+    pattern = random_pattern(67, 90, 700)
+    q, k, v = (rows_of(None, size, 64, torch.float16, 0) for size in (67, 90, 90))
+    for x in (q, k, v):
+        with emulated_gpu(FEW) as launches:
+            out = sddmm.sparse_attention(pattern, *(y if y is x else y.detach() for y in (q, k, v)))
+            out.sum().backward()
+        assert launches.count("attention_gradient") == 1
+
+
+def test_it_says_what_it_refuses_and_that_its_rate_is_an_estimate() -> None:
+    def problem(d: int, dtype: torch.dtype) -> AttentionProblem:
+        return AttentionProblem(
+            67, 90, 700, d, 64, 1, dtype, torch.int64, torch.device("cpu")
+        )  # fmt: skip
+
+    with emulated_gpu():
+        backend = CudaBackend()
+        assert backend.refuses_attention(problem(512, torch.float16)) is None
+        assert "at most 512" in str(backend.refuses_attention(problem(513, torch.float16)))
+        assert "not float64" in str(backend.refuses_attention(problem(64, torch.float64)))
+        pattern = random_pattern(67, 90, 700)
+        notes = backend.prepare_attention(pattern, problem(64, torch.float16)).notes
+    assert "not measured on a GPU" in notes[0]
