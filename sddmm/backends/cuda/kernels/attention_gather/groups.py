@@ -67,11 +67,14 @@ def groups_of(d: int, dv: int, itemsize: int, tuning: Tuning) -> Groups:
 
 
 def row_macros(
-    d: int, dv: int, itemsize: int, step: int, groups: Groups, tuning: Tuning
+    d: int, dv: int, itemsize: int, step: int, tuning: Tuning, device: Device
 ) -> dict[str, int | bool]:
     """The macros by which kernels load rows that start and end at multiples of `step` bytes."""
-    # Rows of two loads, and loads of few bytes, need more registers.
+    groups = groups_of(d, dv, itemsize, tuning)
+    # Rows of two loads, loads of few bytes, and older GPUs' code need more registers.
     min_blocks = tuning.min_blocks // groups.chunks // (1 if step >= 8 else 2)
+    if device.capability < (9, 0):
+        min_blocks -= 1
     per_chunk = groups.lanes * _LANE_BYTES
     return {
         "LOAD_BYTES": step,

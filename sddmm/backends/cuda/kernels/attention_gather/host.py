@@ -148,7 +148,7 @@ def specialise(
     spec = _spec_with_memory(spec, (2 * floats + 1) * spec.threads * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out,
-        **row_macros(d, dv, dtype.itemsize, step, groups, spec.tuning),
+        **row_macros(d, dv, dtype.itemsize, step, spec.tuning, device),
     }  # fmt: skip
 
     def load(merges: bool) -> Kernel:

@@ -111,7 +111,7 @@ def specialise(
     spec = _spec_with_memory((2 * floats + 1) * threads * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "COLUMNS": by_columns,
-        **row_macros(d, dv, dtype.itemsize, step, groups, tuning),
+        **row_macros(d, dv, dtype.itemsize, step, tuning, device),
     }  # fmt: skip
 
     def load(merges: bool) -> Kernel:
@@ -133,7 +133,7 @@ def load_delta(
 ) -> tuple[Kernel, int]:
     """The kernel for rows of dv elements, and the lanes of a row."""
     groups = groups_of(0, dv, dtype.itemsize, Tuning())
-    rows = row_macros(0, dv, dtype.itemsize, step, groups, Tuning())
+    rows = row_macros(0, dv, dtype.itemsize, step, Tuning(), device)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "LOAD_BYTES": step, "LANES": groups.lanes,
         "CHUNKS": groups.value_chunks, "NO_TAIL": rows["VALUE_NO_TAIL"],
