@@ -223,6 +223,18 @@ PANELS: dict[str, Panel] = {
         limit="the instructions of a tile, however few nonzeros it holds",
         operands=("W X", "X"),
     ),
+    "attention_gather": Panel(
+        "one warp: about equally many nonzeros and rows of S as every other warp",
+        (_rectangle((5, 8), (0, COLUMNS)),),
+        _in("registers", (6, 7)),
+        _each("l2", SCATTERED[6]),
+        l2="one row of K and one of V for every nonzero",
+        shared="pieces of rows that lanes of one warp share",
+        registers="a row of Q, its largest score, and the weighted sum of rows of V",
+        to_shared="none is staged: lanes load 16 bytes each", to_registers="once per row",
+        limit="one row of K and one row of V per nonzero out of L2",
+        operands=("Q, O", "K, V"),
+    ),
     "row_softmax": Panel(
         "one block: the rows that begin in its share of 2048 nonzeros, of one head",
         (_rectangle((4, 8), (0, COLUMNS)),), (), (),

@@ -22,9 +22,14 @@ from gemm_core.runtime.compile import cache_folder
 from gemm_core.runtime.device import format_capability
 from sddmm.backends.base import BACKENDS, Backend, refusal
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, KERNELS, SPMM_KERNELS
+from sddmm.backends.cuda.kernels.registry import (
+    ATTENTION_KERNELS,
+    BLOCK_KERNELS,
+    KERNELS,
+    SPMM_KERNELS,
+)
 from sddmm.dtypes import DTYPES, PRECISIONS, common_accumulator, dtype_name
-from sddmm.problem import SddmmProblem, SpmmProblem
+from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
 
 PACKAGE = Path(__file__).parent
 
@@ -214,6 +219,7 @@ def _kernels_of(index: int) -> dict[str, Any]:
         ("sddmm", KERNELS, sampling_problems(device)),
         ("sddmm of blocks", BLOCK_KERNELS, sampling_problems(device, _BLOCK)),
         ("spmm", SPMM_KERNELS, product_problems(device)),
+        ("sparse_attention", ATTENTION_KERNELS, attention_problems(device)),
     )
     return {
         operator: {
@@ -260,6 +266,16 @@ def product_problems(device: torch.device) -> dict[str, SpmmProblem]:
         )
         for dtype in DTYPES
     }  # fmt: skip
+
+
+def attention_problems(device: torch.device) -> dict[str, AttentionProblem]:
+    """A problem of sparse attention for every dtype, which fused kernels refuse or compute."""
+    return {
+        dtype_name(dtype): AttentionProblem(
+            _SIZE, _SIZE, _NNZ, _K, _K, 1, dtype, torch.int64, device
+        )
+        for dtype in DTYPES
+    }
 
 
 def _version(name: str) -> str | None:

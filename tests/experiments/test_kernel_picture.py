@@ -8,7 +8,12 @@ import pytest
 
 from experiments.kernel_panels import COLUMNS, PANELS, ROWS
 from experiments.kernel_picture import draw
-from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, KERNELS, SPMM_KERNELS
+from sddmm.backends.cuda.kernels.registry import (
+    ATTENTION_KERNELS,
+    BLOCK_KERNELS,
+    KERNELS,
+    SPMM_KERNELS,
+)
 from sddmm.backends.cuda.spec import KernelSpec
 from tests.conftest import ROOT
 
@@ -17,7 +22,8 @@ ALONE = {"row_softmax"}
 
 
 def test_every_family_of_the_registries_has_a_picture_and_every_picture_a_family() -> None:
-    kernels = [*KERNELS.values(), *SPMM_KERNELS.values(), *BLOCK_KERNELS.values()]
+    operators = (KERNELS, SPMM_KERNELS, BLOCK_KERNELS, ATTENTION_KERNELS)
+    kernels = [kernel for registry in operators for kernel in registry.values()]
     families = {k.source if isinstance(k, KernelSpec) else k.name for k in kernels}
     assert families | ALONE == set(PANELS)
 

@@ -110,3 +110,4 @@ def test_every_kernel_gives_its_own_reason_for_each_kind_of_operands(
     assert "not float64" in kernels["tile_simt_64x64x32"]["float64"]
     assert operators["sddmm of blocks"]["block_mma_64x64"]["float16"] == SERVES
     assert operators["spmm"]["spmm_gather"] == SERVES
+    assert operators["sparse_attention"]["attention_gather"]["bfloat16"] == SERVES
