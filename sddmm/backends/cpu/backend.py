@@ -17,6 +17,7 @@ from sddmm.backends.base import (
     by_head,
     resolve_lazy_view,
 )
+from sddmm.backends.cpu.attention import CpuAttention
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.backends.cpu.product import CpuProduct
 from sddmm.dtypes import DTYPES
@@ -95,12 +96,14 @@ class CpuBackend:
         return CpuProduct(pattern, problem)
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:
-        return "no CPU kernel computes attention"
+        if problem.device.type != "cpu":
+            return f"the pattern is on {problem.device}"
+        return None
 
     def prepare_attention(
         self, pattern: SparsePattern, problem: AttentionProblem
     ) -> PreparedAttention:
-        raise ValueError(self.refuses_attention(problem))
+        return CpuAttention(pattern, problem)
 
 
 class CpuExecutor:

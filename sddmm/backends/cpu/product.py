@@ -35,10 +35,8 @@ class CpuProduct:
     notes = ("the CPU's kernel, compiled by numba",)
 
     def __init__(self, pattern: SparsePattern, problem: SpmmProblem) -> None:
-        view = pattern.derive(_GROUPED, lambda: _grouped(pattern))
         self._problem = problem
-        self._indptr, self._indices = as_array(view.indptr), _unsigned(view.indices)
-        self._perm = np.empty(0, np.uint64) if view.perm is None else _unsigned(view.perm)
+        self._indptr, self._indices, self._perm = grouped_arrays(pattern)
         self._units = problem.nnz + problem.m
         self._chunk = max(256, CHUNK_WORK // max(1, problem.k))
         self._chunks = ceil_div(self._units, self._chunk)
@@ -78,6 +76,14 @@ class CpuProduct:
 def _array(x: Tensor, dtype: torch.dtype) -> Any:
     """The numbers of a tensor in the kernel's dtype, contiguous; a copy only where it needs one."""
     return resolve_lazy_view(x.detach()).to(dtype).contiguous().numpy()
+
+
+def grouped_arrays(pattern: SparsePattern) -> tuple[Any, Any, Any]:
+    """The start of each row, and the columns and the positions in the pattern of its nonzeros, row
+    by row. The positions are empty where the pattern is in that order. Kept with the pattern."""
+    view = pattern.derive(_GROUPED, lambda: _grouped(pattern))
+    perm = np.empty(0, np.uint64) if view.perm is None else _unsigned(view.perm)
+    return as_array(view.indptr), _unsigned(view.indices), perm
 
 
 def _unsigned(indices: Tensor) -> Any:

@@ -44,9 +44,10 @@ def load_weights(perm, values, factors, weights, begin, end):  # type: ignore[no
 def add_rows(indices, weights, x, sums, row, begin, end, offset):  # type: ignore[no-untyped-def]
     """sums[row]: the rows of x at indices[begin:end], times weights[begin - offset : end - offset].
 
-    Eight rows are added together, so that the sums are loaded and stored once for all of them.
+    Eight rows are added together, so that the sums are loaded and stored once for all of them. Rows
+    of x may be longer than those of the sums; what is beyond is not read.
     """
-    k = x.shape[1]
+    k = sums.shape[1]
     for t in range(k):
         sums[row, t] = 0
     i = begin
@@ -82,16 +83,25 @@ def multiply(  # type: ignore[no-untyped-def]
     indptr, indices, perm, values, factors, x, alpha, out, parts, begin, end
 ):
     """The rows of out that lie within units begin..end-1, and partial sums of those that do not."""
-    row = row_of_unit(indptr, begin)
-    i = begin - row
-    offset = i
+    i = begin - row_of_unit(indptr, begin)
     last_nonzero = min(indices.size, i + end - begin)
     if perm.size or factors.size:
         weights = np.empty(last_nonzero - i, x.dtype)
         load_weights(perm, values, factors, weights, i, last_nonzero)
     else:
         weights = values[i:last_nonzero]
-    sums = np.empty((1, x.shape[1]), x.dtype)  # stays in cache, as a row of out would not
+    multiply_chunk(indptr, indices, weights, x, alpha, out, parts, begin, end)
+
+
+@jit
+def multiply_chunk(  # type: ignore[no-untyped-def]
+    indptr, indices, weights, x, alpha, out, parts, begin, end
+):
+    """`multiply` with the weights of the chunk's own nonzeros, in the order of indices."""
+    row = row_of_unit(indptr, begin)
+    i = begin - row
+    offset = i
+    sums = np.empty((1, out.shape[1]), x.dtype)  # stays in cache, as a row of out would not
     unit = begin
     while unit < end:
         row_end = indptr[row + 1]
@@ -99,7 +109,7 @@ def multiply(  # type: ignore[no-untyped-def]
         is_begun, is_ended = i == indptr[row], row_end + row < end
         if is_begun and is_ended:
             add_rows(indices, weights, x, sums, 0, i, stop, offset)
-            for t in range(x.shape[1]):
+            for t in range(out.shape[1]):
                 out[row, t] = alpha * sums[0, t]
         else:
             add_rows(indices, weights, x, parts, 1 if is_begun else 0, i, stop, offset)
