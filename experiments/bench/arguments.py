@@ -25,6 +25,7 @@ GROUPS = {
     "matrix": ("The sparse matrix.", "+matrix=10000x10000"),
     "study": ("Runs that belong together.", "+study=smoke"),
     "shapes": ("Shapes of a matrix product that belong together.", "+shapes=hgemm"),
+    "distributed": ("How several GPUs or processes divide the matrix.", "+distributed=ring"),
 }
 
 _SIZE = re.compile(r"\b[1-9]\d*x[1-9]\d*\b")

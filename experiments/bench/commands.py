@@ -70,11 +70,9 @@ class Measure(Command):
     """Measures the objective that the target names."""
 
     def __call__(self, settings: Any, job: Job) -> None:
-        from experiments.bench.run import run_all
-
         objective = self.load(settings)
         refuse_parallel_jobs(job.launcher, objective.device(settings))
-        run_all(objective, objective.cases(settings, job.choices))
+        objective.run(objective.cases(settings, job.choices))
 
 
 class Report(Command):

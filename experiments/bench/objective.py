@@ -90,6 +90,12 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
         """The cases that a run measures one after another: the label and configuration of each."""
         return [(self.label(config, choices), config)]
 
+    def run(self, cases: Sequence[tuple[str, ConfigT]]) -> None:
+        """Measure these cases and print their tables."""
+        from experiments.bench.run import run_all  # which knows objectives
+
+        run_all(self, cases)
+
     def warm_caches(self, configs: Sequence[ConfigT]) -> None:
         """Generate and compile in parallel what these cases need; nothing by default."""
 

@@ -7,6 +7,7 @@ _OBJECTIVE = "experiments.sddmm.objective:SDDMM"
 _OBJECTIVES = {
     "spmm": "experiments.spmm.objective:SPMM",
     "training": "experiments.training.objective:TRAINING",
+    "distributed": "experiments.distributed.objective:DISTRIBUTED",
 }
 _FOLDERS = {
     "methods": tuple(f"experiments.{name}.methods" for name in ("sddmm", "spmm", "training"))
@@ -23,6 +24,7 @@ COMMANDS = (
             ("run +study=NAME", "the runs of a study: peers, published_5000, ..."),
             ("run matrix=A,B k=256,512", "every combination of these values"),
             ("run objective=spmm", "spmm, or training: sddmm with its gradients"),
+            ("run +distributed=ring", "several GPUs or processes: start it with torchrun"),
         ),
         targets=_OBJECTIVES,
         folders=_FOLDERS,

@@ -13,7 +13,7 @@ from experiments.bench import config
 from experiments.bench.config import DTYPES, Timing
 from experiments.bench.keys import Rule, at_least, check, key, one_of, require
 
-OBJECTIVES = ("sddmm", "spmm", "training")
+OBJECTIVES = ("sddmm", "spmm", "training", "distributed")
 DEFAULT_RECORDS = "results/records.jsonl"
 
 _PART = re.compile(r"\d+/\d+")
@@ -32,8 +32,8 @@ def _is_part(text: str) -> bool:
 def _objective() -> Any:
     return key(
         "sddmm",
-        "What is measured: sddmm; spmm, whose K is the number of columns of the dense operand; or "
-        "training, which is sddmm with its gradients.",
+        "What is measured: sddmm; spmm, whose K is the number of columns of the dense operand; "
+        "training, which is sddmm with its gradients; or distributed, all of them by several ranks.",
         "objective=spmm",
         one_of(*OBJECTIVES),
     )
@@ -119,6 +119,18 @@ class Config:
         True,
         "Generate and compile in parallel first what the problems need, as the command warm does.",
         "+study=regret warm=false",
+    )
+    way: str = key(
+        "auto",
+        "How rows of B travel between ranks; auto: as the counts of the matrix choose.",
+        "+distributed=ring way=rows",
+        one_of("auto", "ring", "rows"),
+    )
+    replicas: int = key(
+        1,
+        "How many ranks divide the columns of each block of rows, of those that torchrun starts.",
+        "+distributed=replicas replicas=4",
+        at_least(1),
     )
 
     def __post_init__(self) -> None:

@@ -11,6 +11,9 @@ from torch import Tensor
 import sddmm
 from sddmm.distributed import DistributedPattern
 from sddmm.testing import assert_spmm_close, poisoned_outputs
+from tests.experiments.distributed.checks import (
+    the_laboratory_verifies_and_measures_every_operation,
+)
 from tests.sddmm.distributed import failures, volumes
 from tests.sddmm.distributed.cases import (
     Case,
@@ -260,6 +263,7 @@ CHECKS: dict[int, list[Callable[[], None]]] = {
         autocast_casts_operands_as_in_one_process,
         a_plan_runs_and_explains_volume_way_and_refusals,
         dtensors_give_dtensors,
+        the_laboratory_verifies_and_measures_every_operation,
         failures.of_arguments,
         failures.of_a_rank_that_does_not_call,
     ],

@@ -1,0 +1,1 @@
+"""The objective `distributed`: sddmm, spmm and a training step on the ranks of torchrun."""

@@ -1,0 +1,154 @@
+"""Distributed calls as an objective: their records, and the columns of their tables.
+
+A run does not reuse records: all ranks would have to find the same ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+
+from experiments.bench import report, table
+from experiments.bench.environment import device_name
+from experiments.bench.errors import ExperimentError
+from experiments.bench.methods import Method, Run
+from experiments.bench.objective import Objective
+from experiments.bench.record import key_of, now
+from experiments.bench.store import Keeper, Store
+from experiments.bench.verify import Trial
+from experiments.distributed import timeline
+from experiments.distributed.measure import divide, measure
+from experiments.distributed.operations import OPERATIONS
+from experiments.distributed.ranks import joined
+from experiments.distributed.record import Record
+from experiments.sddmm.case import device_of
+from experiments.sddmm.config import Config
+from experiments.sddmm.on_pattern import OnPattern
+from experiments.training.case import Case, make_case
+
+
+class Distributed(OnPattern[Case, Record]):
+    """sddmm, spmm and a training step by the ranks of torchrun beside one process."""
+
+    record_type = Record
+    ours, baseline = "sddmm", "sddmm"
+    measuring = ()
+
+    def names(self) -> Sequence[str]:
+        return tuple(OPERATIONS)
+
+    def methods(self, config: Config) -> Mapping[str, Method]:
+        unknown = [name for name in config.methods if name not in OPERATIONS]
+        if unknown:
+            raise ExperimentError(
+                f"unknown method {unknown[0]!r}; choose from: {', '.join(OPERATIONS)}"
+            )
+        return dict.fromkeys(config.methods or OPERATIONS)  # type: ignore[arg-type]
+
+    def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
+        return make_case(label, config, identity["definition"])
+
+    def trials(self, method: Method, case: Case, run: Run, reference: Any) -> Sequence[Trial]:
+        raise NotImplementedError("ranks verify their own parts (operations.py)")
+
+    def run(self, cases: Sequence[tuple[str, Config]]) -> None:
+        """Measure every case on all ranks; rank 0 keeps the records and prints the tables."""
+        with joined(device_of(cases[0][1])) as device:
+            for label, config in cases:
+                with contextlib.ExitStack() as quiet:
+                    if dist.get_rank():
+                        quiet.enter_context(contextlib.redirect_stdout(io.StringIO()))
+                    self._run_case(label, config, device)
+
+    def _run_case(self, label: str, config: Config, device: Any) -> None:
+        identity = self.identity(config)
+        on_cpu = replace(config, device="cpu")  # each rank cuts its own part out of the whole
+        first = dist.get_rank() == 0
+        case = self.make_case(label, on_cpu, identity) if first else None
+        dist.barrier()  # rank 0 has filled the cache of matrices
+        case = case or self.make_case(label, on_cpu, identity)
+        divided = divide(case, config.way, config.replicas, device)
+        keep = Keeper(Store(config.records, Record)) if first else None
+        records = []
+        session = {"session": uuid.uuid4().hex, "date": now()}  # rank 0's are kept
+        for name in self.methods(config):
+            parts = {
+                **identity, "method": name, "timing": vars(config.timing),
+                "ranks": divided.S.grid.size, "replicas": config.replicas, "way": divided.S.way,
+                "device": device_name(device.type),
+            }  # fmt: skip
+            fields = {**self.case_fields(case), **session, "key": key_of(parts)}
+            records.append(measure(name, divided, config.timing, fields))
+            if keep is not None:
+                keep(records[-1])
+        print(self.heading(config))
+        print(table.as_text(self.rows(records)))
+        for note in self.notes(records):
+            print(f"  {note}")
+        if keep is not None:
+            keep.finish({record.name: record.status for record in records})
+
+    def heading(self, config: Config) -> str:
+        engine = "NCCL" if device_of(config) == "cuda" else "gloo"
+        return f"on {dist.get_world_size()} ranks of {device_name(device_of(config))}, by {engine}"
+
+    def rows(self, records: Sequence[Record], cached: Sequence[str] = ()) -> list[dict[str, str]]:
+        labels = self.labels(records)
+        return [
+            {
+                **{name: cell for name, cell in labels[r.case].items() if name != "sparsity"},
+                "ranks": f"{r.ranks // r.replicas}x{r.replicas}",
+                "way": r.way,
+                "method": r.name,
+                "status": r.status,
+                "time ms": table.figure(r.median_ms),
+                "one process ms": table.figure(r.one_median_ms),
+                "speed-up": _ratio(r.speedup),
+                "efficiency": "" if r.speedup is None else _ratio(r.speedup / r.ranks),
+                "received MB": table.figure(max(r.received_bytes, default=0) / 1e6),
+                "messages alone ms": table.figure(r.messages_ms),
+                "predicted ms": table.figure(r.predicted_messages_ms),
+                "waited ms": table.figure(r.waited_ms),
+                "hidden": "" if r.hidden is None else f"{r.hidden:.0%}",
+                "error": "" if r.error is None else f"{r.error:.1e}",
+            }
+            for r in records
+        ]
+
+    def notes(self, records: Sequence[Record]) -> list[str]:
+        reasons = [f"one process: {r.one_reason}" for r in records if r.one_reason]
+        return [*dict.fromkeys(reasons), *table.notes(records)]
+
+    def csv_figures(self, record: Record) -> dict[str, object]:
+        r = record
+        return {
+            "ranks": r.ranks, "replicas": r.replicas, "way": r.way, "one_ms": r.one_median_ms,
+            "speedup": r.speedup, "received_bytes": max(r.received_bytes, default=0),
+            "messages_ms": r.messages_ms, "predicted_messages_ms": r.predicted_messages_ms,
+            "waited_ms": r.waited_ms,
+        }  # fmt: skip
+
+    def pages(self, records: Sequence[Record]) -> dict[str, str]:
+        """The tables, and the timeline of the largest case."""
+        pages = {
+            "report.md": report.as_markdown(self, records),
+            "report.csv": table.as_csv(self, records),
+        }
+        drawn = [r for r in records if r.spans]
+        if drawn:
+            largest = max(r.nnz * r.k for r in drawn)
+            pages["timeline.svg"] = timeline.draw([r for r in drawn if r.nnz * r.k == largest])
+        return pages
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+DISTRIBUTED: Objective[Config, Method, Case, Record] = Distributed()

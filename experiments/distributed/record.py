@@ -1,0 +1,66 @@
+"""The record of one operation on one matrix by several ranks."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.sddmm import record
+
+
+@dataclass(kw_only=True)
+class Record(record.Record):
+    """A record of an operation, which is its method: sddmm, spmm or training.
+
+    samples_ms: the slowest rank's time of each call. ranks_ms: every rank's, by rank. one_ms: those
+    of one process on the whole matrix, in turns with the others; empty where that failed, for which
+    one_reason says why. ranks, replicas, way: how the matrix is divided and its rows travel.
+    rank_nnz, received_bytes: by rank. messages_ms: the messages of a call alone, the slowest
+    rank's. predicted_messages_ms: the same by the formulas. spans: by rank, one call as [kind,
+    label, begin us, end us], where kind is compute or wait.
+    """
+
+    ranks: int = 1
+    replicas: int = 1
+    way: str = ""
+    rank_nnz: list[int] = field(default_factory=list)
+    ranks_ms: list[Any] = field(default_factory=list)
+    one_ms: list[float] = field(default_factory=list)
+    one_reason: str = ""
+    received_bytes: list[int] = field(default_factory=list)
+    messages_ms: float | None = None
+    predicted_messages_ms: float | None = None
+    spans: list[Any] = field(default_factory=list)
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        return (*super().case, self.ranks, self.replicas, self.way)
+
+    @property
+    def one_median_ms(self) -> float | None:
+        return statistics.median(self.one_ms) if self.one_ms else None
+
+    @property
+    def speedup(self) -> float | None:
+        """The time of one process over that of the ranks."""
+        if self.one_median_ms is None or self.median_ms is None:
+            return None
+        return self.one_median_ms / self.median_ms
+
+    @property
+    def waited_ms(self) -> float | None:
+        """The longest that a rank of the recorded call waited for messages."""
+        if not self.spans:
+            return None
+        return max(
+            sum(end - begin for kind, _, begin, end in spans if kind == "wait") / 1e3
+            for spans in self.spans
+        )
+
+    @property
+    def hidden(self) -> float | None:
+        """The part of the messages' time, between 0 and 1, in which ranks did not wait for them."""
+        if not self.messages_ms or self.waited_ms is None:
+            return None
+        return max(0.0, 1 - self.waited_ms / self.messages_ms)

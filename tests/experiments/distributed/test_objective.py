@@ -1,0 +1,96 @@
+"""Distributed calls are measured under torchrun, recorded and reported beside one process."""
+
+from __future__ import annotations
+
+import csv
+import io
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sddmm.backends.cpu.backend as cpu_backend
+from experiments.bench.config import Timing
+from experiments.bench.errors import ExperimentError
+from experiments.bench.sources import Uniform
+from experiments.bench.store import Store
+from experiments.distributed.objective import DISTRIBUTED
+from experiments.distributed.record import Record
+from experiments.sddmm.config import Config
+
+RECORD = Record(
+    key="k", session="s", status="ok", matrix="m", definition={}, m=10, n=10, nnz=20, k=4,
+    dtype="float32", seed=0, method="sddmm", ranks=2, way="ring", samples_ms=[4.0, 5.0, 6.0],
+    one_ms=[8.0, 9.0], received_bytes=[80, 100_000], messages_ms=2.0,
+    spans=[
+        [["compute", "panel 0", 0.0, 900.0], ["wait", "panel 1", 900.0, 1400.0]],
+        [["compute", "panel 1", 0.0, 1000.0], ["wait", "panel 0", 1000.0, 1200.0]],
+    ],
+    environment={"device": "a processor", "threads": 1},
+)  # fmt: skip
+
+
+def config(tmp_path: Path, **options: Any) -> Config:
+    return Config(
+        objective="distributed", matrix=Uniform(rows=20, cols=20, nnz=60), k=4, device="cpu",
+        records=str(tmp_path / "records.jsonl"),
+        timing=Timing(seconds=0.0, min_samples=2, max_samples=2), **options,
+    )  # fmt: skip
+
+
+def test_a_run_without_torchrun_says_how_to_start_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ExperimentError, match="torchrun --nproc-per-node 2 -m experiments run"):
+        DISTRIBUTED.run([("m", config(tmp_path))])
+
+
+def test_a_run_of_one_rank_stores_and_prints_a_row_for_each_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two ranks measure in tests/sddmm/distributed, where they run already."""
+    monkeypatch.setattr(cpu_backend, "find_spec", lambda name: None)  # numba compiles for long
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in told.items():
+        monkeypatch.setenv(name, str(value))
+    DISTRIBUTED.run([("tiny", config(tmp_path, way="rows"))])
+    records = Store(tmp_path / "records.jsonl", Record).records()
+    assert [r.method for r in records] == ["sddmm", "spmm", "training"]
+    assert {(r.status, r.ranks, r.way, r.matrix) for r in records} == {("ok", 1, "rows", "tiny")}
+    assert len({(r.session, r.date) for r in records}) == 1
+    assert len({r.key for r in records}) == 3
+    assert "on 1 ranks" in capsys.readouterr().out
+
+
+def test_a_row_shows_the_slowest_rank_beside_one_process() -> None:
+    (row,) = DISTRIBUTED.rows([RECORD])
+    expected = {
+        "ranks": "2x1", "way": "ring", "time ms": "5", "one process ms": "8.5", "speed-up": "1.70",
+        "efficiency": "0.85", "received MB": "0.100", "messages alone ms": "2",
+        "waited ms": "0.500", "hidden": "75%",
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
+
+
+def test_records_of_other_ways_and_ranks_are_other_cases() -> None:
+    others = [replace(RECORD, way="rows"), replace(RECORD, ranks=4), replace(RECORD, replicas=2)]
+    assert len({r.case for r in (RECORD, *others)}) == 4
+
+
+def test_the_report_has_figures_and_a_timeline_of_the_largest_case() -> None:
+    small = replace(RECORD, matrix="small", nnz=2, way="rows")
+    pages = DISTRIBUTED.pages([RECORD, small])
+    assert "| ring " in pages["report.md"]
+    (line, _) = csv.DictReader(io.StringIO(pages["report.csv"]))
+    assert float(line["speedup"]) == 1.7
+    picture = pages["timeline.svg"]
+    assert picture.count(">rank ") == 2
+    assert "m, K = 4, float32" in picture
+    assert "small" not in picture
+    assert "1.4 ms" in picture
