@@ -62,9 +62,8 @@ def divide(case: Case, way: str, replicas: int, device: torch.device) -> Divisio
         part = cols[int(own[0]) : int(own[-1])]
         return (own - own[0]).to(device), part.to(device)
 
-    S = DistributedPattern.from_rows(
-        make, case.pattern.shape, mesh=mesh, way=None if way == "auto" else way
-    )
+    chosen: Any = None if way == "auto" else way
+    S = DistributedPattern.from_rows(make, case.pattern.shape, mesh=mesh, way=chosen)
     own, one, reason = of_rank(case, S, device), None, ""
     if dist.get_rank() == 0:
         try:

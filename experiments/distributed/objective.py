@@ -19,6 +19,7 @@ from experiments.bench.environment import device_name
 from experiments.bench.errors import ExperimentError
 from experiments.bench.methods import Method, Run
 from experiments.bench.objective import Objective
+from experiments.bench.page.tables import Table
 from experiments.bench.record import key_of, now
 from experiments.bench.store import Keeper, Store
 from experiments.bench.verify import Trial
@@ -36,6 +37,9 @@ from experiments.training.case import Case, make_case
 class Distributed(OnPattern[Case, Record]):
     """sddmm, spmm and a training step by the ranks of torchrun beside one process."""
 
+    name = "distributed"
+    title = "Several ranks"
+    report_command = "report objective=distributed"
     record_type = Record
     ours, baseline = "sddmm", "sddmm"
     measuring = ()
@@ -134,11 +138,31 @@ class Distributed(OnPattern[Case, Record]):
             "waited_ms": r.waited_ms,
         }  # fmt: skip
 
+    def csv_lines(self, records: Sequence[Record]) -> list[dict[str, object]]:
+        """The figures of every record; operations are not compared with each other."""
+        lines = table.csv_lines(self, records)
+        return [{k: v for k, v in line.items() if "speedup_over_" not in k} for line in lines]
+
+    def tables(self, records: Sequence[Record]) -> list[Table]:
+        note = "Times of the slowest rank; efficiency is the speed-up over the number of ranks."
+        return [Table("Operations", self.rows(records), note=note)]
+
+    def commands(self, records: Sequence[Record]) -> list[str]:
+        lines = []
+        for ranks, replicas, way in dict.fromkeys((r.ranks, r.replicas, r.way) for r in records):
+            own = [r for r in records if (r.ranks, r.replicas, r.way) == (ranks, replicas, way)]
+            program = f"torchrun --nproc-per-node {ranks} -m experiments run"
+            for line in super().commands(own):
+                command = line.replace("python -m experiments run", program)
+                divided = "" if line.startswith("#") else f" way={way} replicas={replicas}"
+                lines.append(command + divided)
+        return lines
+
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
         """The tables, and the timeline of the largest case."""
         pages = {
             "report.md": report.as_markdown(self, records),
-            "report.csv": table.as_csv(self, records),
+            "report.csv": table.csv_text(self.csv_lines(records)),
         }
         drawn = [r for r in records if r.spans]
         if drawn:

@@ -33,7 +33,7 @@ def _objective() -> Any:
     return key(
         "sddmm",
         "What is measured: sddmm; spmm, whose K is the number of columns of the dense operand; "
-        "training, which is sddmm with its gradients; or distributed, all of them by several ranks.",
+        "training, which is sddmm with its gradients; or distributed, all three by several ranks.",
         "objective=spmm",
         one_of(*OBJECTIVES),
     )
