@@ -29,7 +29,7 @@ def _filled(*blocks: tuple[int, int, int, int], others: Cells = ((),) * ROWS) ->
 
 BLOCKS = _filled((0, 0, 4, 6), (0, 12, 4, 6), (4, 6, 4, 6), (8, 0, 4, 6), (8, 6, 4, 6))
 SMALL_TILES = _filled((0, 0, 3, 3), (3, 6, 3, 3), (3, 12, 3, 3), (6, 3, 3, 3), (9, 15, 3, 3))
-MIXED = _filled((4, 6, 4, 6), others=SCATTERED)
+MIXED = _filled((4, 6, 4, 6), others=(*SCATTERED[:10], (1, 4, 14, 17), SCATTERED[11]))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ PANELS: dict[str, Panel] = {
         "two launches: a tile kernel for the full tiles, row_gather for the rest",
         (*_TILE, _rectangle((10, 11), (0, COLUMNS))),
         (*_in("shared", (4, 8)), *_in("registers", (10, 11))),
-        (*_in("shared", (6, 9)), *_each("l2", (9, 11)), *_each("l2", (3, 17))),
+        (*_in("shared", (6, 12)), *_each("l2", (1, 4, 14, 17))),
         l2="for the rest, one row of B per nonzero",
         shared="what the tile kernel keeps of a tile's rows",
         registers="the sums of either part",

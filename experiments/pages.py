@@ -19,7 +19,7 @@ import json
 import re
 from pathlib import Path
 
-from experiments import call_picture, kernel_picture
+from experiments import call_picture, kernel_picture, ladder_picture
 from experiments.bench import report, table
 from experiments.bench.config import ReportConfig
 from experiments.bench.digest import ROOT
@@ -64,6 +64,7 @@ RESULTS |= {
 PLOT = "docs/results/h200/peers/speedup.svg"
 KERNEL_PICTURES = "docs/how_it_works/kernels"
 CALL_PICTURE = "docs/how_it_works/call.svg"
+LADDER_PICTURE = "docs/ladder_tiles.svg"
 
 _BLOCK = re.compile(
     r"<!-- results:\s+(?P<marker>(?P<source>\S+)"
@@ -97,7 +98,8 @@ def plot() -> str:
 def pictures() -> dict[str, str]:
     """Every picture of the pages as SVG, by its path."""
     kernels = {f"{KERNEL_PICTURES}/{name}.svg": kernel_picture.draw(name) for name in PANELS}
-    return {PLOT: plot(), CALL_PICTURE: call_picture.draw(), **kernels}
+    others = {CALL_PICTURE: call_picture.draw(), LADDER_PICTURE: ladder_picture.draw()}
+    return {PLOT: plot(), **others, **kernels}
 
 
 def with_tables(page: str) -> str:

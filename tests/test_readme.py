@@ -22,13 +22,22 @@ def test_the_cache_has_the_bound_that_the_limits_name() -> None:
 def test_every_gemm_kernel_belongs_to_a_section_of_the_ladder_and_has_records() -> None:
     ladder = (ROOT / "docs" / "ladder.md").read_text()
     families = [
-        family for heading in re.findall(r"^## (.*)$", ladder, re.MULTILINE)
+        family for heading in re.findall(r"^### (.*)$", ladder, re.MULTILINE)
         for family in re.findall(r"`([^`]+)`", heading)
     ]  # fmt: skip
     measured = (ROOT / "docs" / "results" / "h200" / "gemm" / "summary.md").read_text()
     for name in KERNELS:
         assert any(fnmatch(name, family) for family in families), name
         assert f"| {name} " in measured, name
+
+
+def test_the_lines_that_the_ladder_quotes_are_in_the_sources() -> None:
+    ladder = (ROOT / "docs" / "ladder.md").read_text()
+    quoted = re.findall(r"```cuda\n(.*?)```", ladder, re.DOTALL)
+    sources = [path.read_text() for path in (ROOT / "gemm_core").rglob("*.cu*")]
+    assert len(quoted) >= 5
+    for lines in quoted:
+        assert any(lines in source for source in sources), lines
 
 
 def anchors(page: Path) -> set[str]:
