@@ -90,9 +90,19 @@ class Block:
 
         The sum is in the order of the replicas, so its bits are the same on every run.
         """
+        first, *others = self.collect_rows(partial)
+        if not others:
+            return first
+        total = first.clone()
+        for other in others:
+            total += other
+        return total
+
+    def collect_rows(self, partial: Tensor) -> list[Tensor]:
+        """This rank's rows of every replica's partial results of the block, by replica."""
         grid = self.grid
         if grid.replicas == 1:
-            return partial
+            return [partial]
         parts = dict(
             zip(grid.block_places, torch.split(partial, self.row_sizes, dim=-2), strict=True)
         )
@@ -100,11 +110,7 @@ class Block:
         received = {p: torch.empty_like(own, memory_format=torch.contiguous_format) for p in parts}
         grid.exchange({p: part.contiguous() for p, part in parts.items()}, received)
         received[grid.place] = own
-        first, *others = (received[p] for p in grid.block_places)
-        total = first.clone()
-        for other in others:
-            total += other
-        return total
+        return [received[p] for p in grid.block_places]
 
     def gather_values(self, values: Tensor) -> Tensor:
         """The block's values, (..., nnz), from those of the replicas' own rows."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.csr_product import product_shape
 from sddmm.distributed.agreement import agree
+from sddmm.distributed.attention import sparse_attention as sparse_attention
 from sddmm.distributed.operators import (
     Sampling,
     Weighting,
@@ -27,11 +28,10 @@ from sddmm.distributed.operators import (
 )
 from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.plan import DistributedPlan
-from sddmm.distributed.shards import Shards, local_part
+from sddmm.distributed.shards import Shards, cast_for_autocast, local_part
 from sddmm.dtypes import DTYPES, PRECISIONS, common_accumulator, dtype_names
 from sddmm.operands import call_count, check_operands, real_number, shape_text
 from sddmm.ops import traced
-from sddmm.ops.autocast import autocast_dtype
 from sddmm.ops.softmax import softmax as local_softmax
 from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype
 
@@ -221,8 +221,8 @@ def _sample_call(
     out_dtype: torch.dtype | None,
     precision: str,
 ) -> SampleCall:
-    a = _cast(local_part(S, a, "a", -2, S.row_cuts, S.shape[0])[0], S)
-    b = _cast(local_part(S, b, "b", -1, S.column_cuts, S.shape[1])[0], S)
+    a = cast_for_autocast(local_part(S, a, "a", -2, S.row_cuts, S.shape[0])[0], S)
+    b = cast_for_autocast(local_part(S, b, "b", -1, S.column_cuts, S.shape[1])[0], S)
     check_operands(a, b)
     for name, x, axis, own, what in (
         ("a", a, -2, S.rows, "rows"), ("b", b, -1, S.columns, "columns")
@@ -240,7 +240,7 @@ def _sample_call(
     if precision != "ieee" and a.dtype != torch.float32:
         raise ValueError(f"precision={precision!r} applies to float32 only, got dtype {a.dtype}")
     if values is not None:
-        values = _cast(values, S)
+        values = cast_for_autocast(values, S)
         _check_values(values, a.dtype)
     result_dtype = out_dtype or a.dtype
     sampled = result_dtype if values is None else common_accumulator(a.dtype, a.dtype)
@@ -268,7 +268,7 @@ def _product_call(
     if not isinstance(values, Tensor):
         raise TypeError(f"values must be a torch tensor, got {type(values)}")
     name = "values" if given else "S's values"
-    x, values = _cast(x, S), _cast(values, S)
+    x, values = cast_for_autocast(x, S), cast_for_autocast(values, S)
     check_dtypes_and_devices({"dense": x, name: values}, S.device)
     if x.dtype != values.dtype:
         raise TypeError(
@@ -323,11 +323,6 @@ def _product_facts(call: ProductCall) -> dict[str, object]:
         "whether dense requires grad": dense.requires_grad,
         "whether values require grad": values.requires_grad,
     }
-
-
-def _cast(x: Tensor, S: DistributedPattern) -> Tensor:
-    """The operand in the dtype that autocast gives it; unchanged without autocast."""
-    return x.to(autocast_dtype(x.dtype, S.device)) if x.dtype in DTYPES else x
 
 
 def _check_device(name: str, x: Tensor, S: DistributedPattern) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 import sddmm.distributed.cuts as cuts
 from sddmm.distributed.cuts import Cuts
 from sddmm.distributed.pattern import DistributedPattern
+from sddmm.dtypes import DTYPES
+from sddmm.ops.autocast import autocast_dtype
 
 
 class Shards(NamedTuple):
@@ -64,6 +66,11 @@ def local_part(
         )
     _check_cuts(name, held, size, x.device_mesh)
     return x.to_local(), Shards(x.device_mesh, tuple(x.placements))
+
+
+def cast_for_autocast(x: Tensor, S: DistributedPattern) -> Tensor:
+    """The operand in the dtype that autocast gives it; unchanged without autocast."""
+    return x.to(autocast_dtype(x.dtype, S.device)) if x.dtype in DTYPES else x
 
 
 def _check_cuts(name: str, held: Cuts, size: int, mesh: Any) -> None:

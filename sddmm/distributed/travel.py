@@ -130,6 +130,53 @@ def _added(total: Tensor, pending: tuple[Transfer, Tensor, Tensor] | None) -> Te
     return total
 
 
+def exchange_panels(
+    block: Block,
+    way: Way,
+    x: Tensor,
+    sizes: list[int],
+    compute: Callable[[Panel, Tensor, str], Tensor],
+) -> Tensor:
+    """This rank's panel of the sum of partial results that are computed from the panels of x.
+
+    compute(panel, rows of x, label) returns a partial result, ([h,] rows of x, d). In the ring the
+    sums follow the panels from rank to rank, and take one step more to their owner; their order is
+    by ring position, from the owner's. In the other way it is from the owner's backwards.
+    """
+    grid, q, here = block.grid, block.grid.rings, block.grid.ring
+    total: Tensor | None = None
+    pending: tuple[Transfer, Tensor, Tensor] | None = None
+    for t, (panel, rows, label) in enumerate(panels_of(block, way, x, sizes)):
+        part = compute(panel, rows, label).contiguous()
+        if way == "rows":
+            total = part if total is None else _added(total, pending)
+            if t == 0:
+                continue
+            own_rows = block.requested[(here + t) % q]
+            arriving = part.new_empty((*part.shape[:-2], own_rows.numel(), part.shape[-1]))
+            sends = {grid.ring_place(here - t): part}
+            receives = {grid.ring_place(here + t): arriving}
+        else:
+            total = part
+            if pending is not None:
+                pending[0].wait()
+                total = pending[2].add_(part)
+            if q == 1:
+                continue
+            own_rows, before = torch.empty(0), (here - t - 1) % q  # all rows arrive
+            arriving = part.new_empty((*part.shape[:-2], sizes[before], part.shape[-1]))
+            sends = {grid.ring_place(here + 1): total}
+            receives = {grid.ring_place(here - 1): arriving}
+        pending = grid.start(sends, receives, "sums"), own_rows, arriving
+    assert total is not None
+    if way == "rows":
+        return _added(total, pending)
+    if pending is not None:  # the sums of this rank's own panel, from the rank before it
+        pending[0].wait()
+        total = pending[2]
+    return total
+
+
 class _Buffers:
     """Memory for two panels of at most `most` rows like those of x, used in turn."""
 

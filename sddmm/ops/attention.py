@@ -29,7 +29,7 @@ from sddmm.ops.attention_operator import (
 )
 from sddmm.ops.autocast import without_autocast
 from sddmm.ops.base import Operator, register
-from sddmm.ops.routing import dynamo_callback, is_plain
+from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.problem import AttentionProblem
 from sddmm.sparse.containers import parse_sparse
@@ -86,6 +86,11 @@ def sparse_attention(
     """
     if not isinstance(S, TRACEABLE) if is_dynamo_compiling() else dynamo_callback():
         return _untraced_attention(
+            S, q, k, v, scale=scale, bias=bias, dropout_p=dropout_p, generator=generator,
+            return_lse=return_lse,
+        )  # fmt: skip
+    if type(S) in ELSEWHERE:
+        return ELSEWHERE[type(S)].sparse_attention(
             S, q, k, v, scale=scale, bias=bias, dropout_p=dropout_p, generator=generator,
             return_lse=return_lse,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from sddmm.testing import assert_spmm_close, poisoned_outputs
 from tests.experiments.distributed.checks import (
     the_laboratory_verifies_and_measures_every_operation,
 )
-from tests.sddmm.distributed import failures, volumes
+from tests.sddmm.distributed import attention, failures, volumes
 from tests.sddmm.distributed.cases import (
     Case,
     divided,
@@ -226,6 +226,7 @@ def replicas_agree_with_one_process() -> None:
         for cut in (even, uneven):
             case = divided(skewed(23, 23, 160), cut(23), way=way, mesh=mesh)
             check_all_functions(case, f"replicas, {way}, {cut.__name__}")
+            attention.check(case, f"attention, replicas, {way}")
             volumes.check(case, f"replicas, {way}, {cut.__name__}")
     check_all_functions(
         divided(skewed(23, 23, 160), even(23), mesh=mesh, heads=2), "replicas, heads"
@@ -238,6 +239,15 @@ def a_group_of_some_ranks_computes_while_the_others_do_not() -> None:
     group = dist.new_group([3, 1])
     if dist.get_rank() in (1, 3):
         check_all_functions(divided(skewed(9, 9, 40), [0, 4, 9], group=group), "group")
+
+
+def attention_merges_panels_to_what_one_process_gives() -> None:
+    for way in WAYS:
+        for heads in (None, 2):
+            case = divided(skewed(23, 23, 160), uneven(23), way=way, heads=heads)
+            attention.check(case, f"attention, {way}, {heads} heads")
+        attention.check(divided(skewed(9, 12, 0), even(9), even(12), way=way), "no nonzeros")
+    attention.check_volume(divided(skewed(23, 23, 160), even(23), way="ring"))
 
 
 def volumes_equal_the_formulas() -> None:
@@ -255,6 +265,7 @@ COMMON: list[Callable[[], None]] = [
     panels_change_no_bits_and_all_calls_have_the_same,
     a_matrix_is_scattered_or_made_by_a_function_with_as_many_nonzeros_everywhere,
     volumes_equal_the_formulas,
+    attention_merges_panels_to_what_one_process_gives,
 ]
 CHECKS: dict[int, list[Callable[[], None]]] = {
     2: [
