@@ -128,7 +128,10 @@ def _sum_error(
     scale: float = 1.0,
     transpose: bool = False,
 ) -> Tensor:
-    """The error of sums of weights times rows of `dense`, before they are rounded."""
+    """The error of sums of weights times rows of `dense`, before they are rounded.
+
+    Each product may fall below the smallest normal number, where numbers are evenly spaced.
+    """
     size = dense.abs()
     wrong = reference_product(pattern, error, size, transpose=transpose, alpha=abs(scale))
     weights = weights.abs() + error
@@ -137,7 +140,9 @@ def _sum_error(
     distinct, which = torch.unique(lengths, return_inverse=True)
     accumulator = DTYPES[dense.dtype].accumulator
     gamma = torch.tensor([tolerance(accumulator, x) for x in distinct.tolist()]).to(total)
-    return wrong + gamma[which, None] * total
+    limits = torch.finfo(accumulator)
+    spacing = limits.smallest_normal * limits.eps
+    return wrong + gamma[which, None] * total + spacing * (lengths[:, None] + 2)
 
 
 def _weight_rounding(dtype: torch.dtype) -> float:

@@ -23,6 +23,7 @@ from sddmm.testing.attention import (
     assert_attention_close,
     assert_attention_gradients_close,
     attention_error_bound,
+    attention_gradients_error_bound,
     attention_reference,
 )
 from sddmm.testing.emulation import H200, emulated_gpu
@@ -38,6 +39,7 @@ __all__ = [
     "assert_softmax_close",
     "assert_spmm_close",
     "attention_error_bound",
+    "attention_gradients_error_bound",
     "attention_reference",
     "emulated_gpu",
     "error_bound",

@@ -42,6 +42,26 @@ def attention_error_bound(S: Any, q: Any, k: Any, v: Any, **options: Any) -> tup
     return _error_bound(pattern, operands, attention_truth(pattern, operands))
 
 
+def attention_gradients_error_bound(
+    S: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    grad_out: Tensor,
+    *,
+    grad_lse: Tensor | None = None,
+    **options: Any,
+) -> AttentionGradients:
+    """Largest allowed errors of the gradients of q, k, v and bias (None without one), float64.
+
+    grad_out, grad_lse: the gradients of sparse_attention's results. options: as in
+    `attention_reference`.
+    """
+    pattern, operands = _operands(S, q, k, v, **options)
+    truth = gradients_reference(pattern, operands, grad_out, grad_lse)
+    return gradients_error_bound(pattern, operands, grad_out, grad_lse, truth)
+
+
 def assert_attention_close(
     result: Any, S: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **options: Any
 ) -> None:

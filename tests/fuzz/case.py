@@ -25,7 +25,8 @@ STRIDES = (
     "broadcast_rows", "broadcast_all", "broadcast_heads", "heads_inner", "negated",
 )  # fmt: skip
 SPECIALS = ("nan", "inf", "inf_rows", "mixed", "subnormal", "zeros", "large", "wide", "near_max")
-ENTRIES = ("sddmm", "sampled_addmm", "plan", "plan_out", "op", "spmm")
+ENTRIES = ("sddmm", "sampled_addmm", "plan", "plan_out", "op", "spmm", "attention")
+_DRAWN_ENTRIES = ENTRIES[:-1]
 AGAIN = ("repeat", "copy", "deepcopy", "pickle")
 CHANGES = ("values", "in_place", "original", "data", "refill", "fresh", "out_of_range")
 HOSTILE = (
@@ -54,7 +55,9 @@ class Case:
     call. hostile: what is wrong with the arguments. gradients: with respect to a, b, S's values.
     device: "cpu", "cuda", or "emulated", where GPU kernels run on CPU tensors. block_m, block_n: of
     BSR, the size of its blocks. max_nnz: nonzeros are cut off there. An entry "spmm" multiplies by
-    b's rows, (n, k), or with `transpose` by a; values_have_heads: each head then has its own.
+    b's rows, (n, k), or with `transpose` by a; values_have_heads: each head then has its own. An
+    entry "attention" has a as q, b's rows as k and v, alpha as the scale and, with `scale`, the
+    values as bias; dropout: the probability with which it drops a weight.
     """
 
     seed: int = 0
@@ -85,6 +88,7 @@ class Case:
     scale: bool = True
     transpose: bool = False
     values_have_heads: bool = False
+    dropout: float = 0.0
     backend: str | None = None
     kernel: str | None = None
     special: str | None = None
@@ -119,7 +123,7 @@ class Case:
 
     @property
     def has_values(self) -> bool:
-        return self.kind in WITH_VALUES or self.entry in ("op", "spmm")
+        return self.kind in WITH_VALUES or self.entry in ("op", "spmm", "attention")
 
     @property
     def dense(self) -> str:
@@ -142,6 +146,10 @@ def draw(seed: int, number: int, device: str = "cpu", kernels: tuple[str, ...] =
         part(rng, fields)
     _call(rng, fields, kernels)
     _later(rng, fields)
+    others = random.Random(f"sddmm attention {seed} {number}")
+    if others.random() < 0.12:
+        fields.update(entry="attention", backend=None, kernel=None)
+        fields["dropout"] = _rarely(others, 0.3, (0.2, 0.7, 1.0), 0.0)
     _fit(rng, fields)
     return Case(**fields)
 
@@ -228,7 +236,7 @@ def _scaling(rng: random.Random, fields: dict[str, Any]) -> None:
 
 
 def _call(rng: random.Random, fields: dict[str, Any], kernels: tuple[str, ...]) -> None:
-    entry = rng.choice(ENTRIES)
+    entry = rng.choice(_DRAWN_ENTRIES)
     if entry == "sampled_addmm" and fields["kind"] not in WITH_VALUES and rng.random() < 0.95:
         entry = "sddmm"
     if entry == "op" and fields["kind"] in NUMPY:
@@ -301,7 +309,7 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
         for name in ("strides_a", "strides_b"):
             if fields[name] in ("broadcast_heads", "heads_inner"):
                 fields[name] = "contiguous"
-    has_values = kind in WITH_VALUES or entry in ("op", "spmm")
+    has_values = kind in WITH_VALUES or entry in ("op", "spmm", "attention")
     if fields["change"] == "values" and not has_values:
         fields["change"] = None
     if "v" in fields["gradients"] and not has_values:
@@ -329,8 +337,8 @@ def _fit(rng: random.Random, fields: dict[str, Any]) -> None:
         fields.update(again=None, change=None, gradients="", backend=None, kernel=None)
         if entry == "sampled_addmm" and not has_values:
             fields["entry"] = "sddmm"
-    if fields["entry"] == "spmm":
-        _fit_spmm(fields)
+    if fields["entry"] in ("spmm", "attention"):
+        _fit_product(fields)
     else:
         fields.update(transpose=False, values_have_heads=False)
 
@@ -347,13 +355,33 @@ def _fit_blocks(fields: dict[str, Any]) -> None:
         fields["value_strides"] = 1  # torch makes blocks of them without a copy
 
 
-def _fit_spmm(fields: dict[str, Any]) -> None:
+def _fit_product(fields: dict[str, Any]) -> None:
     """Leave out what only an SDDMM has, and what is wrong with the arguments of one."""
     fields["precision"] = "ieee"
+    if fields["hostile"] not in ("index_high", "index_negative", "crow_falls", "out_dtype", None):
+        fields["hostile"] = None
     dense = "a" if fields["transpose"] else "b"
     if fields["heads"] is None or fields["kind"] in WITH_VALUES:
         fields["values_have_heads"] = False
+    if fields["entry"] == "attention":
+        _fit_attention(fields)
+        return
     kept = dense if fields["kind"] in (*SCIPY, "torch_coo_uncoalesced") else dense + "v"
     fields["gradients"] = "".join(x for x in fields["gradients"] if x in kept)
-    if fields["hostile"] not in ("index_high", "index_negative", "crow_falls", "out_dtype", None):
+
+
+def _fit_attention(fields: dict[str, Any]) -> None:
+    """Scores of moderate size: exponentials make all of the others infinite, or nothing."""
+    fields.update(out_dtype=None, transpose=False)
+    if abs(fields["alpha"]) > 3 or 0 < abs(fields["alpha"]) < 1e-20:
+        fields["alpha"] = 1.0
+    if fields["special"] not in ("nan", "zeros", "subnormal"):
+        fields["special"] = None
+    if fields["special"] == "nan" or not fields["scale"]:
+        fields["gradients"] = fields["gradients"].replace("v", "")
+    if fields["special"] == "nan":
+        fields["gradients"] = ""
+    if fields["change"] == "values":  # S's own are not read
+        fields["change"] = None
+    if fields["hostile"] == "out_dtype":
         fields["hostile"] = None

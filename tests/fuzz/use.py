@@ -13,6 +13,7 @@ from torch import Tensor
 
 import sddmm
 from tests.fuzz import build
+from tests.fuzz.attention import AttentionTruth
 from tests.fuzz.build import Indices, dtype_of
 from tests.fuzz.case import BLOCKED, COMPRESSED, SCIPY, WITH_VALUES, Case
 from tests.fuzz.refusals import differentiable, wrong_dtype
@@ -49,14 +50,17 @@ class Use:
 
     def make(self, indices: Indices) -> None:
         """S over these indices, and its plan."""
-        self.S = build.sparse(self.case, indices, self.values)
+        is_bias = self.case.entry == "attention"
+        self.S = build.sparse(self.case, indices, self.values.detach() if is_bias else self.values)
         if self._leaf_is_S() and "v" in self.case.gradients:
             self.S.requires_grad_()
         self.indices = indices
         self.plan: sddmm.Plan | None = None
 
     def _leaf_is_S(self) -> bool:
-        return self.case.kind in ("torch_csr", "torch_coo", "torch_bsr") and self.case.entry != "op"
+        if self.case.entry in ("op", "attention"):
+            return False
+        return self.case.kind in ("torch_csr", "torch_coo", "torch_bsr")
 
     def _upstream(self) -> Tensor:
         """The gradient that comes from above, (h, nnz), of the result's dtype, on the CPU."""
@@ -68,7 +72,7 @@ class Use:
     def _result_shape(self) -> tuple[int, ...]:
         """The shape of the result for one head."""
         case = self.case
-        if case.entry != "spmm":
+        if case.entry not in ("spmm", "attention"):
             return (self.rows.numel(),)
         return (case.n if case.transpose else case.m, case.k)
 
@@ -84,8 +88,11 @@ class Use:
         array = view.numpy()[:, ::-1] if reverse else view.numpy()
         return (array[0] if case.heads is None else array), buffer
 
-    def truth(self) -> Truth:
+    def truth(self) -> Truth | AttentionTruth:
         case = self.case
+        if case.entry == "attention":
+            inputs = (x.to(case.on) for x in (self.x_a, self.x_b, self.x_values))
+            return AttentionTruth(case, *inputs, self.rows.to(case.on), self.cols.to(case.on))
         numbers = (x.to(case.on).double() for x in (self.x_a, self.x_b, self.x_values))
         return Truth(case, *numbers, self.rows.to(case.on), self.cols.to(case.on))
 
@@ -149,6 +156,8 @@ class Use:
             return sddmm.sampled_addmm(self.S, a, b, beta=case.beta, alpha=case.alpha)
         if case.entry == "op":
             return self._operator(a, b, options)
+        if case.entry == "attention":
+            return self._attention(a, b.swapaxes(-1, -2))
         if case.entry == "spmm":
             return self._product(a if case.transpose else b.swapaxes(-1, -2), out_dtype)
         if self.plan is None:
@@ -180,6 +189,17 @@ class Use:
         return sddmm.spmm(
             self.S, dense, values=values, transpose=case.transpose, alpha=case.alpha,
             out_dtype=out_dtype,
+        )  # fmt: skip
+
+    def _attention(self, q: Any, keys: Any) -> Any:
+        case = self.case
+        bias: Any = self.values if case.scale else None
+        if bias is not None and case.numpy_operands:
+            bias = bias.numpy()
+        generator = torch.Generator(case.on).manual_seed(case.seed)
+        return sddmm.sparse_attention(
+            self.S, q, keys, keys, scale=case.alpha, bias=bias, dropout_p=case.dropout,
+            generator=generator,
         )  # fmt: skip
 
     def _into_out(self, plan: sddmm.Plan, a: Any, b: Any) -> Tensor:

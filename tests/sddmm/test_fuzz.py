@@ -60,6 +60,10 @@ FAILED_ONCE = {
         m=40, n=30, filled=0.3, gradients="b", again="deepcopy"
     ),
     "a plan pickled after use": Case(m=40, n=30, filled=0.3, entry="plan", again="pickle"),
+    "attention of subnormal numbers": Case(
+        seed=1287455424, m=2500, n=1, k=129, dtype="float64", kind="scipy_csr", order="columns",
+        filled=0.03, duplicates="some", special="subnormal", entry="attention",
+    ),
     "alpha beyond half precision, and gradients": Case(
         m=40, n=30, filled=0.3, dtype="float16", alpha=1e6, out_dtype="float32", gradients="abv",
         kind="torch_csr",
