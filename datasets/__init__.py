@@ -1,11 +1,12 @@
-"""Sparse matrices to sample with: generators, readers and a cache. numpy and scipy only.
+"""Sparse matrices to sample with: generators, readers and a cache. numpy and scipy only,
+and torch where a .pt file is read.
 
 Every generator and reader returns a scipy.sparse.csr_array; a generator's result is fixed by its
 arguments, `seed` included.
 """
 
 from datasets.cache import cached
-from datasets.files import SUFFIXES, read, read_size
+from datasets.files import SUFFIXES, file_digest, read, read_size
 from datasets.masks import (
     blocks_and_noise,
     causal,
@@ -13,7 +14,7 @@ from datasets.masks import (
     random_blocks,
     sliding_window,
 )
-from datasets.open_file import FileError, file_digest
+from datasets.open_file import FileError
 from datasets.skewed import (
     nearest_neighbors,
     one_long_column,

@@ -12,6 +12,9 @@ from datasets.open_file import file_error
 _BYTES_PER_NONZERO = 40
 _BYTES_PER_ROW = 16
 
+# Deflate makes at most 1032 bytes of one.
+MAX_EXPANSION = 1032
+
 
 class Size(NamedTuple):
     """rows, cols and nonzeros of a matrix, duplicates counted each."""

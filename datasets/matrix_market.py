@@ -22,13 +22,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import scipy.io
 import scipy.sparse
 
-from datasets.limits import Size, refuse_too_large
+from datasets.limits import MAX_EXPANSION, Size, refuse_too_large
 from datasets.open_file import file_error, quoted
 
 # The banner, the comments and the size line must lie within so many bytes.
@@ -39,8 +39,6 @@ _BLOCK = 4 * 2**20
 _LONGEST_LINE = 1024
 # Blank lines beyond one per entry; a compressed file of 2 MB can hold two thousand million.
 _MAX_BLANK_LINES = 100_000
-# Deflate makes at most 1032 bytes of one.
-_MAX_EXPANSION = 1032
 _MAX_INTEGER = 2**63 - 1
 
 _DTYPES = {
@@ -60,6 +58,12 @@ _VALUE_OUTLINES = {
     "pattern": rb"",
 }
 _BLANK = re.compile(rb" ?\r?")
+
+
+class Stream(Protocol):
+    """A source of bytes: a file, or what a compressed one or an archive holds."""
+
+    def read(self, count: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,28 @@ class Header:
 
 def size(path: Path, file: BinaryIO) -> Size:
     """The rows, columns and nonzeros that the header promises and the file's bytes can hold."""
-    head, held = _header(path, _text(path, file).read(_LONGEST_HEAD)), _most_bytes(path, file)
-    entries = min(head.entries, held // head.bytes_per_entry + 1)
-    return Size(head.rows, head.cols, entries * (1 if head.symmetry == "general" else 2))
+    return size_of_text(path, _text(path, file), _most_bytes(path, file))
 
 
 def read(path: Path, file: BinaryIO, max_bytes: int) -> scipy.sparse.coo_array:
     """The matrix with symmetric halves expanded and duplicates kept."""
-    stream = _text(path, file)
+    return read_text(path, _text(path, file), _most_bytes(path, file), max_bytes)
+
+
+def size_of_text(path: Path, stream: Stream, most_bytes: int) -> Size:
+    """As `size`, of a text of at most so many bytes; path: the file that errors name."""
+    head = _header(path, stream.read(_LONGEST_HEAD))
+    entries = min(head.entries, most_bytes // head.bytes_per_entry + 1)
+    return Size(head.rows, head.cols, entries * (1 if head.symmetry == "general" else 2))
+
+
+def read_text(
+    path: Path, stream: Stream, most_bytes: int, max_bytes: int
+) -> scipy.sparse.coo_array:
+    """As `read`, of a text of at most so many bytes; path: the file that errors name."""
     first = stream.read(_LONGEST_HEAD)
     head = _header(path, first)
-    capacity = min(head.entries, _most_bytes(path, file) // head.bytes_per_entry + 1)
+    capacity = min(head.entries, most_bytes // head.bytes_per_entry + 1)
     expanded = capacity * (1 if head.symmetry == "general" else 2)
     refuse_too_large(path, Size(*head.shape, expanded), max_bytes, head.line)
     entries = _Entries(path, head, capacity)
@@ -107,17 +122,17 @@ def read(path: Path, file: BinaryIO, max_bytes: int) -> scipy.sparse.coo_array:
     return entries.matrix()
 
 
-def _text(path: Path, file: BinaryIO) -> BinaryIO | gzip.GzipFile:
+def _text(path: Path, file: BinaryIO) -> Stream:
     return gzip.GzipFile(fileobj=file, mode="rb") if path.suffix.lower() == ".gz" else file
 
 
 def _most_bytes(path: Path, file: BinaryIO) -> int:
     """The most bytes of text that the file can hold, known without reading it."""
     held = os.fstat(file.fileno()).st_size
-    return held * _MAX_EXPANSION if path.suffix.lower() == ".gz" else held
+    return held * MAX_EXPANSION if path.suffix.lower() == ".gz" else held
 
 
-def _whole_lines(stream: BinaryIO | gzip.GzipFile, rest: bytes) -> Iterator[bytes]:
+def _whole_lines(stream: Stream, rest: bytes) -> Iterator[bytes]:
     """The text in blocks that end with a line's end."""
     while block := stream.read(_BLOCK):
         rest += block

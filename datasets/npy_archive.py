@@ -11,12 +11,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from datasets.limits import MAX_EXPANSION
+
 _MAX_MEMBERS = 16
 _MAX_HEADER = 2**16
 # Bytes that are read at once, the directory of the archive among them.
 _BLOCK = 2**20
-# Deflate makes at most 1032 bytes of one.
-_MAX_EXPANSION = 1032
 
 # The dictionary that numpy writes before an array of numbers or text; numpy evaluates it as Python,
 # which is more than is needed here.
@@ -26,7 +26,7 @@ _HEADER = re.compile(
 )
 
 # What zipfile and zlib raise for the bytes of a hostile archive.
-_ZIP_ERRORS = (
+ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, LookupError,
     RuntimeError, OverflowError, MemoryError,
 )  # fmt: skip
@@ -36,7 +36,7 @@ class ArchiveError(Exception):
     """The archive is broken, or is no archive of plain arrays; the text says why."""
 
 
-class _SmallReads:
+class SmallReads:
     """The file as zipfile needs it; refuses to read a directory of millions of members whole."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -55,9 +55,9 @@ class NpyArchive:
     def __init__(self, file: BinaryIO) -> None:
         self._length = os.fstat(file.fileno()).st_size
         try:
-            self._zip = zipfile.ZipFile(_SmallReads(file))
-        except _ZIP_ERRORS as error:
-            raise ArchiveError(_reason(error)) from None
+            self._zip = zipfile.ZipFile(SmallReads(file))
+        except ZIP_ERRORS as error:
+            raise ArchiveError(reason_of(error)) from None
         self._members = self._checked_members()
 
     def __enter__(self) -> NpyArchive:
@@ -82,7 +82,7 @@ class NpyArchive:
                 raise ArchiveError(f"member {name!r} is encrypted")
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ArchiveError(f"member {name!r} is compressed in another way than by deflate")
-            expansion = 1 if info.compress_type == zipfile.ZIP_STORED else _MAX_EXPANSION
+            expansion = 1 if info.compress_type == zipfile.ZIP_STORED else MAX_EXPANSION
             if info.compress_size > self._length or (
                 info.file_size > info.compress_size * expansion
             ):
@@ -96,8 +96,8 @@ class NpyArchive:
         try:
             with self._zip.open(self._info(name)) as member:
                 dtype, _, shape = self._header(name, member)
-        except _ZIP_ERRORS as error:
-            raise ArchiveError(f"member {name!r}: {_reason(error)}") from None
+        except ZIP_ERRORS as error:
+            raise ArchiveError(f"member {name!r}: {reason_of(error)}") from None
         return dtype, shape
 
     def read(self, name: str, max_bytes: int | None = None) -> np.ndarray:
@@ -109,8 +109,8 @@ class NpyArchive:
                 dtype, order, shape = self._header(name, member)
                 flat = np.empty(_product(shape), dtype)
                 _fill(memoryview(flat.view(np.uint8)) if flat.nbytes else memoryview(b""), member)
-        except _ZIP_ERRORS as error:
-            raise ArchiveError(f"member {name!r}: {_reason(error)}") from None
+        except ZIP_ERRORS as error:
+            raise ArchiveError(f"member {name!r}: {reason_of(error)}") from None
         array = flat.reshape(shape, order=order)
         return np.ascontiguousarray(array, dtype.newbyteorder("=")).reshape(shape)
 
@@ -162,7 +162,7 @@ def _fill(view: memoryview, member: zipfile.ZipExtFile) -> None:
         raise EOFError(f"ends after {done} of {len(view)} bytes")
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "there is too little memory"
     if isinstance(error, OSError) and error.strerror:

@@ -1,4 +1,7 @@
-"""Reads files of scipy.sparse.save_npz and checks everything in them before it is used.
+"""Reads sparse matrices in .npz files and checks everything in them before it is used.
+
+They are files of scipy.sparse.save_npz (as PyTorch Geometric's Reddit and Flickr), graphs in CSR
+whose members begin with adj_ (as its Amazon, Coauthor and CitationFull), and ogb's data.npz.
 
 Memory is bounded by the file's own length before any is taken, objects (pickles) are never loaded,
 and all indices are checked before scipy converts the matrix: its conversions write where the
@@ -8,11 +11,12 @@ indices say.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import scipy.sparse
 
+from datasets import ogb
 from datasets.limits import Size, refuse_too_large
 from datasets.npy_archive import ArchiveError, NpyArchive
 from datasets.open_file import file_error
@@ -28,13 +32,17 @@ _MEMBERS = {
 # Not used: scipy notes here whether an array or a matrix was saved.
 _IGNORED = "_is_array"
 _MAX_SMALL = 1024
+# The member that only ogb's files have, and what the names of a graph's matrix begin with.
+_OGB, _ADJACENCY = "edge_index", "adj_"
 
 
 def size(path: Path, file: BinaryIO) -> Size:
     """The rows, columns and stored values that the members' headers promise."""
     try:
         with NpyArchive(file) as archive:
-            return _promised(archive)[1]
+            if _OGB in archive.names:
+                return ogb.promised_by_archive(archive)
+            return _promised(_of_graph(archive))[1]
     except ArchiveError as error:
         raise file_error(path, f"not a sparse matrix saved by scipy: {error}") from None
 
@@ -43,6 +51,10 @@ def read(path: Path, file: BinaryIO, max_bytes: int) -> scipy.sparse.sparray:
     """The matrix in the format in which it was saved; its indices are sound."""
     try:
         with NpyArchive(file) as archive:
+            if _OGB in archive.names:
+                refuse_too_large(path, ogb.promised_by_archive(archive), max_bytes)
+                return ogb.read_archive(archive)
+            archive = _of_graph(archive)
             kind, promised = _promised(archive)
             refuse_too_large(path, promised, max_bytes)
             shape = (promised.rows, promised.cols)
@@ -54,6 +66,29 @@ def read(path: Path, file: BinaryIO, max_bytes: int) -> scipy.sparse.sparray:
         return _matrix(kind, shape, data, arrays, bounds)
     except ArchiveError as error:
         raise file_error(path, f"not a sparse matrix saved by scipy: {error}") from None
+
+
+class _Graph(NpyArchive):
+    """The members of a graph's adjacency matrix under their names in scipy's files."""
+
+    def __init__(self, archive: NpyArchive) -> None:
+        self._archive = archive
+
+    @property
+    def names(self) -> set[str]:
+        return {"shape", *_MEMBERS["csr"]}
+
+    def header(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        return self._archive.header(_ADJACENCY + name)
+
+    def read(self, name: str, max_bytes: int | None = None) -> np.ndarray:
+        if name == "format":
+            return np.array("csr")
+        return self._archive.read(_ADJACENCY + name, max_bytes)
+
+
+def _of_graph(archive: NpyArchive) -> NpyArchive:
+    return _Graph(archive) if f"{_ADJACENCY}indptr" in archive.names else archive
 
 
 def _promised(archive: NpyArchive) -> tuple[str, Size]:

@@ -24,7 +24,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"sddmm", "gemm_core", "numpy", "torch"},
         {"scipy", "cupy", "cupyx", "numba"},
     ),
-    "datasets": ({"datasets", "numpy", "scipy"}, set()),
+    "datasets": ({"datasets", "numpy", "scipy"}, {"torch"}),
     "experiments": (OURS | LIBRARIES - {"matplotlib", "rich", "numba"}, LIBRARIES),
 }
 DISTRIBUTED = ROOT / "sddmm" / "distributed"
