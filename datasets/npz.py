@@ -1,7 +1,7 @@
 """Reads sparse matrices in .npz files and checks everything in them before it is used.
 
-They are files of scipy.sparse.save_npz (as PyTorch Geometric's Reddit and Flickr), graphs in CSR
-whose members begin with adj_ (as its Amazon, Coauthor and CitationFull), and ogb's data.npz.
+They are files of scipy.sparse.save_npz (as PyTorch Geometric's Reddit), graphs in CSR whose members
+begin with adj_ (as its Amazon, Coauthor and CitationFull), and ogb's data.npz.
 
 Memory is bounded by the file's own length before any is taken, objects (pickles) are never loaded,
 and all indices are checked before scipy converts the matrix: its conversions write where the

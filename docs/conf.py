@@ -37,6 +37,7 @@ repository_contents = {
             "guides/accuracy",
             "guides/several_gpus",
             "guides/explain",
+            "guides/data",
         ],
         "Performance": ["performance", "results/README"],
         "How it works": [

@@ -145,7 +145,7 @@ def _in_grammar(argument: str, lists: tuple[str, ...]) -> str:
         return f"matrix={_matrices(value)}"
     if name in lists and not _LISTS.fullmatch(value):
         return f"{key}=[{','.join(quoted(item) for item in names_in(value))}]"
-    if name in ("records", "output") and not _is_quoted(value):
+    if name in ("records", "output", "folder", "glob") and not _is_quoted(value):
         return f"{key}={quoted(value)}"
     return argument
 

@@ -305,7 +305,7 @@ class BlocksAndNoise(Generated):
 
 @dataclass
 class File(Source):
-    """A .mtx, .mtx.gz, .smtx or .npz file."""
+    """A file of a kind that `datasets.read` reads."""
 
     path: str = _key(MISSING, "The file.", "path=my.mtx")
 

@@ -103,6 +103,27 @@ class Config:
         "the entries.",
         "+study=regret",
     )
+    folder: str = key(
+        "",
+        "A folder of matrix files, each of which is a case; what cannot be read is listed with the "
+        "reason.",
+        "+study=folder folder=downloads/suitesparse",
+    )
+    glob: str = key(
+        "*",
+        "Of the files of the folder, those whose path below it, or whose name, matches.",
+        "+study=folder folder=dlmc glob='transformer/*'",
+    )
+    min_nnz: int = key(
+        0, "Of the files of the folder, those with as many nonzeros at least.", "min_nnz=10000",
+        at_least(0),
+    )  # fmt: skip
+    max_nnz: int | None = key(
+        None,
+        "Of the files of the folder, those with as many nonzeros at most; null: any number.",
+        "max_nnz=100000000",
+        at_least(0),
+    )
     only: list[str] = key(
         [],
         "Of the problems of a study, those whose matrix or family has one of these names; none: "

@@ -15,6 +15,7 @@ from experiments.bench.objective import Objective
 from experiments.sddmm import columns, reproduce
 from experiments.sddmm.case import definition, device_of, source_of
 from experiments.sddmm.config import Config
+from experiments.sddmm.folder import cases_of
 from experiments.sddmm.labels import shown_names
 from experiments.sddmm.problems import problems_of
 from experiments.sddmm.record import Record
@@ -36,6 +37,8 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
     columns, short = columns.ON_PATTERN, columns.SHORT
 
     def cases(self, config: Config, choices: Mapping[str, str]) -> Sequence[tuple[str, Config]]:
+        if config.folder or choices.get("study") == "folder":
+            return cases_of(config)
         return problems_of(config) if config.problems else super().cases(config, choices)
 
     def device(self, config: Config) -> str:

@@ -146,7 +146,7 @@ def test_npz(tmp_path: Path) -> None:
 def test_no_file_and_no_known_kind(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"none\.mtx: no such file"):
         datasets.read(tmp_path / "none.mtx")
-    with pytest.raises(FileError, match=r"known are \.mtx, \.mtx\.gz, \.smtx, \.npz"):
+    with pytest.raises(FileError, match=r"known are \.mtx, \.mtx\.gz, \.tar\.gz, \.smtx, \.npz"):
         datasets.read(tmp_path / "m.csv")
     (tmp_path / "dir.mtx").mkdir()
     with pytest.raises(FileError, match=r"dir\.mtx: is a folder"):
