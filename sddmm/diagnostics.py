@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gemm_core.runtime import variables
-from gemm_core.runtime.compile import cache_folder
+from gemm_core.runtime.compile import cache_folder, nvrtc_version
 from gemm_core.runtime.device import format_capability
 from sddmm.backends.base import BACKENDS, Backend, refusal
 from sddmm.backends.cuda import loader
@@ -140,10 +140,7 @@ def _library(name: str, module: str) -> str:
 
 def _nvrtc() -> str:
     """The version of the compiler that compiles kernels here."""
-    from cuda.bindings import nvrtc
-
-    _, major, minor = nvrtc.nvrtcVersion()
-    return f"{major}.{minor}"
+    return ".".join(map(str, nvrtc_version()))
 
 
 def _caches() -> dict[str, Any]:

@@ -156,12 +156,13 @@ def _key(source: Path, macros: Mapping[str, str], arch: str, include: tuple[Path
     digest = hashlib.blake2b(digest_size=12)
     for path in sources(source, include):
         digest.update(path.read_bytes())
-    digest.update(repr((sorted(macros.items()), arch, _nvrtc_version())).encode())
+    digest.update(repr((sorted(macros.items()), arch, nvrtc_version())).encode())
     return digest.hexdigest()
 
 
 @functools.cache
-def _nvrtc_version() -> tuple[int, int]:
+def nvrtc_version() -> tuple[int, int]:
+    """The version of the compiler that compiles kernels here. ImportError without cuda.bindings."""
     from cuda.bindings import nvrtc
 
     _, major, minor = nvrtc.nvrtcVersion()
