@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
+from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE
 from sddmm.backends.cuda.kernels.block import BlockKernel, BlockRate
 from sddmm.backends.cuda.kernels.block_mma.host import block_mma
 from sddmm.backends.cuda.kernels.block_simt.host import block_simt
@@ -99,7 +100,9 @@ _ALL_PRODUCTS: tuple[ProductKernel, ...] = (SPMM_GATHER, *SPMM_TILES)
 SPMM_KERNELS: dict[str, ProductKernel] = {kernel.name: kernel for kernel in _ALL_PRODUCTS}
 """All that the planner of spmm asks."""
 
-ATTENTION_KERNELS: dict[str, AttentionKernel] = {ATTENTION_GATHER.name: ATTENTION_GATHER}
+ATTENTION_KERNELS: dict[str, AttentionKernel] = {
+    kernel.name: kernel for kernel in (ATTENTION_GATHER, ATTENTION_TILE)
+}
 """All that the planner of attention asks."""
 
 BLOCK_KERNELS: dict[str, BlockKernel] = {

@@ -54,8 +54,9 @@ PATTERNS = [uniform, unsorted, one_row, one_column, skewed]
 # d, dv, the dtype, heads, and the elements between rows of one head.
 SIZES: list[tuple[int, int, torch.dtype, int | None, int]] = [
     (64, 64, torch.float16, None, 0), (64, 64, torch.float16, 4, 0), (20, 13, torch.bfloat16, 2, 1),
-    (128, 64, torch.bfloat16, None, 0), (33, 50, torch.float32, 2, 0), (16, 16, torch.float16, 8, 0),
-    (256, 256, torch.float32, None, 0), (0, 8, torch.float32, None, 0),
+    (128, 64, torch.bfloat16, None, 0), (33, 50, torch.float32, 2, 0),
+    (16, 16, torch.float16, 8, 0), (256, 256, torch.float32, None, 0),
+    (0, 8, torch.float32, None, 0),
     (300, 512, torch.float16, None, 4), (8, 0, torch.float16, None, 0),
 ]  # fmt: skip
 

@@ -82,10 +82,14 @@ def check(
 
 
 def with_hubs(shuffled: bool = True) -> SparsePattern:
-    """A row of 400 nonzeros and a column of 200, rows of a few, and many empty ones; duplicates."""
+    """Two long rows, the second of which begins in a share where the first ends; a long column;
+    rows of a few nonzeros, and many empty ones; duplicates."""
     generator = torch.Generator().manual_seed(0)
-    rows = [torch.full((400,), 40), torch.randint(0, 150, (200,), generator=generator)]
-    cols = [torch.randint(0, 90, (400,), generator=generator), torch.full((200,), 7)]
+    rows = [
+        torch.tensor([40] * 290 + [41] * 170),
+        torch.randint(0, 150, (200,), generator=generator),
+    ]
+    cols = [torch.randint(0, 90, (460,), generator=generator), torch.full((200,), 7)]
     some = torch.arange(100)
     row, col = torch.cat([*rows, some]), torch.cat([*cols, some % 90])
     order = torch.randperm(row.numel(), generator=generator) if shuffled else row.argsort()

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 # The bytes that a lane loads of a row at once, and the fewest and the most lanes that share a row:
 # as many as nonzeros of a batch, and a warp.
 _LANE_BYTES, _MAX_LANES = 16, 32
-MAX_CHUNKS = 2
-"""The most loads of a lane that hold its part of a row."""
+MAX_ROW_BYTES = 2 * _MAX_LANES * _LANE_BYTES
+"""The longest row, which two loads of a lane hold."""
+THREADS = 128
+"""The threads of a block."""
 
 # The nonzeros and rows of a warp beyond which warps come in several waves, the most waves, and the
 # most bytes of the pieces of rows that warps cut.
@@ -138,14 +140,20 @@ def shared_rows(nonzeros: Nonzeros, m: int, share: int, device: Device) -> Share
     return SharedRows(nonzeros, rows.shares, rows.blocks, int32(slots), int32(cut_rows), total)
 
 
-def share_size(problem: AttentionProblem, rows: int, piece_floats: int, warps: int) -> int:
-    """Nonzeros and rows of a warp, of which so many run at the same time: as many as fill the GPU
+def rows_by_warp(
+    nonzeros: Nonzeros, problem: AttentionProblem, m: int, tuning: Tuning, device: Device
+) -> SharedRows:
+    """Shares of nonzeros sorted by row, or by column, of which there are m: as many as fill the GPU
     once, or a few times, with pieces of bounded size."""
-    total = problem.nnz + rows
+    groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, tuning)
+    chunks = groups.key_chunks + groups.value_chunks  # as many as a piece of any kernel has
+    piece_bytes = 4 * groups.lanes * (2 + chunks * _LANE_BYTES // problem.dtype.itemsize)
+    warps = device.sm_count * tuning.min_blocks * THREADS // 32
+    total = problem.nnz + m
     waves = min(_MAX_WAVES, ceil_div(total * problem.heads, warps * _SHARE))
-    most = _PIECE_BYTES // (2 * 4 * piece_floats * problem.heads)
+    most = _PIECE_BYTES // (2 * piece_bytes * problem.heads)
     shares = max(1, min(warps * waves // problem.heads, most))
-    return max(_MIN_SHARE, ceil_div(total, shares))
+    return shared_rows(nonzeros, m, max(_MIN_SHARE, ceil_div(total, shares)), device)
 
 
 def new_pieces(problem: AttentionProblem, rows: SharedRows, piece_floats: int) -> Tensor | None:

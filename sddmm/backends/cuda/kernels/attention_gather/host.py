@@ -23,8 +23,9 @@ from sddmm.backends.cuda.attention import AttentionPlan
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.kernels.attention import AttentionSpec
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
-    MAX_CHUNKS,
+    MAX_ROW_BYTES,
     Groups,
     Tuning,
     common_step,
@@ -34,18 +35,16 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     pitch_bytes,
     row_macros,
     row_multiples,
-    share_size,
-    shared_rows,
+    rows_by_warp,
 )
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
-from sddmm.backends.cuda.spec import AnalysisRequest, KernelSpec, Layouts, macros
+from sddmm.backends.cuda.spec import Layouts, macros
 from sddmm.dropout import kept_factor, threshold
-from sddmm.dtypes import DTYPES, dtype_name
+from sddmm.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
 
-_INT32 = 2**31
 _LOG2_E = math.log2(math.e)
 # The time of a nonzero that does not depend on the bytes of its rows, in bytes: an estimate.
 _NONZERO_BYTES = 24
@@ -69,7 +68,7 @@ class Arguments(ctypes.Structure):
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionGather(KernelSpec):
+class AttentionGather(AttentionSpec):
     """Serves every pattern, with rows that the lanes of a warp hold in registers.
 
     tuning: of the forward; gradient_tuning: of the gradients.
@@ -78,28 +77,8 @@ class AttentionGather(KernelSpec):
     tuning: Tuning = field(default_factory=Tuning)
     gradient_tuning: Tuning = field(default_factory=Tuning)
 
-    def refuses(self, problem: AttentionProblem, device: Device) -> str | None:
-        if problem.dtype not in self.dtypes:
-            return f"computes float16, bfloat16 and float32, not {dtype_name(problem.dtype)}"
-        if device.capability < self.min_capability:
-            return "needs compute capability 8.0"
-        groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, self.tuning)
-        if groups.chunks > MAX_CHUNKS:
-            most = MAX_CHUNKS * 32 * 16 // problem.dtype.itemsize
-            return (
-                f"computes d and dv of at most {most} in {dtype_name(problem.dtype)}, "
-                f"got {problem.d} and {problem.dv}"
-            )
-        if max(problem.m, problem.n) >= _INT32:
-            return f"counts rows and columns in 32 bits, got {problem.m} and {problem.n}"
-        if problem.nnz > self.max_nnz:
-            return f"counts at most {self.max_nnz} nonzeros, got {problem.nnz}"
-        if problem.heads >= 2**16:
-            return f"counts at most {2**16 - 1} heads, got {problem.heads}"
-        return None
-
-    def needs_ahead(self, problem: AttentionProblem, model: DeviceModel) -> AnalysisRequest | None:
-        return None
+    def most_columns(self, problem: AttentionProblem) -> int:
+        return MAX_ROW_BYTES // problem.dtype.itemsize
 
     def cost_us(
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
@@ -178,9 +157,7 @@ class _Plan:
         self._spec, self._problem, self._device = spec, problem, device
         groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, spec.tuning)
         self._piece_floats = groups.lanes * piece_floats(groups, problem.dtype)
-        warps = device.sm_count * spec.tuning.min_blocks * spec.threads // 32
-        share = share_size(problem, problem.m, self._piece_floats, warps)
-        self._rows = shared_rows(layouts.by_row(), problem.m, share, device)
+        self._rows = rows_by_warp(layouts.by_row(), problem, problem.m, spec.tuning, device)
         self._gradients = Gradients(spec.gradient_tuning, self._rows, problem, device)
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:

@@ -31,8 +31,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     pitch_bytes,
     row_macros,
     row_multiples,
-    share_size,
-    shared_rows,
+    rows_by_warp,
 )
 from sddmm.backends.cuda.layouts import Nonzeros, by_row_and_column
 from sddmm.backends.cuda.spec import KernelSpec, macros
@@ -162,9 +161,7 @@ class Gradients:
         rows, cols, perm = self._rows.nonzeros
         nonzeros = by_row_and_column(Nonzeros(cols, rows, perm))
         device = self._device
-        warps = device.sm_count * self._tuning.min_blocks * ATTENTION_GRADIENT.threads // 32
-        share = share_size(problem, problem.n, self._piece_floats(True), warps)
-        self._columns = shared_rows(nonzeros, problem.n, share, device)
+        self._columns = rows_by_warp(nonzeros, problem, problem.n, self._tuning, device)
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
     def run(

@@ -1,0 +1,1 @@
+"""attention_tile: sparse attention by dense tiles."""

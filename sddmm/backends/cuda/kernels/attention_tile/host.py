@@ -1,0 +1,210 @@
+"""attention_tile: a block computes 64 rows, by the tiles of 64 x 64 that hold nonzeros.
+
+It suits masks made of full tiles: windows, causal masks, blocks. Rows of more tiles than a block
+should have are cut into parts, which a second launch merges. Its gradients are those of
+attention_gradient, which gathers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel, ceil_div
+from sddmm.backends.base import AttentionGradients, AttentionOperands
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.attention import AttentionPlan
+from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel
+from sddmm.backends.cuda.executor import address
+from sddmm.backends.cuda.kernels.attention import AttentionSpec
+from sddmm.backends.cuda.kernels.attention_gather.groups import (
+    Tuning,
+    common_step,
+    head_stride,
+    row_multiples,
+    rows_by_warp,
+)
+from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, part_limit, stripes_of
+from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
+from sddmm.backends.cuda.spec import Layouts, macros
+from sddmm.dropout import kept_factor, threshold
+from sddmm.dtypes import DTYPES, HALF_DTYPES
+from sddmm.errors import out_of_memory
+
+if TYPE_CHECKING:
+    from sddmm.backends.cuda.facts import PatternFacts
+    from sddmm.problem import AttentionProblem
+
+_LOG2_E = math.log2(math.e)
+# The most columns of Q, K and V, which a warp holds in registers.
+_MAX_COLUMNS = 128
+# An estimate of the time for which a tile of 128 columns of K and V together keeps a multiprocessor
+# of an H200 busy.
+_TILE_US = 1.2
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of attention_tile/kernel.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("q", "k", "v", "bias", "out", "lse")),
+        *((name, POINTER) for name in ("perm", "lines", "tiles", "parts", "shared_rows")),
+        *((name, POINTER) for name in ("pieces", "seed")),
+        ("dropout_threshold", LONG),
+        *((name, LONG) for name in ("head_q", "head_k", "head_v", "head_bias")),
+        *((name, LONG) for name in ("pitch_q", "pitch_k", "pitch_v")),
+        *((name, INT) for name in ("part_count", "shared_count", "slots")),
+        *((name, INT) for name in ("m", "n", "d", "dv")),
+        ("scale", FLOAT),
+        ("kept", FLOAT),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionTile(AttentionSpec):
+    """Serves half types, whose rows a warp holds as fragments."""
+
+    gradient_tuning: Tuning = field(default_factory=Tuning)
+
+    def most_columns(self, problem: AttentionProblem) -> int:
+        return _MAX_COLUMNS
+
+    def cost_us(
+        self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
+    ) -> Cost | None:
+        counts = None if facts is None else facts.tiles((SIDE, SIDE))
+        if facts is None or counts is None or not facts.ascends or not facts.distinct:
+            return None
+        count = counts.nonempty * problem.heads
+        tile_us = _TILE_US * (_padded(problem.d) + _padded(problem.dv)) / 128 / model.stores
+        stripes = max(1, min(ceil_div(problem.m, SIDE), counts.nonempty))
+        longest = min(part_limit(count, model.device), counts.nonempty / stripes)
+        run_us = tile_us * max(count / model.device.sm_count, longest)
+        prepare_us = LIST_TILES_LAUNCHES * model.launch_us
+        return Cost(2 * model.launch_us + run_us, prepare_us, is_measured=False)
+
+    def prepare(
+        self, layouts: Layouts, problem: AttentionProblem, model: DeviceModel
+    ) -> tuple[AttentionPlan, ...]:
+        return (_Plan(self, layouts, problem, model.device),)
+
+    def load(
+        self, problem: AttentionProblem, by_column: bool, aligned: bool, merges: bool,
+        device: Device,
+    ) -> Kernel:  # fmt: skip
+        """The kernel for operands of a problem."""
+        return _load(
+            loader.runtime, self, problem.d, problem.dv, problem.dtype, by_column, aligned, merges,
+            device,
+        )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _load(
+    runtime: loader.CudaRuntime, spec: AttentionTile, d: int, dv: int, dtype: torch.dtype,
+    by_column: bool, aligned: bool, merges: bool, device: Device,
+) -> Kernel:  # fmt: skip
+    key, value = _padded(d), _padded(dv)
+    min_blocks = 3 if max(key, value) <= 64 and aligned else 2
+    defines: dict[str, str | int | bool] = {
+        "ELEMENT": DTYPES[dtype].cpp_name, "MERGES": merges, "KEY_COLUMNS": key,
+        "VALUE_COLUMNS": value, "BY_COLUMN": by_column, "ALIGNED": aligned,
+        "MIN_BLOCKS": min_blocks,
+    }  # fmt: skip
+    shared_bytes = 2 * SIDE * (3 * key + 2 * value) + 16
+    spec = _with_memory(spec, shared_bytes)
+    return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
+
+
+@functools.lru_cache(maxsize=64)
+def _with_memory(spec: AttentionTile, shared_bytes: int) -> AttentionTile:
+    return replace(spec, shared_bytes=shared_bytes)
+
+
+def _padded(columns: int) -> int:
+    """The columns that the kernel computes: a power of two, from 16 on."""
+    return max(16, 1 << max(0, columns - 1).bit_length())
+
+
+class _Plan:
+    """Launches attention over one pattern."""
+
+    def __init__(
+        self, spec: AttentionTile, layouts: Layouts, problem: AttentionProblem, device: Device
+    ) -> None:
+        self._spec, self._problem, self._device = spec, problem, device
+        work, self._by_column = layouts.distinct_tiles((SIDE, SIDE))
+        self._perm = work.perm
+        self._stripes = stripes_of(work, problem.m, self._by_column, problem.heads, device)
+        self._tiles = _tiles(self._stripes)
+        self._nonzeros = layouts.by_row()
+        self._gradients: Gradients | None = None
+
+    def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
+        problem, stripes = self._problem, self._stripes
+        q, k, v, bias = operands.q, operands.k, operands.v, operands.bias
+        step = common_step(*(bits for x in (q, k, v) for bits in row_multiples(x)))
+        piece = _padded(problem.dv) + 2
+        pieces = _new_pieces(problem.heads * stripes.slots * SIDE * piece, problem)
+        somewhere = lse.data_ptr()  # where a tensor without elements may begin
+        arguments = (  # in the order of Arguments
+            q.data_ptr() or somewhere, k.data_ptr() or somewhere, v.data_ptr() or somewhere,
+            address(bias), out.data_ptr() or somewhere, lse.data_ptr(), address(self._perm),
+            stripes.lines.data_ptr(), self._tiles.data_ptr(), stripes.parts.data_ptr(),
+            stripes.shared.data_ptr(), address(pieces), address(operands.seed),
+            threshold(operands.dropout_p), q.stride(0), k.stride(0), v.stride(0),
+            head_stride(bias), q.stride(1), k.stride(1), v.stride(1), stripes.parts.shape[0],
+            stripes.shared.shape[0], stripes.slots, problem.m, problem.n, problem.d, problem.dv,
+            operands.scale * _LOG2_E, kept_factor(operands.dropout_p),
+        )  # fmt: skip
+        for merges in (False, True) if stripes.slots else (False,):
+            kernel = self._spec.load(problem, self._by_column, step == 16, merges, self._device)
+            of_head = stripes.shared.shape[0] if merges else stripes.parts.shape[0]
+            kernel(of_head * problem.heads, *arguments)
+
+    def prepare_backward(self) -> None:
+        problem, device, tuning = self._problem, self._device, self._spec.gradient_tuning
+        rows = rows_by_warp(self._nonzeros, problem, problem.m, tuning, device)
+        gradients = Gradients(tuning, rows, problem, device)
+        gradients.prepare()
+        self._gradients = gradients
+
+    def backward(
+        self,
+        operands: AttentionOperands,
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        grad_lse: Tensor | None,
+        gradients: AttentionGradients,
+    ) -> None:
+        assert self._gradients is not None, "prepare_backward comes first"
+        self._gradients.run(operands, out, lse, grad_out, grad_lse, gradients)
+
+
+def _tiles(stripes: Stripes) -> Tensor:
+    """(tiles, 2) int32: the first column of each tile, and whether it is full."""
+    is_full = (stripes.lines[:, :, 1:3] == -1).flatten(1).all(1)
+    return torch.stack([stripes.columns, is_full.to(torch.int32)], dim=1)
+
+
+def _new_pieces(count: int, problem: AttentionProblem) -> Tensor | None:
+    if count == 0:
+        return None
+    try:
+        return torch.empty(count, dtype=torch.float32, device=problem.device)
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory("pieces of rows of tiles", 4 * count, problem.device) from error
+
+
+ATTENTION_TILE = AttentionTile(
+    "attention_tile", "attention_tile", HALF_DTYPES, threads=128, tile=(SIDE, SIDE, 0)
+)

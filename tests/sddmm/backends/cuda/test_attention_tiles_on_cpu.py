@@ -1,0 +1,114 @@
+"""attention_tile's source, run on the CPU: masks, parts of rows of tiles, tails, and infinities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.device import Device
+from sddmm.attention import attention_problem
+from sddmm.backends.base import AttentionOperands
+from sddmm.backends.cuda.attention import AttentionExecutor
+from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.facts import CountedFacts, TileCounts
+from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS
+from sddmm.backends.cuda.planner import Planner
+from sddmm.problem import AttentionProblem
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import H200, assert_attention_close, emulated_gpu
+from tests.sddmm.memory import at_a_cliff
+
+FEW = replace(H200, sm_count=1)
+
+
+def check(
+    pattern: SparsePattern,
+    d: int,
+    dv: int,
+    dtype: torch.dtype,
+    *,
+    heads: int = 1,
+    bias: bool = False,
+    dropout_p: float = 0.0,
+    change: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+    device: Device = FEW,
+) -> list[str]:
+    """Compare the attention with float64; the kernels launched."""
+    generator = torch.Generator().manual_seed(0)
+    m, n = pattern.shape
+    q, k, v = (
+        at_a_cliff(torch.randn(heads, rows, columns, generator=generator).to(dtype))
+        for rows, columns in ((m, d), (n, d), (n, dv))
+    )
+    b = torch.randn(heads, pattern.nnz, generator=generator).to(dtype) if bias else None
+    if change is not None:
+        change(q, k, v)
+    seed = torch.tensor([99]) if dropout_p else None
+    operands = AttentionOperands(q, k, v, b, d**-0.5, dropout_p, seed)
+    problem = attention_problem(pattern, operands)
+    out = at_a_cliff(torch.full((heads, m, dv), torch.nan, dtype=dtype))
+    lse = at_a_cliff(torch.full((heads, m), torch.nan))
+    with emulated_gpu(device) as launches:
+        planner = Planner(ATTENTION_KERNELS, AttentionExecutor)
+        planner.prepare(pattern, problem, device, "attention_tile").forward(operands, out, lse)
+    assert_attention_close(
+        out, pattern, q, k, v, lse=lse, bias=b, dropout_p=dropout_p, seed=seed
+    )  # fmt: skip
+    return launches
+
+
+def window(m: int, n: int, width: int) -> SparsePattern:
+    """A window about the diagonal, and three columns that all rows have."""
+    rows, cols = torch.arange(m)[:, None], torch.arange(n)
+    return SparsePattern.from_torch(((rows - cols).abs() <= width) | (cols < 3))
+
+
+def test_a_window_with_a_bias_and_dropout() -> None:
+    """Full and partial tiles, and those at the edges of the matrix."""
+    check(window(150, 170, 70), 64, 64, torch.float16, heads=2, bias=True, dropout_p=0.3)
+
+
+def test_parts_of_long_rows_of_tiles_are_merged() -> None:
+    mask = torch.ones(70, 900, dtype=torch.bool)
+    launches = check(SparsePattern.from_torch(mask), 64, 64, torch.float16)
+    assert launches.count("attention_tile") == 2
+
+
+def test_nonzeros_in_any_order_duplicates_and_rows_without_any() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(100, 150, (900,), generator=generator)
+    cols = torch.randint(0, 70, (900,), generator=generator)
+    pattern = SparsePattern.from_coo(rows, cols, (300, 90))
+    check(pattern, 20, 13, torch.bfloat16, bias=True, dropout_p=0.2)
+
+
+def test_the_transpose_of_a_mask_by_its_columns() -> None:
+    check(window(80, 100, 30).T, 20, 13, torch.bfloat16, bias=True)
+
+
+def test_infinities_and_nan_reach_the_rows_that_they_must_and_no_other() -> None:
+    def change(q: Tensor, k: Tensor, v: Tensor) -> None:
+        v[0, 60, 3], k[0, 90, 5], q[0, 7, 1] = torch.inf, torch.nan, torch.inf
+
+    check(window(100, 110, 20), 64, 64, torch.float16, change=change)
+
+
+@pytest.mark.parametrize(("full", "best"), [(True, "attention_tile"), (False, "attention_gather")])
+def test_tiles_are_estimated_to_be_faster_where_they_are_full(full: bool, best: str) -> None:
+    problem = AttentionProblem(
+        2**14, 2**14, 2**22, 64, 64, 8, torch.float16, torch.int32, torch.device("cuda", 0)
+    )
+    tiles = 2**10 if full else 2**16
+    counts = {(64, 64): TileCounts(tiles, tiles if full else 0, ())}
+    facts = CountedFacts(problem.nnz, problem.nnz, True, counts, ())
+    model = scaled_by_sm_count(H200)
+    costs = {
+        name: cost.run_us
+        for name, kernel in ATTENTION_KERNELS.items()
+        if (cost := kernel.cost_us(problem, facts, model)) is not None
+    }
+    assert min(costs, key=lambda name: costs[name]) == best
