@@ -235,6 +235,17 @@ PANELS: dict[str, Panel] = {
         limit="one row of K and one row of V per nonzero out of L2",
         operands=("Q, O", "K, V"),
     ),
+    "attention_tile": Panel(
+        "one block: the tiles of 64 rows of S, one after the other",
+        (_rectangle((4, 8), (0, 6)), _rectangle((4, 8), (6, 12)), _rectangle((4, 8), (12, 18))),
+        _in("registers", (4, 8)), _in("shared", (6, 12)),
+        l2="rows of K and V; a bit mask for each line of a tile that is not full",
+        shared="two stages of 64 rows of K and of V",
+        registers="64 rows of Q and of sums; scores and weights of a tile",
+        to_shared="cp.async", to_registers="mma.sync",
+        limit="the instructions of a tile, however few nonzeros it holds",
+        operands=("Q, O", "K, V"),
+    ),
     "row_softmax": Panel(
         "one block: the rows that begin in its share of 2048 nonzeros, of one head",
         (_rectangle((4, 8), (0, COLUMNS)),), (), (),

@@ -50,7 +50,13 @@ def skewed() -> SparsePattern:
     return SparsePattern.from_coo(rows.sort().values, cols, (5000, 5000))
 
 
-PATTERNS = [uniform, unsorted, one_row, one_column, skewed]
+def window() -> SparsePattern:
+    """A window about the diagonal, with rows and columns that are full: a mask of tiles."""
+    rows, cols = torch.arange(3000, device="cuda")[:, None], torch.arange(3100, device="cuda")
+    return SparsePattern.from_torch(((rows - cols).abs() <= 200) | (cols < 5) | (rows < 5))
+
+
+PATTERNS = [uniform, unsorted, one_row, one_column, skewed, window]
 # d, dv, the dtype, heads, and the elements between rows of one head.
 SIZES: list[tuple[int, int, torch.dtype, int | None, int]] = [
     (64, 64, torch.float16, None, 0), (64, 64, torch.float16, 4, 0), (20, 13, torch.bfloat16, 2, 1),
@@ -103,7 +109,7 @@ def test_results_and_gradients_are_right(
     assert_attention_gradients_close(gradients, pattern, *inputs, grad, grad_lse=grad_lse)
 
 
-@pytest.mark.parametrize("make", [unsorted, skewed])
+@pytest.mark.parametrize("make", [unsorted, skewed, window])
 @pytest.mark.parametrize("by_head", [False, True])
 def test_bias_and_dropout(make: Callable[[], SparsePattern], by_head: bool) -> None:
     pattern = make()
@@ -211,7 +217,10 @@ def test_every_size_compiles_without_spilling(
     made = compiler(here)
     for step in (16, dtype.itemsize):
         if (d * dtype.itemsize | dv * dtype.itemsize) % step == 0:
-            compile_size((d, dv, dtype), step, here, ["forward", "rows", "columns"])
+            kernels = ["forward", "rows", "columns"]
+            if dtype != torch.float32 and max(d, dv) <= 128:
+                kernels.append("tile")
+            compile_size((d, dv, dtype), step, here, kernels)
     for cubins in made.cubins.values():
         for cubin in cubins:
             assert cubin.resources.spill_bytes == 0

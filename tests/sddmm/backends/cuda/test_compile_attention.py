@@ -12,6 +12,8 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER, specialise
 from sddmm.backends.cuda.kernels.attention_gradient import host as gradient
+from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE
+from sddmm.problem import AttentionProblem
 from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, own_cache
 
 __all__ = ["compiler", "own_cache"]
@@ -22,7 +24,7 @@ SIZES = {
     "sm_80": (64, 64, 16, torch.bfloat16, "forward"),
     "sm_89": (64, 64, 16, torch.float16, "columns"),
     "sm_90a": (64, 64, 16, torch.float16, "forward rows columns"),
-    "sm_100": (256, 256, 16, torch.float32, "columns"),
+    "sm_100": (64, 64, 16, torch.float16, "tile"),
 }
 
 
@@ -44,6 +46,12 @@ def compile_size(
     """Ask for the kernels of one size, with those that merge pieces on Hopper."""
     merges = device.capability == (9, 0)
     options = (size, step, step)
+    if "tile" in kernels:
+        d, dv, dtype = size
+        problem = AttentionProblem(
+            64, 64, 64, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0)
+        )
+        ATTENTION_TILE.load(problem, False, step == 16, False, device)
     if "forward" in kernels:
         specialise(loader.runtime, ATTENTION_GATHER, *options, merges, device)
         gradient.load_delta(loader.runtime, size[1], size[2], step, device)
