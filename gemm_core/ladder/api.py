@@ -11,11 +11,11 @@ from gemm_core.ladder.choose import choose
 from gemm_core.ladder.spec import (
     ELEMENTS,
     KERNEL_FOLDER,
-    PARAMETERS,
     PRECISIONS,
     GemmProblem,
     KernelSpec,
 )
+from gemm_core.ladder.tma_arguments import readable_operands, tma_arguments
 from gemm_core.ladder.wmma_layout import check_wmma_layout
 from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.compile import compile_kernel
@@ -77,6 +77,7 @@ def problem_of(a: Tensor, b: Tensor, out: Tensor, accumulate: str, precision: st
         aligned_a=_rows_are_aligned(a, a.stride(0), 16),
         aligned_b=_rows_are_aligned(b, _pitch(b, b_layout), 16),
         c_vec2_aligned=_rows_are_aligned(out, out.stride(0), 2 * out.element_size()),
+        aligned_c=_rows_are_aligned(out, out.stride(0), 16),
         accumulate=accumulate,
         precision=precision,
         fits_32bit_offsets=fits_32bit_offsets(a, a.stride(0))
@@ -89,15 +90,23 @@ def launch(spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
     if a.device.index != torch.cuda.current_device():
         with torch.cuda.device(a.device):  # the driver launches in the current context
             return launch(spec, problem, a, b, out)
+    if spec.tma is not None:
+        if problem.k == 0 or out.numel() == 0:  # TMA maps no empty tensor
+            out.zero_()
+            return None
+        a, b = readable_operands(problem, a, b)
     load_kernel(spec, problem, a.device.index)(*launch_arguments(spec, problem, a, b, out))
 
 
 def launch_arguments(
     spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor
-) -> tuple[int, ...]:
-    """The arguments of a loaded kernel's call: the number of blocks, then PARAMETERS."""
+) -> tuple[int | bytes, ...]:
+    """The arguments of a loaded kernel's call: the length of the grid, then its parameters."""
+    blocks = spec.grid(problem, device(a.device.index))
+    if spec.tma is not None:
+        return (blocks, *tma_arguments(spec, problem, a, b, out))
     return (
-        spec.blocks(problem),
+        blocks,
         a.data_ptr(),
         b.data_ptr(),
         out.data_ptr(),
@@ -122,8 +131,9 @@ def _load(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index: i
         check_wmma_layout(device_index)
     cubin = compile_kernel(KERNEL_FOLDER / spec.source, dict(macros), device(device_index).arch)
     return Kernel(
-        spec.name, cubin.code, "gemm", PARAMETERS, spec.threads, spec.shared_bytes, device_index
-    )
+        spec.name, cubin.code, "gemm", spec.parameters, spec.threads, spec.shared_bytes,
+        device_index,
+    )  # fmt: skip
 
 
 def _row_major(x: Tensor) -> Tensor:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 
 from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import GemmProblem, KernelSpec
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import ceil_div
+
+# A padded copy is a launch that reads and writes each byte at the rate of an H200's memory.
+_COPIED_BYTES_PER_US, _COPY_US = 2.1e6, 5.0
 
 # The estimate of resident blocks assumes as many registers per thread as the large tiles use.
 _REGISTERS_PER_THREAD = 256
@@ -24,19 +28,32 @@ def predicted_us(spec: KernelSpec, problem: GemmProblem, device: Device) -> floa
     """The predicted time in us: full waves of blocks, each at the kernel's measured rate."""
     slots = device.sm_count * resident_blocks(spec, device)
     waves = ceil_div(spec.blocks(problem), slots)
-    block_flops = 2 * spec.tile[0] * spec.tile[1] * max(problem.k, spec.tile[2])
-    return waves * slots * block_flops / (spec.h200_tflops * 1e6)
+    split_k = 1 if spec.tma is None else spec.tma.split_k
+    block_flops = 2 * spec.tile[0] * spec.tile[1] * max(ceil_div(problem.k, split_k), spec.tile[2])
+    rate = spec.h200_tflops or math.nan
+    return waves * slots * block_flops / (rate * 1e6) + _copy_us(spec, problem)
+
+
+def _copy_us(spec: KernelSpec, problem: GemmProblem) -> float:
+    """The predicted time in us of copying operands whose rows TMA cannot read."""
+    if spec.tma is None:
+        return 0.0
+    copied = 0 if problem.aligned_a else problem.m * problem.k
+    copied += 0 if problem.aligned_b else problem.n * problem.k
+    return copied * problem.dtype.itemsize / _COPIED_BYTES_PER_US + (_COPY_US if copied else 0)
 
 
 @functools.lru_cache(maxsize=4096)
 def choose(problem: GemmProblem, device: Device, name: str | None = None) -> KernelSpec:
     """The kernel predicted fastest among those that do not refuse, or the one called `name`.
 
-    Raises ValueError with every refusal if none is left.
+    A kernel whose rate has not been measured serves by name only. Raises ValueError with every
+    refusal if none is left.
     """
     if name is not None and name not in KERNELS:
         raise ValueError(f"unknown kernel {name!r}; choose from: {', '.join(KERNELS)}")
-    candidates = [KERNELS[name]] if name is not None else list(KERNELS.values())
+    measured = [spec for spec in KERNELS.values() if spec.h200_tflops is not None]
+    candidates = [KERNELS[name]] if name is not None else measured
     refusals = {spec.name: spec.refuses(problem, device) for spec in candidates}
     serving = [spec for spec in candidates if refusals[spec.name] is None]
     if not serving:

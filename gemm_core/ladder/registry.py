@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from gemm_core.ladder.spec import LAYOUTS_OF_B, KernelSpec
+from gemm_core.ladder.spec import LAYOUTS_OF_B, KernelSpec, Tma
 
 HALF = (torch.float16, torch.bfloat16)
 FLOAT = (torch.float32,)
 FP16 = (torch.float16,)
+
+_ONE_TILE = Tma()
+_PLAIN, _ROLES = "wgmma_gemm.cu", "wgmma_roles_gemm.cu"
+_PINGPONG, _SPLIT_K = "wgmma_pingpong_gemm.cu", "wgmma_split_k_gemm.cu"
 
 
 def _naive(
@@ -169,6 +173,43 @@ def _mma(
     )
 
 
+def _wgmma(
+    name: str,
+    source: str,
+    tile: tuple[int, int, int],
+    stages: int,
+    h200_tflops: float | None,
+    tma: Tma = _ONE_TILE,
+    *,
+    threads: int = 384,
+    min_blocks: int = 1,
+    raster_group: int = 1,
+    precision: str = "ieee",
+) -> KernelSpec:
+    """wgmma, whose operands TMA loads. float32 operands (tf32) need B as (n, k) rows."""
+    block_m, block_n, _ = tile
+    stored_rows = 2 * block_m if source == _PINGPONG else block_m
+    stored_bytes = stored_rows * block_n * 2 if tma.stores else 0
+    return KernelSpec(
+        name=name,
+        source=source,
+        tile=tile,
+        threads=threads,
+        dtypes=HALF if precision == "ieee" else FLOAT,
+        precision=precision,
+        b_layouts=LAYOUTS_OF_B if precision == "ieee" else ("nk",),
+        min_blocks=min_blocks,
+        # The stages with 128 bytes of k in a row and two barriers each, and the stored tiles of C.
+        shared_bytes=stages * ((block_m + block_n) * 128 + 16) + stored_bytes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        raster_group=raster_group,
+        tma=tma,
+        h200_tflops=h200_tflops,
+        defines={"STAGES": stages},
+    )
+
+
 _SGEMM = (
     _naive("sgemm_naive", FLOAT),
     _simt("sgemm_sliced_k", (32, 32, 32), (1, 1), 6.8, spread=False, buffers=1),
@@ -293,7 +334,32 @@ _MMA = (
     _mma("mma_tf32x3_64x128x32_stage3", (64, 128, 32), (2, 4), 3, 52, precision="tf32x3"),
 )
 
+_SQUARE, _WIDE, _WIDE_TF32 = (128, 128, 64), (128, 256, 64), (128, 256, 32)
+
+# Each rung adds one thing to the rung before it. None has been measured yet.
 _WGMMA = (
+    _wgmma("wgmma_128x128x64_stage3", _PLAIN, _SQUARE, 3, None, threads=256, min_blocks=2),
+    _wgmma("wgmma_roles_128x128x64_stage6", _ROLES, _SQUARE, 6, None),
+    _wgmma("wgmma_roles_128x256x64_stage4", _ROLES, _WIDE, 4, None),
+    _wgmma("wgmma_persistent_128x256x64_stage4", _ROLES, _WIDE, 4, None, Tma(is_persistent=True)),
+    _wgmma("wgmma_raster_128x256x64_stage4", _ROLES, _WIDE, 4, None, Tma(is_persistent=True),
+           raster_group=16),
+    _wgmma("wgmma_cluster_128x256x64_stage4", _ROLES, _WIDE, 4, None,
+           Tma(cluster=2, is_persistent=True), raster_group=8),
+    _wgmma("wgmma_store_128x256x64_stage3", _ROLES, _WIDE, 3, None,
+           Tma(cluster=2, is_persistent=True, stores=True), raster_group=8),
+    _wgmma("wgmma_pingpong_128x128x64_stage5", _PINGPONG, _SQUARE, 5, None,
+           Tma(cluster=2, is_persistent=True, stores=True), raster_group=8),
+    *(
+        _wgmma(f"wgmma_split{split}_128x128x64_stage4", _SPLIT_K, _SQUARE, 4, None,
+               Tma(split_k=split), threads=256, raster_group=8)
+        for split in (2, 4, 8)
+    ),
+    _wgmma("wgmma_tf32_128x256x32_stage4", _ROLES, _WIDE_TF32, 4, None,
+           Tma(cluster=2, is_persistent=True), raster_group=8, precision="tf32"),
+)  # fmt: skip
+
+_WGMMA_TF32X3 = (
     KernelSpec(
         name="wgmma_tf32x3_128x128x32_stage4",
         source="wgmma_tf32x3_gemm.cu",
@@ -312,5 +378,8 @@ _WGMMA = (
 )
 
 KERNELS: dict[str, KernelSpec] = {
-    spec.name: spec for spec in (*_SGEMM, *_HGEMM_CUDA_CORES, *_HGEMM_WMMA, *_MMA, *_WGMMA)
-}
+    spec.name: spec
+    for spec in (
+        *_SGEMM, *_HGEMM_CUDA_CORES, *_HGEMM_WMMA, *_MMA, *_WGMMA, *_WGMMA_TF32X3,
+    )
+}  # fmt: skip

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from gemm_core.runtime.compile import prefixed_macros
 from gemm_core.runtime.device import Device, format_capability
 from gemm_core.runtime.launch import INT, LONG, POINTER, ceil_div, parameter_macros
+from gemm_core.runtime.tensor_map import TensorMap
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 """The arithmetics for float32 operands, from the most to the least exact.
@@ -25,8 +28,21 @@ overflows float32 is infinite, or NaN in tf32x3.
 LAYOUTS_OF_B = ("kn", "nk")
 """B is stored as k rows of n elements, or as n rows of k, the transpose of a contiguous tensor."""
 
-# Parameters of every GEMM kernel: a, b, c, m, n, k and the row pitches of a, b, c in elements.
+# Parameters of a GEMM kernel: a, b, c, m, n, k and the row pitches of a, b, c in elements.
 PARAMETERS = (POINTER, POINTER, POINTER, INT, INT, INT, LONG, LONG, LONG)
+
+
+class TmaParameters(ctypes.Structure):
+    """The parameters of a kernel whose operands TMA loads (wgmma_gemm.cuh: WgmmaArguments)."""
+
+    _fields_ = [
+        *((name, TensorMap) for name in ("a", "b", "c")),
+        ("out", POINTER),
+        ("pitch_c", LONG),
+        *((name, INT) for name in ("m", "n", "k")),
+        *((f"unused{i}", INT) for i in range(9)),
+    ]
+
 
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 
@@ -41,9 +57,9 @@ class GemmProblem:
 
     A and C are row-major with a row pitch. b_layout: one of LAYOUTS_OF_B. aligned_a, aligned_b:
     every stored row starts at a multiple of 16 bytes. c_vec2_aligned: every row of C starts at a
-    multiple of two elements. fits_32bit_offsets: the stored rows of A, and those of B, start less
-    than 2^24 bytes apart. accumulate: "fp32" or "fp16". precision, for float32: the least exact of
-    PRECISIONS to accept.
+    multiple of two elements; aligned_c: of 16 bytes. fits_32bit_offsets: the stored rows of A, and
+    those of B, start less than 2^24 bytes apart. accumulate: "fp32" or "fp16". precision, for
+    float32: the least exact of PRECISIONS to accept.
     """
 
     m: int
@@ -58,6 +74,23 @@ class GemmProblem:
     accumulate: str = "fp32"
     precision: str = "ieee"
     fits_32bit_offsets: bool = True
+    aligned_c: bool = False
+
+
+@dataclass(frozen=True)
+class Tma:
+    """What sets the kernels apart whose operands TMA loads.
+
+    cluster: blocks of neighbouring tile rows that share the loads of B. split_k: blocks of a
+    cluster that share a tile, each with a part of k. is_persistent: the grid fills the GPU once,
+    and its blocks compute one tile after the other. stores: TMA stores C where its rows are
+    aligned.
+    """
+
+    cluster: int = 1
+    split_k: int = 1
+    is_persistent: bool = False
+    stores: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,8 +101,9 @@ class KernelSpec:
     from the tile and the problem. accumulates: the accumulator types it offers. precision: its
     arithmetic. b_layouts: the layouts of B that it reads. full_tiles_only: it has no bounds checks.
     uses_32bit_offsets: it addresses the elements of a tile, of at most 256 rows, by 32-bit offsets.
-    min_blocks: blocks that share a multiprocessor. h200_tflops: the rate measured on an H200 with
-    the GPU full, by which `choose` ranks.
+    min_blocks: blocks that share a multiprocessor. tma: set if TMA loads the operands. h200_tflops:
+    the rate measured on an H200 with the GPU full, by which `choose` ranks; None if it has not been
+    measured, in which case the kernel serves by name only.
     """
 
     name: str
@@ -87,7 +121,8 @@ class KernelSpec:
     min_capability: tuple[int, int] = (8, 0)
     max_capability: tuple[int, int] | None = None
     raster_group: int = 1
-    h200_tflops: float = 1.0
+    tma: Tma | None = None
+    h200_tflops: float | None = 1.0
     defines: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -129,8 +164,27 @@ class KernelSpec:
         return None
 
     def blocks(self, problem: GemmProblem) -> int:
-        """The number of tiles of C, which is the length of the one-dimensional grid."""
-        return ceil_div(problem.m, self.tile[0]) * ceil_div(problem.n, self.tile[1])
+        """The number of blocks that compute a tile of C or a part of one."""
+        tma = self.tma or Tma()
+        tile_rows = ceil_div(ceil_div(problem.m, self.tile[0]), tma.cluster) * tma.cluster
+        return tile_rows * ceil_div(problem.n, self.tile[1]) * tma.split_k
+
+    def grid(self, problem: GemmProblem, device: Device) -> int:
+        """The length of the one-dimensional grid."""
+        blocks = self.blocks(problem)
+        if self.tma is None or not self.tma.is_persistent:
+            return blocks
+        return min(blocks, device.sm_count // self.tma.cluster * self.tma.cluster)
+
+    @property
+    def parameters(self) -> tuple[Any, ...] | type[ctypes.Structure]:
+        """The C types of the kernel's parameters, or the struct that it takes."""
+        return PARAMETERS if self.tma is None else TmaParameters
+
+    def stores_by_tma(self, problem: GemmProblem) -> bool:
+        """Whether TMA stores C, whose rows must be aligned and have 16-bit elements."""
+        stores = self.tma is not None and self.tma.stores
+        return stores and problem.aligned_c and problem.out_dtype.itemsize == 2
 
     def macros(self, problem: GemmProblem) -> dict[str, str]:
         """All macros that the source needs for `problem`, by their full names."""
@@ -152,7 +206,15 @@ class KernelSpec:
             "C_VEC2_ALIGNED": problem.c_vec2_aligned,
             **self.defines,
         }
-        return {**prefixed_macros("GEMM_", values), **parameter_macros(PARAMETERS)}
+        if self.tma is not None:
+            values |= {
+                "CLUSTER": self.tma.cluster,
+                "SPLIT_K": self.tma.split_k,
+                "STORES_BY_TMA": self.stores_by_tma(problem),
+            }
+            for unread in ("ALIGNED_A", "ALIGNED_B", "ACCUMULATOR"):
+                del values[unread]  # else the same code would be compiled twice
+        return {**prefixed_macros("GEMM_", values), **parameter_macros(self.parameters)}
 
 
 def raster(block: int, tiles_m: int, tiles_n: int, group: int) -> tuple[int, int]:

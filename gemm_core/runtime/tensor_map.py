@@ -40,8 +40,8 @@ def pad_for_tma(x: Tensor) -> Tensor:
 def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
     """The encoded map of x for boxes of box_rows x box_columns under the 128-byte swizzle.
 
-    x: float16 or bfloat16, ([heads,] rows, k), which `is_tma_readable` accepts. TMA reads zeros
-    outside x.
+    x: float16, bfloat16 or float32, ([heads,] rows, k), which `is_tma_readable` accepts. TMA reads
+    zeros outside x. Loads round float32 to the nearest TF32 number.
     """
     heads = x.shape[0] if x.dim() == 3 else 1
     head = x.stride(0) if x.dim() == 3 else x.stride(0) * x.shape[0]
@@ -65,6 +65,7 @@ def _encode(
     kind = {
         torch.float16: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         torch.bfloat16: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        torch.float32: kinds.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
     }[dtype]
     status, encoded = driver.cuTensorMapEncodeTiled(
         kind,

@@ -106,14 +106,15 @@ inline void yield() {
 struct Barrier {
   int arrived = 0;
   unsigned generation = 0;
+  void arrive(int size) {
+    if (++arrived < size) return;
+    arrived = 0;
+    ++generation;
+  }
   void wait(int size) {
     const unsigned arrival = generation;
-    if (++arrived == size) {
-      arrived = 0;
-      ++generation;
-    } else {
-      while (generation == arrival) yield();
-    }
+    arrive(size);
+    while (generation == arrival) yield();
   }
 };
 inline Barrier cluster_barrier;

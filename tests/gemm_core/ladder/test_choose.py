@@ -129,6 +129,29 @@ def test_large_problems_take_large_tiles_and_small_ones_small_tiles() -> None:
     assert choose(replace(FLOAT, precision="tf32"), H200).precision == "tf32"
 
 
+def test_a_kernel_that_was_not_measured_serves_by_name_only() -> None:
+    unmeasured = {name for name, spec in KERNELS.items() if spec.h200_tflops is None}
+    for name in unmeasured - {"wgmma_tf32_128x256x32_stage4"}:
+        assert choose(PROBLEM, H200, name=name).name == name
+    for size in (64, 512, 4096, 16384):
+        for problem in (PROBLEM, replace(FLOAT, precision="tf32")):
+            assert choose(replace(problem, m=size, n=size), H200).name not in unmeasured
+
+
+def test_a_grid_that_stays_fills_the_gpu_with_whole_clusters() -> None:
+    spec = KERNELS["wgmma_cluster_128x256x64_stage4"]
+    assert spec.grid(PROBLEM, H200) == 132
+    assert spec.grid(PROBLEM, replace(H200, sm_count=7)) == 6
+    assert spec.grid(replace(PROBLEM, m=1, n=1), H200) == 2
+    assert KERNELS["wgmma_split4_128x128x64_stage4"].grid(replace(PROBLEM, m=1, n=1), H200) == 4
+
+
+def test_copies_of_unaligned_operands_are_counted() -> None:
+    spec = replace(KERNELS["wgmma_store_128x256x64_stage3"], h200_tflops=600)
+    aligned = predicted_us(spec, PROBLEM, H200)
+    assert predicted_us(spec, replace(PROBLEM, aligned_a=False), H200) > aligned + 10
+
+
 def test_no_problem_takes_a_naive_kernel_by_choice() -> None:
     for problem in (PROBLEM, FLOAT, replace(PROBLEM, m=3000, n=700, k=50)):
         assert "naive" not in choose(problem, H200).name

@@ -16,6 +16,25 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// Waits for all threads of all blocks of the cluster, and makes what each stored to shared memory
+// visible to the others.
+__device__ __forceinline__ void cluster_sync_memory() {
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" :::
+               "memory");
+}
+
+// Loads four floats at this shared address, a multiple of 16, in block `rank` of the cluster.
+__device__ __forceinline__ float4 load_from_cluster(unsigned int address, unsigned int rank) {
+  float4 x;
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %4, %5; "
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
+      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return x;
+}
+
 // Makes the mbarriers that this thread has initialised visible to the cluster, after cluster_sync.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -1,4 +1,4 @@
-// TMA: copies boxes of a tensor from global to shared memory, issued by one thread (sm_90 and
+// TMA: copies boxes of a tensor between global and shared memory, issued by one thread (sm_90 and
 // newer).
 #pragma once
 
@@ -37,6 +37,26 @@ __device__ __forceinline__ void tma_load_multicast(unsigned int target, const Te
       : "r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier),
         "h"(static_cast<unsigned short>(3))
       : "memory");
+}
+
+// Copies the box at shared `source` to element (x, y, z) of the tensor, without what is outside the
+// tensor. The thread's copies since its last tma_store_commit form a group.
+__device__ __forceinline__ void tma_store(const TensorMap& map, int x, int y, int z,
+                                          unsigned int source) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
+               :
+               : "l"(&map), "r"(x), "r"(y), "r"(z), "r"(source)
+               : "memory");
+}
+
+__device__ __forceinline__ void tma_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until shared memory has been read by all but the newest PENDING of this thread's groups.
+template <int PENDING>
+__device__ __forceinline__ void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
 }  // namespace gemm_core::ptx

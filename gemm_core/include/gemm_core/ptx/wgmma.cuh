@@ -13,6 +13,16 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(u32 address) {
   return (address & 0x3ffff) >> 4 | 1ull << 16 | eight_rows << 32 | swizzle_128b;
 }
 
+// The descriptor of a tile of 16-bit elements with n along the rows: panels of 64 columns, each of
+// `panel_bytes`, in which a row of 128 bytes is one k under the 128-byte swizzle. `address` advances
+// by 2048 bytes per step of 16 k.
+__device__ __forceinline__ unsigned long long wgmma_descriptor_rows_of_k(u32 address,
+                                                                         u32 panel_bytes) {
+  constexpr unsigned long long swizzle_128b = 1ull << 62, eight_rows = 1024 >> 4;
+  const unsigned long long panel = panel_bytes >> 4;
+  return (address & 0x3ffff) >> 4 | panel << 16 | eight_rows << 32 | swizzle_128b;
+}
+
 // Required before the first product and after ordinary instructions have accessed the accumulators.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -6,7 +6,7 @@
 namespace gemm_core::ptx {
 
 struct alignas(64) TensorMap {
-  const unsigned char* first;
+  unsigned char* first;
   long long sizes[3], strides[2];  // elements; bytes
   int box_columns, box_rows, element;
   unsigned char unused[128 - 60];
@@ -42,5 +42,20 @@ inline void tma_load_multicast(unsigned target, const TensorMap& map, int x, int
   for (int block = 0; block < 2; ++block)
     tma_load_to(emulation::shared_of(block), target, map, x, y, z, barrier);
 }
+
+inline void tma_store(const TensorMap& map, int x, int y, int z, unsigned source) {
+  if (source % 1024 || source + map.box_rows * 128 > sizeof(shared)) std::abort();
+  for (int row = 0; row < map.box_rows; ++row)
+    for (int column = 0; column < map.box_columns; ++column) {
+      const unsigned byte = source + row * 128 + column * map.element;
+      if (x + column < map.sizes[0] && y + row < map.sizes[1] && z < map.sizes[2])
+        std::memcpy(map.first + z * map.strides[1] + (y + row) * map.strides[0] +
+                        (long long)(x + column) * map.element,
+                    shared + (byte ^ (byte >> 7 & 7) << 4), map.element);
+    }
+}
+inline void tma_store_commit() {}
+template <int PENDING>
+inline void tma_store_wait_read() {}
 
 }  // namespace gemm_core::ptx
