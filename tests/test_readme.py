@@ -26,8 +26,10 @@ def test_every_gemm_kernel_belongs_to_a_section_of_the_ladder_and_has_records() 
         for family in re.findall(r"`([^`]+)`", heading)
     ]  # fmt: skip
     measured = (ROOT / "docs" / "results" / "h200" / "gemm" / "summary.md").read_text()
-    for name in KERNELS:
+    for name, spec in KERNELS.items():
         assert any(fnmatch(name, family) for family in families), name
+        if spec.h200_tflops is None:  # not measured yet, which its section says
+            continue
         assert f"| {name} " in measured, name
 
 
