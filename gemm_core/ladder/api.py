@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,7 +101,7 @@ def launch(spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
 
 def launch_arguments(
     spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor
-) -> tuple[int | bytes, ...]:
+) -> tuple[Any, ...]:
     """The arguments of a loaded kernel's call: the length of the grid, then its parameters."""
     blocks = spec.grid(problem, device(a.device.index))
     if spec.tma is not None:
