@@ -225,9 +225,9 @@ def _run_with_hydra(command: Command, arguments: list[str]) -> None:
 
 
 def _refuse_wrong_variables() -> None:
-    """End with one line for a mistake in the environment, which importing the package finds."""
+    """End with one line for a mistake in the environment; importing the package finds it too."""
     try:
-        importlib.import_module("gemm_core")
+        importlib.import_module("gemm_core.runtime.variables").refuse_mistakes()
     except ValueError as error:
         _stop(str(error))
 

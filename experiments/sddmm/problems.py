@@ -26,6 +26,10 @@ _AT = re.compile(rf"(\d+) ({'|'.join(DTYPES)})(?: (\d+) heads)?")
 
 def problems_of(config: Config) -> list[tuple[str, Config]]:
     """The label and the configuration of each problem, as `only` and `part` select them."""
+    if not config.problems:
+        raise ExperimentError(
+            "there are no problems; choose a study that lists some: +study=regret"
+        )
     found = [
         (name, problem)
         for name, entry in config.problems.items()

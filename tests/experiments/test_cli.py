@@ -200,6 +200,11 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
         (["records=/proc/r/r.jsonl"], "cannot write records to /proc/r/r.jsonl: No such file"),
         (["matrix=\udcff.mtx"], "'matrix=\\udcff.mtx' is not valid UTF-8"),
         (["hydra.run.dir=/proc/no"], "/proc/no: No such file or directory"),
+        (["+study=folder"], "folder must be a folder of matrix files, got ''"),
+        (
+            ["+study=folder", "folder=a {b}, c"],
+            "folder must be a folder of matrix files, got 'a {b}",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_with_what_is_valid(
@@ -208,6 +213,14 @@ def test_what_is_wrong_is_told_in_one_line_with_what_is_valid(
     stderr = call("run", *given, code=1)
     assert stderr.startswith(f"error: {message}")
     assert stderr.count("\n") == 1
+
+
+def test_a_mistake_in_an_environment_variable_is_told_in_one_line(
+    call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDDMM_COMIT", "1")
+    expected = "error: environment variable SDDMM_COMIT is unknown; did you mean SDDMM_COMMIT?\n"
+    assert call("run", code=1) == expected
 
 
 def test_a_matrix_yaml_that_names_no_source_is_told_what_to_add(call, tmp_path: Path) -> None:
