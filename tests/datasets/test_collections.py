@@ -277,6 +277,7 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ("m.pt", processed(x=None), "no slices of x, feat, pos, node_type to count nodes by"),
     ("m.pt", processed(slices=None, x=None), "none of num_nodes, x, feat"),
     ("m.pt", processed(slices={"edge_index": torch.tensor([0, 2, 9])}), "do not rise from 0 to 3"),
+    ("m.pt", processed(slices={"edge_index": torch.tensor([0, 5, 3])}), "do not rise from 0 to 3"),
     ("m.pt", processed(slices=None, x=None, num_nodes=2), r"nodes in 0\.\.1 expected"),
     ("m.pt", processed(slices=None, x=None, num_nodes=2**50), "bytes of memory to read, the limit"),
 ]  # fmt: skip
