@@ -67,6 +67,8 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
     # What the columns of csv_case() and csv_figures() mean, and which of them a page shows first.
     columns: ClassVar[Groups] = {}
     short: ClassVar[frozenset[str]] = frozenset()
+    # How many products of 2 nnz K operations it is made of.
+    products: ClassVar[int] = 1
 
     # How it is measured.
 

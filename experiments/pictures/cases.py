@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.bench.errors import ExperimentError
 from experiments.bench.record import Record
+from experiments.pictures.methods import Look, looks
 
 if TYPE_CHECKING:
     from experiments.bench.objective import AnyObjective
@@ -54,7 +55,7 @@ def pairs(objective: AnyObjective, records: Iterable[Record], reference: str = "
     of_case = grouped(records, lambda r: r.case)
     found = []
     for r in records:
-        candidates = [other for other in of_case[r.case] if _refers(objective, other, reference)]
+        candidates = [other for other in of_case[r.case] if refers(objective, other, reference)]
         own_session = [other for other in candidates if other.session == r.session]
         if candidates:
             nearest = own_session or candidates
@@ -62,7 +63,8 @@ def pairs(objective: AnyObjective, records: Iterable[Record], reference: str = "
     return found
 
 
-def _refers(objective: AnyObjective, record: Record, reference: str) -> bool:
+def refers(objective: AnyObjective, record: Record, reference: str) -> bool:
+    """Whether speed-ups over `reference`, or over the fastest peer, may refer to the record."""
     return record.name == reference if reference else objective.role(record) == "peer"
 
 
@@ -78,6 +80,12 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
+def looks_of(objective: AnyObjective, names: Iterable[str]) -> dict[str, Look]:
+    """The look of each of these methods, in the objective's order."""
+    order = list(objective.names())
+    return looks(sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n)))
+
+
 def left_out(objective: AnyObjective, records: Iterable[Record]) -> str:
     """A sentence on records that have no time or one of 0; empty if there are none."""
     drawn = [r for r in records if objective.role(r) in DRAWN_ROLES]
@@ -91,3 +99,8 @@ def left_out(objective: AnyObjective, records: Iterable[Record]) -> str:
 def places(records: Iterable[Record]) -> int:
     """How many devices, or numbers of threads, the records are of."""
     return len({r.place for r in records})
+
+
+def density(r: Any) -> float:
+    """The part of the entries that are nonzeros; 0 for a matrix without entries."""
+    return r.nnz / (r.m * r.n) if r.m * r.n else 0.0

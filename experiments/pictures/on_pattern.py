@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from experiments.bench.record import Record
-from experiments.pictures import speedup
+from experiments.pictures import calls, first_call, leads, roofline, speedup
 from experiments.pictures.picture import Picture
 
 if TYPE_CHECKING:
@@ -17,4 +17,10 @@ def pictures(
     objective: AnyObjective, records: Sequence[Record], reference: str = ""
 ) -> list[Picture]:
     """All of them, in the order of a report."""
-    return speedup.draw(objective, records, reference)
+    return [
+        leads.draw(objective, records, reference),
+        *speedup.draw(objective, records, reference),
+        roofline.draw(objective, records),
+        calls.draw(objective, records, reference),
+        first_call.draw(objective, records),
+    ]

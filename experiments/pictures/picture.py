@@ -21,7 +21,7 @@ from experiments.pictures.methods import GREY, Look
 
 # Inches: a panel, and the widest figure.
 PANEL_WIDTH, PANEL_HEIGHT = 3.6, 2.9
-_ENTRY = 1.3  # a legend's entry
+_ENTRY = 1.18  # a legend's entry
 _CHARACTERS_PER_INCH = 17.5  # of a caption
 _DPI = 150
 

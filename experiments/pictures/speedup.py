@@ -9,12 +9,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from experiments.bench.record import Record
-from experiments.pictures import cases
+from experiments.pictures import cases, ticks
 from experiments.pictures.cases import Pair
-from experiments.pictures.methods import Look, looks
+from experiments.pictures.methods import Look
 from experiments.pictures.picture import (
     Picture,
     finish,
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from experiments.bench.objective import AnyObjective
 
 MOST_PANELS = 12
-# Where the whole axis is within a factor of four.
-_FINE_TICKS = (0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -53,12 +50,10 @@ def quantities(inner: str) -> tuple[Quantity, ...]:
     return (
         Quantity("nnz", "nonzeros (nnz)", lambda r: r.nnz, True, lambda r: (r.dtype,)),
         Quantity("k", inner, lambda r: r.k, False, lambda r: (r.matrix, r.dtype)),
-        Quantity("density", "density (nonzeros / entries)", _density, True, lambda r: (r.dtype,)),
+        Quantity(
+            "density", "density (nonzeros / entries)", cases.density, True, lambda r: (r.dtype,)
+        ),
     )
-
-
-def _density(r: Any) -> float:
-    return r.nnz / (r.m * r.n) if r.m * r.n else 0.0
 
 
 def draw(objective: AnyObjective, records: Sequence[Record], reference: str = "") -> list[Picture]:
@@ -90,12 +85,8 @@ def _picture(
         return Picture(name, title, _nothing(pairs, x, reference))
     shown = dict(sorted(several.items(), key=lambda item: -len(item[1]))[:MOST_PANELS])
     shown = {panel: own for panel, own in several.items() if panel in shown}
-    look = looks(
-        sorted(
-            {p.record.name for own in shown.values() for p in own} - {reference},
-            key=_rank(objective),
-        )
-    )
+    names = {p.record.name for own in shown.values() for p in own} - {reference}
+    look = cases.looks_of(objective, names)
     figure, axes = grid(len(shown))
     one_place = cases.places(records) == 1
     for ax, ((place, words), own) in zip(axes, shown.items(), strict=True):
@@ -117,11 +108,6 @@ def _picture(
         )
     )
     return finish(figure, name, title, caption, handles(look))
-
-
-def _rank(objective: AnyObjective) -> Callable[[str], tuple[int, str]]:
-    names = list(objective.names())
-    return lambda name: (names.index(name) if name in names else len(names), name)
 
 
 def _explanation(x: Quantity, reference: str) -> str:
@@ -186,32 +172,10 @@ def _panel(ax: Axes, pairs: Sequence[Pair], x: Quantity, look: dict[str, Look]) 
         )  # fmt: skip
         ax.plot(places, means, **marks(own_look, line="-"), linewidth=0.7)
     if not x.in_octaves:
-        value_ticks(ax, values)
-    ratio_axis(ax)
+        ticks.at_values(ax.xaxis, values)
+    ticks.of_ratios(ax.yaxis)
 
 
 def _bin(p: Pair, x: Quantity) -> float:
     value = x.value_of(p.record)
     return math.floor(math.log2(value)) if x.in_octaves else value
-
-
-def value_ticks(ax: Axes, values: Sequence[float]) -> None:
-    """Ticks of a logarithmic x axis at these values, turned where they would overlap."""
-    ax.xaxis.set_major_locator(FixedLocator(values))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    room = 0.1 * math.log(values[-1] / values[0])
-    if any(math.log(b / a) < room for a, b in pairwise(values)):
-        ax.tick_params(axis="x", rotation=60)
-
-
-def ratio_axis(ax: Axes) -> None:
-    """Ticks of the y axis at ratios such as 0.5x, 1x and 2x."""
-    low, high = ax.get_ylim()
-    if high / low < 4:
-        ax.yaxis.set_major_locator(FixedLocator(_FINE_TICKS))
-    else:
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 500 else (1,)))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    ax.set_ylim(low, high)

@@ -32,6 +32,7 @@ class Training(OnPattern[Case, Record]):
     report_command = "report objective=training"
     record_type = Record
     ours, baseline = OURS, BASELINE
+    products = 3  # the forward, and one for the gradient of each operand
     measuring = tuple(
         file_of(thing)
         for thing in (
