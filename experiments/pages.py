@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from experiments import call_picture, kernel_picture, ladder_picture
@@ -27,7 +28,6 @@ from experiments.bench.errors import ExperimentError
 from experiments.bench.objective import AnyObjective
 from experiments.gemm.objective import GEMM
 from experiments.kernel_panels import PANELS
-from experiments.sddmm import peer_plot
 from experiments.sddmm.objective import SDDMM
 from experiments.spmm.objective import SPMM
 from experiments.training.objective import TRAINING
@@ -61,7 +61,18 @@ RESULTS |= {
     for folder, objective in STUDIES.items()
     if (ROOT / folder / "records.jsonl").is_file()
 }
-PLOT = "docs/results/h200/peers/speedup.svg"
+# The pictures of the committed records that pages show, by the folder of their records.
+RECORD_PICTURES = {
+    "docs/results/h200/peers": ("speedup", "first_call"),
+    "docs/results/h200/published": ("speedup_over_k", "speedup_over_density"),
+    "docs/results/h200/regret": (
+        *("speedup", "speedup_over_nnz", "roofline", "calls_until_preparation_pays"),
+    ),
+    "docs/results/h200/spmm": ("speedup",),
+    "docs/results/h200/spmm_transposed": ("speedup",),
+    "docs/results/h200/training": ("speedup",),
+    "docs/results/h200/gemm": ("ladder",),
+}
 KERNEL_PICTURES = "docs/how_it_works/kernels"
 CALL_PICTURE = "docs/how_it_works/call.svg"
 LADDER_PICTURE = "docs/ladder_tiles.svg"
@@ -90,16 +101,25 @@ def write_all(root: Path = ROOT) -> None:
         report.write(root / name, text)
 
 
-def plot() -> str:
-    """The README's plot as SVG."""
-    return peer_plot.draw(report.merge(SDDMM, [str((ROOT / PLOT).with_name("records.jsonl"))]))
-
-
 def pictures() -> dict[str, str]:
     """Every picture of the pages as SVG, by its path."""
     kernels = {f"{KERNEL_PICTURES}/{name}.svg": kernel_picture.draw(name) for name in PANELS}
     others = {CALL_PICTURE: call_picture.draw(), LADDER_PICTURE: ladder_picture.draw()}
-    return {PLOT: plot(), **others, **kernels}
+    return {**others, **kernels, **record_pictures()}
+
+
+def record_pictures() -> dict[str, str]:
+    """The pictures of committed records, which need matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise ExperimentError("docs draws with matplotlib: pip install 'sddmm[plots]'")
+    from experiments.pictures.figures import figures
+
+    drawn = {}
+    for folder, names in RECORD_PICTURES.items():
+        records = report.merge(RESULTS[folder], [str(ROOT / folder / "records.jsonl")])
+        for picture in figures(RESULTS[folder], records, names=names):
+            drawn[f"{folder}/{picture.name}.svg"] = picture.svg()
+    return drawn
 
 
 def with_tables(page: str) -> str:

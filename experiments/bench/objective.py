@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -223,9 +223,11 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
         other.baseline = reference  # type: ignore[misc]
         return other
 
-    def pictures(self, records: Sequence[RecordT], reference: str) -> list[Picture]:
-        """The pictures of the records (experiments/pictures); called only if matplotlib is here."""
-        return []
+    def pictures(
+        self, records: Sequence[RecordT], reference: str
+    ) -> Mapping[str, Callable[[], Picture]]:
+        """What draws each picture, by name; called only if matplotlib is here."""
+        return {}
 
 
 AnyObjective = Objective[Any, Any, Any, Any]

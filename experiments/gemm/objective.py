@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,14 +160,18 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
             lines.append(shlex.join(["python", "-m", "experiments", "gemm", *words]))
         return list(dict.fromkeys(lines))
 
-    def pictures(self, records: Sequence[GemmRecord], reference: str) -> list[Picture]:
+    def pictures(
+        self, records: Sequence[GemmRecord], reference: str
+    ) -> dict[str, Callable[[], Picture]]:
         from experiments.pictures import ladder
 
         names = self.names()
-        return ladder.draw(
-            report.sections(records),
-            lambda r: names.index(r.variant) if r.variant in names else len(names),
-        )
+        rank = {name: index for index, name in enumerate(names)}
+        return {
+            ladder.NAME: lambda: ladder.draw(
+                report.sections(records), lambda r: rank.get(r.variant, len(names))
+            )
+        }
 
 
 def variants(config: GemmConfig) -> dict[str, GemmMethod]:

@@ -45,7 +45,6 @@ def draw(objective: AnyObjective, records: Sequence[Record], reference: str = ""
         ticks.plain(ax.yaxis)
         places = [10.0**power for power in range(math.ceil(math.log10(never)))]
         ax.set_yticks([*places, never], [*(f"{place:,.0f}" for place in places), "never"])
-        ax.minorticks_off()
 
     lost = sum(count == math.inf for _, count in needed)
     without = sum(r.prepare_ms is None for r in timed)

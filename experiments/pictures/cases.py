@@ -42,7 +42,7 @@ def require_reference(objective: AnyObjective, records: Iterable[Record], refere
 
 def timed(objective: AnyObjective, records: Iterable[Record]) -> list[Any]:
     """The records of ours and of the peers that have a time above 0, in their order."""
-    return [r for r in records if r.median_ms and objective.role(r) in DRAWN_ROLES]
+    return [r for r in records if objective.role(r) in DRAWN_ROLES and r.median_ms]
 
 
 def pairs(objective: AnyObjective, records: Iterable[Record], reference: str = "") -> list[Pair]:
@@ -61,6 +61,12 @@ def pairs(objective: AnyObjective, records: Iterable[Record], reference: str = "
             nearest = own_session or candidates
             found.append(Pair(r, min(nearest, key=lambda other: (other.median_ms, other.name))))
     return found
+
+
+def leads(objective: AnyObjective, records: Sequence[Record], reference: str = "") -> list[Pair]:
+    """Our record of every case with that of the reference, "" being the fastest peer."""
+    found = pairs(objective, records, reference)
+    return [p for p in found if p.record.name == objective.ours and p.reference is not p.record]
 
 
 def refers(objective: AnyObjective, record: Record, reference: str) -> bool:

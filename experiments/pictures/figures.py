@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.bench.record import Record
@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 
 
 def figures(
-    objective: AnyObjective, records: Sequence[Record], reference: str = ""
+    objective: AnyObjective,
+    records: Sequence[Record],
+    reference: str = "",
+    names: Collection[str] | None = None,
 ) -> list[Picture]:
-    """Every picture of the records, with its name, title, caption and figure.
+    """Every picture of the records, or those of these names: title, caption and figure of each.
 
     records: what `report.newest` gives. reference: the method that speed-ups refer to; "" for the
-    fastest peer of each case. A picture that cannot be drawn of these records has no
-    figure, and its caption says why.
+    fastest peer of each case. A picture that cannot be drawn of these records has no figure, and
+    its caption says why.
     """
     cases.require_reference(objective, records, reference)
+    drawers = objective.pictures(records, reference)
     with style():
-        return objective.pictures(records, reference)
+        return [draw() for name, draw in drawers.items() if names is None or name in names]

@@ -19,18 +19,16 @@ STEP = 1.03
 _ROW = 0.19  # inches
 
 
-def draw(
-    sections: Sequence[Sequence[GemmRecord]], rank: Callable[[GemmRecord], int]
-) -> list[Picture]:
+def draw(sections: Sequence[Sequence[GemmRecord]], rank: Callable[[GemmRecord], int]) -> Picture:
     """A panel per device and arithmetic, at its largest square shape. rank: the ladder's order."""
     measured = [_largest_square(section) for section in sections]
     drawn = [sorted(own, key=rank) for own in measured if any(not r.is_cublas for r in own)]
     if not drawn:
-        return [Picture(NAME, TITLE, "no rung has a time")]
+        return Picture(NAME, TITLE, "no rung has a time")
     climbs = [_climb(own) for own in drawn]
     cublas = [[r for r in own if r.is_cublas] for own in drawn]
     heights = [len(c) + len(b) + 2.6 for c, b in zip(climbs, cublas, strict=True)]
-    figure = Figure(figsize=(7.2, _ROW * sum(heights)), layout="constrained")
+    figure = Figure(figsize=(7.2, _ROW * sum(heights)))
     axes = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=heights, sharex=True)
     for ax, climb, base in zip(axes.flat, climbs, cublas, strict=True):
         _panel(ax, climb, base)
@@ -42,7 +40,7 @@ def draw(
         f"Of {rungs} rungs measured, the {sum(map(len, climbs))} that were faster by "
         f"{STEP - 1:.0%} or more than all rungs before them are drawn; report.md has the others."
     )
-    return [finish(figure, NAME, TITLE, caption)]
+    return finish(figure, NAME, TITLE, caption)
 
 
 def _largest_square(records: Sequence[GemmRecord]) -> list[GemmRecord]:

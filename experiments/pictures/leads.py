@@ -25,7 +25,7 @@ _ROW = 0.3  # inches
 
 def draw(objective: AnyObjective, records: Sequence[Record], reference: str = "") -> Picture:
     """The reference's time over that of ours, for every case that has both."""
-    pairs = leads(objective, records, reference)
+    pairs = cases.leads(objective, records, reference)
     title = f"Speed-up of {objective.ours} over {reference or cases.BEST_PEER}"
     if not pairs:
         return Picture(NAME, title, f"no case has a time of {objective.ours} and of another method")
@@ -33,7 +33,7 @@ def draw(objective: AnyObjective, records: Sequence[Record], reference: str = ""
     if len(rows) > MOST_ROWS or any(p.record.family for p in pairs):
         return classes.draw(objective, records, pairs, reference, NAME, title)
     dtypes = list(dict.fromkeys(p.record.dtype for p in pairs))
-    figure = Figure(figsize=(2.0 + 3.1 * len(dtypes), _ROW * len(rows) + 0.7), layout="constrained")
+    figure = Figure(figsize=(2.0 + 3.1 * len(dtypes), _ROW * len(rows) + 0.7))
     axes = figure.subplots(1, len(dtypes), squeeze=False, sharey=True).flat
     low, high = (pick(1.0, *(p.ratio for p in pairs)) for pick in (min, max))
     ends = 0.9 * low, 0.9 * low * max(3.0, (high / low) ** 1.7)  # with room for the names
@@ -59,12 +59,6 @@ def draw(objective: AnyObjective, records: Sequence[Record], reference: str = ""
         f"call are not in it." + (" * re-implemented by us from a description." if marked else "")
     )
     return finish(figure, NAME, title, caption)
-
-
-def leads(objective: AnyObjective, records: Sequence[Record], reference: str = "") -> list[Pair]:
-    """Our record of every case with that of the reference, "" being the fastest peer."""
-    pairs = cases.pairs(objective, records, reference)
-    return [p for p in pairs if p.record.name == objective.ours and p.reference is not p.record]
 
 
 def _row(r: Any) -> tuple[object, ...]:

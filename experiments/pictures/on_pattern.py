@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.bench.record import Record
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 
 def pictures(
     objective: AnyObjective, records: Sequence[Record], reference: str = ""
-) -> list[Picture]:
-    """All of them, in the order of a report."""
-    return [
-        leads.draw(objective, records, reference),
-        *speedup.draw(objective, records, reference),
-        roofline.draw(objective, records),
-        calls.draw(objective, records, reference),
-        first_call.draw(objective, records),
-    ]
+) -> dict[str, Callable[[], Picture]]:
+    """What draws each of them, in the order of a report."""
+    return {
+        leads.NAME: partial(leads.draw, objective, records, reference),
+        **speedup.pictures(objective, records, reference),
+        roofline.NAME: partial(roofline.draw, objective, records),
+        calls.NAME: partial(calls.draw, objective, records, reference),
+        first_call.NAME: partial(first_call.draw, objective, records),
+    }

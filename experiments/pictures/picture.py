@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ class Picture:
 
     def svg(self) -> str:
         """The figure as SVG; the same records give the same text with the same matplotlib."""
+        return self._svg
+
+    @cached_property
+    def _svg(self) -> str:
         if self.figure is None:
             raise ValueError(f"{self.name} has no figure: {self.caption}")
         out = io.StringIO()
@@ -96,7 +101,7 @@ def grid(
     columns = min(columns, count)
     rows = -(-count // columns)
     width = max(PANEL_WIDTH * columns, 1.7 * PANEL_WIDTH)  # a caption needs some room
-    figure = Figure(figsize=(width, PANEL_HEIGHT * rows), layout="constrained")
+    figure = Figure(figsize=(width, PANEL_HEIGHT * rows))
     axes = figure.subplots(rows, columns, squeeze=False).flat
     panels = list(axes)
     for ax in panels[count:]:
@@ -115,7 +120,8 @@ def finish(
     bottom = 0.08 + 0.135 * len(lines)
     height += top + bottom
     figure.set_size_inches(width, height)
-    figure.get_layout_engine().set(rect=(0, bottom / height, 1, 1 - (top + bottom) / height))
+    rect = (0, bottom / height, 1, 1 - top / height)
+    figure.set_layout_engine("tight", rect=rect, pad=0.5, w_pad=0.8, h_pad=0.8)
     left = 0.06 / width
     figure.text(left, 1 - 0.06 / height, title, va="top", fontsize=10.5, fontweight="bold")
     figure.text(

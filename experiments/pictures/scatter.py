@@ -57,6 +57,7 @@ def draw(objective: AnyObjective, points: Sequence[Point], plot: Plot) -> Pictur
         ax.set_title(dtype if one_place else f"{place}\n{dtype}")
         ax.set_xlabel(plot.x_label)
         plot.decorate(ax, own)
+        ax.minorticks_off()
     axes[0].set_ylabel(plot.y_label)
     caption = f"{provenance([p.record for p in points])} {plot.explanation}"
     return finish(figure, plot.name, plot.title, caption, [*handles(look), *plot.legend])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,11 @@ class Quantity:
     in_octaves: bool
     panel: Callable[[Any], tuple[str, ...]]
 
+    @property
+    def picture(self) -> str:
+        """The name of its picture."""
+        return f"speedup_over_{self.name}"
+
 
 def quantities(inner: str) -> tuple[Quantity, ...]:
     """The x axes. inner: the objective's name of K."""
@@ -56,13 +62,15 @@ def quantities(inner: str) -> tuple[Quantity, ...]:
     )
 
 
-def draw(objective: AnyObjective, records: Sequence[Record], reference: str = "") -> list[Picture]:
-    """speedup_over_nnz, _k and _density."""
+def pictures(
+    objective: AnyObjective, records: Sequence[Record], reference: str = ""
+) -> dict[str, Callable[[], Picture]]:
+    """What draws speedup_over_nnz, _k and _density."""
     pairs = cases.pairs(objective, records, reference)
-    return [
-        _picture(objective, records, pairs, quantity, reference)
+    return {
+        quantity.picture: partial(_picture, objective, records, pairs, quantity, reference)
         for quantity in quantities(objective.inner)
-    ]
+    }
 
 
 def _picture(
@@ -72,7 +80,6 @@ def _picture(
     x: Quantity,
     reference: str,
 ) -> Picture:
-    name = f"speedup_over_{x.name}"
     title = (
         f"Speed-up over {reference or cases.BEST_PEER}, by {x.name if x.in_octaves else x.label}"
     )
@@ -82,7 +89,7 @@ def _picture(
         panel: own for panel, own in panels.items() if len({x.value_of(p.record) for p in own}) > 1
     }
     if not several:
-        return Picture(name, title, _nothing(pairs, x, reference))
+        return Picture(x.picture, title, _nothing(pairs, x, reference))
     shown = dict(sorted(several.items(), key=lambda item: -len(item[1]))[:MOST_PANELS])
     shown = {panel: own for panel, own in several.items() if panel in shown}
     names = {p.record.name for own in shown.values() for p in own} - {reference}
@@ -107,7 +114,7 @@ def _picture(
             ),
         )
     )
-    return finish(figure, name, title, caption, handles(look))
+    return finish(figure, x.picture, title, caption, handles(look))
 
 
 def _explanation(x: Quantity, reference: str) -> str:
@@ -174,6 +181,7 @@ def _panel(ax: Axes, pairs: Sequence[Pair], x: Quantity, look: dict[str, Look]) 
     if not x.in_octaves:
         ticks.at_values(ax.xaxis, values)
     ticks.of_ratios(ax.yaxis)
+    ax.minorticks_off()
 
 
 def _bin(p: Pair, x: Quantity) -> float:

@@ -38,6 +38,8 @@ def plain(axis: Axis) -> None:
     """Ticks such as 0.1, 1 and 1,000, as numbers."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 50 else (1,)))
-    axis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-    )
+    axis.set_major_formatter(FuncFormatter(_number))
+
+
+def _number(value: float, _: int | None = None) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"

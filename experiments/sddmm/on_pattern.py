@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -110,7 +110,9 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
     def role(self, record: RecordT) -> str:
         return "kernel" if record.is_forced else super().role(record)
 
-    def pictures(self, records: Sequence[RecordT], reference: str) -> list[Picture]:
+    def pictures(
+        self, records: Sequence[RecordT], reference: str
+    ) -> dict[str, Callable[[], Picture]]:
         from experiments.pictures import on_pattern
 
         return on_pattern.pictures(self, records, reference)

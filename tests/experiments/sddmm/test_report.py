@@ -98,7 +98,12 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
     output = tmp_path / "out"
     report.report(SDDMM, ReportConfig(records=[str(f) for f in files], output=str(output)))
     names = {"report.md", "report.csv", "summary.md", "report.html"} | {
-        f"speedup_over_{axis}.{kind}" for axis in ("k", "nnz", "density") for kind in ("png", "svg")
+        f"{picture}.{kind}"
+        for picture in (
+            *("speedup", "speedup_over_k", "speedup_over_nnz", "speedup_over_density"),
+            *("roofline", "calls_until_preparation_pays", "first_call"),
+        )
+        for kind in ("png", "svg")
     }
     assert {path.name for path in output.iterdir()} == names
     text = (output / "report.md").read_text()
