@@ -21,8 +21,9 @@ help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 .PHONY: run
-run: $(READY) ## set up, then the main job: SDDMM on a 10000x10000 matrix against its peers
-	$(PY) -m experiments run +matrix=10000x10000
+run: $(READY) ## set up, then the main job: SDDMM on a 10000x10000 matrix against its peers, and a picture
+	$(PY) -m experiments run +matrix=10000x10000 k=64,256
+	@$(PY) -m experiments report quiet=true
 
 .PHONY: test
 test: $(READY) ## set up, then all tests that need no GPU
@@ -75,8 +76,11 @@ docs: $(VENV)/.docs-ready ## set up, then the documentation site, into docs/_bui
 .PHONY: setup
 setup: $(READY) ## only the set-up
 
+# What the first `make run` and `make test` wait for.
 $(READY): pyproject.toml .ci/constraints.txt .ci/new_venv
 	@PYTHON='$(PYTHON)' .ci/new_venv $(VENV)
+	@echo "pip downloads torch and the extras $(EXTRAS) into $(VENV), which is done once:" \
+	  "about 3 GB where torch brings CUDA, as on Linux from PyPI; about 0.6 GB without"
 	$(PY) -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 

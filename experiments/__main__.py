@@ -3,6 +3,8 @@ import sys
 if __name__ == "__main__":  # processes that compile import this module too
     try:
         from experiments.cli import main
+
+        main()
     except ModuleNotFoundError as error:
         if error.name not in ("hydra", "omegaconf", "psutil", "rich"):
             raise
@@ -10,4 +12,5 @@ if __name__ == "__main__":  # processes that compile import this module too
             f"python -m experiments needs {error.name}, which is not installed "
             f"(pip install -e '.[laboratory]'; make run installs everything)"
         )
-    main()
+    except KeyboardInterrupt:  # while something is imported
+        sys.exit(130)

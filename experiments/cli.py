@@ -8,29 +8,32 @@ wrong into one line and an exit code.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import CompactHydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.bench import helptext, sources
+from experiments.bench import helptext, sources, terminal
 from experiments.bench.arguments import CONF, prepare
 from experiments.bench.commands import Command, Job
 from experiments.bench.errors import ExperimentError, unknown
 from experiments.bench.keys import refuse_absurd
+from experiments.bench.log import Log
 
 # What can be measured: folders beside this file, each with its commands.
 OBJECTIVES = ("sddmm", "gemm", "host_overhead")
@@ -136,17 +139,6 @@ def _completion(arguments: list[str]) -> None:
     print(completion.script(shell, commands().values(), values))
 
 
-@contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """A job's error ends the program; in a sweep the other jobs go on and Hydra reports it."""
-    try:
-        yield
-    except (ExperimentError, OmegaConfBaseException, OSError) as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            raise
-        _stop(_one_line(error))
-
-
 def typed(config: DictConfig) -> Any:
     """The config as its dataclass: unknown keys are refused, ranges checked."""
     _refuse_unknown_keys(config, "")
@@ -203,12 +195,18 @@ def _run_with_hydra(command: Command, arguments: list[str]) -> None:
     except ExperimentError as error:
         _stop(str(error))
 
+    log, failures = Log(), list[str]()
+
     def work(config: DictConfig) -> None:
         _refuse_wrong_variables()
         hydra_config = HydraConfig.get()
-        choices = dict(hydra_config.runtime.choices)
-        with _one_line_errors():
-            command(typed(config), Job(hydra_config.launcher._target_, choices))
+        choices, count = dict(hydra_config.runtime.choices), _job_count(hydra_config, arguments)
+        try:
+            command(typed(config), Job(hydra_config.launcher._target_, choices, log, count))
+        except (ExperimentError, OmegaConfBaseException, OSError) as error:
+            if not hydra_config.launcher._target_.endswith(".BasicLauncher"):
+                raise  # from another process
+            failures.append(_one_line(error))
 
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let exceptions come here
@@ -219,9 +217,27 @@ def _run_with_hydra(command: Command, arguments: list[str]) -> None:
     except (CompactHydraException, OmegaConfBaseException, OSError) as error:
         if full:
             raise
-        _stop(_one_line(error, command.schema))
+        failures.append(_one_line(error, command.schema))
     except KeyboardInterrupt:
-        _stop("interrupted", code=130)
+        _stop(log.interruption(), code=130)
+    for words in log.last_words():
+        terminal.show(words)
+    if failures:
+        count = f"{len(failures)} jobs failed: " if len(failures) > 1 else ""
+        _stop(count + "; ".join(dict.fromkeys(failures)))
+
+
+def _job_count(hydra_config: Any, arguments: list[str]) -> int | None:
+    """How many jobs Hydra's own sweeper makes of these arguments; None for another sweeper."""
+    if hydra_config.mode != RunMode.MULTIRUN:
+        return 1
+    if not hydra_config.sweeper._target_.endswith(".BasicSweeper"):
+        return None
+    settings = [a for a in arguments if not a.startswith(("-", "hydra", "+hydra"))]
+    params = [f"{key}={value}" for key, value in (hydra_config.sweeper.params or {}).items()]
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    overrides = parser.parse_overrides([*params, *settings])
+    return len(BasicSweeper.split_arguments(overrides, None)[0])
 
 
 def _refuse_wrong_variables() -> None:

@@ -16,14 +16,20 @@ from hydra.core.config_store import ConfigStore
 
 from experiments.bench.errors import ExperimentError
 from experiments.bench.keys import list_keys
+from experiments.bench.log import Log
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job of Hydra: the launcher that runs it, and the option that it has of each group."""
+    """One job of Hydra: the launcher that runs it, and the option that it has of each group.
+
+    log: of all jobs of this command. count: how many jobs there are; None where it is unknown.
+    """
 
     launcher: str
     choices: Mapping[str, str]
+    log: Log = field(default_factory=Log)
+    count: int | None = 1
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Measure(Command):
     def __call__(self, settings: Any, job: Job) -> None:
         objective = self.load(settings)
         refuse_parallel_jobs(job.launcher, objective.device(settings))
-        objective.run(objective.cases(settings, job.choices))
+        objective.run(objective.cases(settings, job.choices), job.log, job.count)
 
 
 class Report(Command):

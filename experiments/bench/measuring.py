@@ -16,6 +16,7 @@ from experiments.bench.methods import Method, Run
 from experiments.bench.objective import AnyObjective
 from experiments.bench.record import Record, now
 from experiments.bench.timing import (
+    Interrupted,
     TimedOut,
     deadline,
     elapsed_ms,
@@ -30,7 +31,8 @@ from experiments.bench.verify import decisive
 class Session:
     """One interleaved measurement of some methods on one case.
 
-    keep(record) is called as soon as nothing will change the record; say(text) shows progress.
+    keep(record) is called as soon as nothing will change the record. say(step, part) shows what is
+    done next, and the fraction of the session that is done.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Session:
         device: str,
         timing: Timing,
         keep: Callable[[Record], None],
-        say: Callable[[str], None],
+        say: Callable[[str, float], None],
     ) -> None:
         self.objective, self.case, self.device = objective, case, device
         self.timing, self.keep, self.say = timing, keep, say
@@ -48,24 +50,35 @@ class Session:
 
     def measure(self, methods: Mapping[str, Method], keys: Mapping[str, str]) -> list[Record]:
         """The records of these methods."""
-        self.say("float64 reference")
+        steps = 1 + 3 * len(methods)  # each method is verified, prepared and timed
+        self.say("float64 reference", 0.0)
         reference = self.objective.reference(self.case)
-        self.say("compiling")
+        self.say("compiling", 0.0)
         self.objective.compile(methods, self.case)
         records = {name: self._record(name, methods[name], keys[name]) for name in methods}
         runs: dict[str, Run] = {}
         first_ms: dict[str, float] = {}
-        for name, method in methods.items():
-            self.say(f"verifying {name}")
+        for index, (name, method) in enumerate(methods.items()):
+            self.say(f"verifying {name}", (1 + index) / steps)
             verified = self._verified(method, records[name], reference)
             if verified is None:
                 self.keep(records[name])
             else:
                 runs[name], first_ms[name] = verified
-        self.say(f"timing {', '.join(runs)}")
+        self.say("timing preparations", (1 + len(methods)) / steps)
         if self.objective.times_preparation:
             self._time_preparation(methods, records, runs, slow_methods(first_ms, self.timing))
-        samples_ms, errors = self._samples_ms(runs, first_ms)
+
+        def turn(name: str, done: int) -> None:
+            self.say(f"timing {name}", 1 - (len(runs) - done) / steps)
+
+        try:
+            samples_ms, errors = self._samples_ms(runs, first_ms, turn)
+        except Interrupted as stopped:
+            for name, samples in stopped.samples_ms.items():
+                records[name].samples_ms = samples
+                self.keep(records[name])
+            raise
         for name in runs:
             if name in errors:
                 _fail(records[name], errors[name])
@@ -153,7 +166,10 @@ class Session:
             records[name].first_call_ms = calls_ms.get(name, [])
 
     def _samples_ms(
-        self, runs: dict[str, Run], first_ms: dict[str, float]
+        self,
+        runs: dict[str, Run],
+        first_ms: dict[str, float],
+        turn: Callable[[str, int], None],
     ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
         """Samples of each run; and why some failed, without which the others are timed again."""
         errors: dict[str, Exception] = {}
@@ -172,7 +188,7 @@ class Session:
         while True:
             left = {name: watched(name) for name in runs if name not in errors}
             try:
-                return interleaved_ms(left, first_ms, self.timing, self.device), errors
+                return interleaved_ms(left, first_ms, self.timing, self.device, turn), errors
             except Exception as error:
                 if not failing:
                     raise

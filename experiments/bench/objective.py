@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from experiments.bench import columns, report, table
 from experiments.bench.config import Timing
 from experiments.bench.digest import MEASURING, Code
+from experiments.bench.log import Log
 from experiments.bench.methods import Method, Run
 from experiments.bench.page.tables import Groups, Table
 from experiments.bench.record import Record
@@ -92,11 +93,16 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
         """The cases that a run measures one after another: the label and configuration of each."""
         return [(self.label(config, choices), config)]
 
-    def run(self, cases: Sequence[tuple[str, ConfigT]]) -> None:
-        """Measure these cases and print their tables."""
+    def run(
+        self, cases: Sequence[tuple[str, ConfigT]], log: Log | None = None, jobs: int | None = 1
+    ) -> None:
+        """Measure these cases and print their tables.
+
+        log: of the whole command; jobs: how many such calls it makes, None where that is unknown.
+        """
         from experiments.bench.run import run_all  # which knows objectives
 
-        run_all(self, cases)
+        run_all(self, cases, log, jobs)
 
     def warm_caches(self, configs: Sequence[ConfigT]) -> None:
         """Generate and compile in parallel what these cases need; nothing by default."""
@@ -162,6 +168,19 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
     @abstractmethod
     def heading(self, config: ConfigT) -> str:
         """The line above the table in the terminal."""
+
+    def case_title(self, label: str, config: ConfigT) -> str:
+        """The name of a case while it is measured."""
+        return label
+
+    @property
+    def default_records(self) -> str:
+        """The file of records that a report reads if it is told no other."""
+        return ""
+
+    def summary(self, records: Sequence[RecordT]) -> str:
+        """The table of several cases at the end of a run."""
+        return report.as_summary(self, records)
 
     @abstractmethod
     def labels(self, records: Sequence[RecordT]) -> dict[tuple[object, ...], dict[str, str]]:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from experiments.bench import compare, table
 from experiments.bench.config import ReportConfig
 from experiments.bench.errors import NoRecords
+from experiments.bench.findings import finding
 from experiments.bench.methods import introduction
 from experiments.bench.page.render import Figure, render
 from experiments.bench.record import Record
 from experiments.bench.store import load_all
+from experiments.bench.terminal import show
 from experiments.pictures import cases
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
     if config.compare:
         records.sort(key=objective.order)
         text = compare.as_markdown(objective, records, config.compare)
-        print(text)
+        show(text)
         print("written:", write(output / "compare.md", text))
         return
     records = newest(objective, records)
@@ -47,7 +49,7 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
         objective = objective.referring_to(config.reference)
     pages = objective.pages(records)
     if not config.quiet:
-        print(next(iter(pages.values())))
+        show(next(iter(pages.values())))
     written = [write(output / name, text) for name, text in pages.items()]
     pictures: list[Picture] = []
     if config.plots and _can_draw():
@@ -55,7 +57,12 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
         written += [path for picture in pictures for path in picture.write(output)]
     if config.html:
         written.append(_write_html(objective, records, pictures, complaints, config))
+    show(finding(objective, records))
     print("written:", ", ".join(str(path) for path in written))
+    for picture in pictures:
+        if picture.figure is not None:
+            print(f"picture: {output / picture.name}.png")
+            break
 
 
 def _write_html(

@@ -10,21 +10,34 @@ import torch
 from experiments.bench import table
 from experiments.bench.environment import device_name
 from experiments.bench.errors import ExperimentError, RowsFailed
+from experiments.bench.findings import noise
+from experiments.bench.log import Log
 from experiments.bench.measuring import Session
 from experiments.bench.methods import Method, introduction
 from experiments.bench.objective import AnyObjective, RunConfig
-from experiments.bench.progress import progress
+from experiments.bench.progress import CaseProgress
 from experiments.bench.record import Record, key_of
 from experiments.bench.store import Keeper, Store
+from experiments.bench.terminal import show
 
 
-def run_all(objective: AnyObjective, cases: Sequence[tuple[str, RunConfig]]) -> None:
-    """Run every case. What failed is raised as one error after the last case."""
+def run_all(
+    objective: AnyObjective,
+    cases: Sequence[tuple[str, RunConfig]],
+    log: Log | None = None,
+    jobs: int | None = 1,
+) -> None:
+    """Run every case. What failed is raised as one error after the last case.
+
+    log: of the whole run; jobs: how many such calls it makes, None where that is unknown.
+    """
+    log = log or Log()
+    log.clock.cases = jobs and jobs * len(cases)
     objective.warm_caches([config for _, config in cases])
     failures = []
     for label, config in cases:
         try:
-            run(objective, label, config)
+            run(objective, label, config, log)
         except (ExperimentError, RuntimeError) as error:  # RuntimeError: no memory for a case
             if len(cases) == 1:
                 raise
@@ -33,7 +46,9 @@ def run_all(objective: AnyObjective, cases: Sequence[tuple[str, RunConfig]]) -> 
         raise RowsFailed("; ".join(failures))
 
 
-def run(objective: AnyObjective, label: str, config: RunConfig) -> list[Any]:
+def run(
+    objective: AnyObjective, label: str, config: RunConfig, log: Log | None = None
+) -> list[Any]:
     """Measure the methods on the case that `label` names, print the table, return its records.
 
     A row that the store holds is shown from there; the others are measured, interleaved with each
@@ -41,6 +56,8 @@ def run(objective: AnyObjective, label: str, config: RunConfig) -> list[Any]:
     Raises RecordsLost or RowsFailed, when the table has been printed, if a record was not kept or a
     row is wrong or failed.
     """
+    log = log or Log()
+    log.begin(objective, config.records)
     device = objective.device(config)
     methods = objective.methods(config)
     store: Store[Any] = Store(config.records, objective.record_type)
@@ -51,18 +68,21 @@ def run(objective: AnyObjective, label: str, config: RunConfig) -> list[Any]:
     missing = {name: m for name, m in methods.items() if name not in present}
     keep = Keeper(store)
     records = [objective.renamed(record, label) for record in cached]
-    if missing:
-        store.refuse_unwritable()
-        chosen = {n: m for n, m in methods.items() if n in missing or n in objective.companions}
-        with progress() as say:
-            say(f"{label}: loading")
+    progress = CaseProgress(log.clock, objective.case_title(label, config))
+    try:
+        if missing:
+            store.refuse_unwritable()
+            chosen = {n: m for n, m in methods.items() if n in missing or n in objective.companions}
+            progress.say("loading", 0.0)
             case = objective.make_case(label, config, identity)
-            session = Session(
-                objective, case, device, config.timing, keep, lambda text: say(f"{label}: {text}")
-            )
+            session = Session(objective, case, device, config.timing, keep, progress.say)
             records += session.measure(chosen, keys)
+    finally:
+        log.kept += keep.kept
+        progress.close(measured=bool(missing))
     records.sort(key=lambda r: (*_session(objective, r), list(methods).index(r.name)))
     _show(objective, records, config, [record.key for record in cached])
+    log.add(records, cached)
     keep.finish({record.name: record.status for record in records})
     return records
 
@@ -86,13 +106,16 @@ def _session(objective: AnyObjective, record: Record) -> tuple[str, ...]:
 def _show(
     objective: AnyObjective, records: Sequence[Record], config: RunConfig, cached: Sequence[str]
 ) -> None:
-    print(objective.heading(config))
+    lines = [objective.heading(config)]
     if sentence := introduction((r.name for r in records), objective.reimplemented):
-        print(sentence)
-    print(table.as_text(objective.rows(records, cached)))
-    for note in objective.notes(records):
-        print(f"  {note}")
-    print(flush=True)
+        lines.append(sentence)
+    rows = objective.rows(records, cached)
+    for row, record in zip(rows, records, strict=True):
+        if record.is_noisy:
+            row["time ms"] = f"~{row['time ms']}"
+    notes = filter(None, [*objective.notes(records), noise(records)])
+    lines += [table.as_text(rows), *(f"  {note}" for note in notes), ""]
+    show("\n".join(lines))
 
 
 def _keys(

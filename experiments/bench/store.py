@@ -176,13 +176,13 @@ class Keeper(Generic[Kind]):
 
     def __init__(self, store: Store[Kind]) -> None:
         self._store = store
-        self._kept = 0
+        self.kept = 0
         self._errors: list[str] = []
 
     def __call__(self, record: Kind) -> None:
         try:
             self._store.append(record)
-            self._kept += 1
+            self.kept += 1
         except ExperimentError as error:
             self._errors.append(str(error))
 
@@ -194,7 +194,7 @@ class Keeper(Generic[Kind]):
         )
         if self._errors:
             count = len(self._errors)
-            lost = f"{count} of {count + self._kept} records were not kept: {self._errors[0]}"
+            lost = f"{count} of {count + self.kept} records were not kept: {self._errors[0]}"
             raise RecordsLost("; ".join(filter(None, [lost, failures])))
         if bad:
             raise RowsFailed(failures)

@@ -16,6 +16,11 @@ NOT_INTERLEAVED = (
     "run: rows of one case with different letters were measured at different times, not "
     "interleaved; a is the oldest"
 )
+# The columns that say what a row is about, from left to right.
+KEYS = (
+    *("device", "class", "matrix", "shape", "nnz", "sparsity", "K", "d", "dtype", "heads"),
+    *("transpose", "sums", "B rows", "method", "variant"),
+)
 _LEFT = (
     *("matrix", "shape", "run", "device", "dtype", "method", "variant", "status", "reason"),
     *("class", "chosen", "best of ours", "best peer", "first peer", "way", "other"),

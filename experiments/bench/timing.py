@@ -48,6 +48,13 @@ class TimedOut(Exception):
     """A method took longer than timing.timeout_s."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """A person ended the timing; samples_ms holds those of the methods that were done."""
+
+    def __init__(self, samples_ms: dict[str, list[float]]) -> None:
+        self.samples_ms = samples_ms
+
+
 def elapsed_ms(work: Callable[[], object], device: str) -> float:
     """Wall time of work() in ms, with all its device work done."""
     _finish(device)
@@ -58,7 +65,11 @@ def elapsed_ms(work: Callable[[], object], device: str) -> float:
 
 
 def interleaved_ms(
-    runs: dict[str, Run], first_ms: dict[str, float], timing: Timing, device: str
+    runs: dict[str, Run],
+    first_ms: dict[str, float],
+    timing: Timing,
+    device: str,
+    turn: Callable[[str, int], None] = lambda name, done: None,
 ) -> dict[str, list[float]]:
     """Samples of each run in ms: round after round, a few of every unfinished method.
 
@@ -69,6 +80,9 @@ def interleaved_ms(
     in the common BLAS and OpenMP libraries they spin for tens of milliseconds. A GPU meanwhile
     takes the clock that this method's power allows. With timing.warm_up_ms it has one long warm-up
     by the first method, and then changes methods too often to follow each one's power.
+
+    turn(name, done) is called before a method's turn, when `done` methods are done. Raises
+    Interrupted where a person ends it.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
     samplers: dict[str, Sampler] = {}
@@ -99,12 +113,19 @@ def interleaved_ms(
             if not is_slow(name):
                 sampler(name).warm_up(GPU_WARM_UP_MS)
                 break
-    while unfinished := [name for name in runs if is_unfinished(name)]:
-        for name in unfinished:
-            sampler(name).warm_up(timing.warm_up_ms)
-            for _ in range(timing.samples_per_round):
-                if is_unfinished(name):
-                    samples[name].append(samplers[name].sample_ms())
+    try:
+        while unfinished := [name for name in runs if is_unfinished(name)]:
+            for name in unfinished:
+                if timing.warm_up_ms is None:  # else an idle GPU would change its clock meanwhile
+                    turn(name, len(runs) - len(unfinished))
+                sampler(name).warm_up(timing.warm_up_ms)
+                for _ in range(timing.samples_per_round):
+                    if is_unfinished(name):
+                        samples[name].append(samplers[name].sample_ms())
+    except KeyboardInterrupt:
+        raise Interrupted(
+            {name: own for name, own in samples.items() if not is_unfinished(name)}
+        ) from None
     return samples
 
 

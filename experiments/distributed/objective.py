@@ -17,6 +17,7 @@ import torch.distributed as dist
 from experiments.bench import report, table
 from experiments.bench.environment import device_name
 from experiments.bench.errors import ExperimentError
+from experiments.bench.log import Log
 from experiments.bench.methods import Method, Run
 from experiments.bench.objective import Objective
 from experiments.bench.page.tables import Table
@@ -61,7 +62,9 @@ class Distributed(OnPattern[Case, Record]):
     def trials(self, method: Method, case: Case, run: Run, reference: Any) -> Sequence[Trial]:
         raise NotImplementedError("ranks verify their own parts (operations.py)")
 
-    def run(self, cases: Sequence[tuple[str, Config]]) -> None:
+    def run(
+        self, cases: Sequence[tuple[str, Config]], log: Log | None = None, jobs: int | None = 1
+    ) -> None:
         """Measure every case on all ranks; rank 0 keeps the records and prints the tables."""
         with joined(device_of(cases[0][1])) as device:
             for label, config in cases:

@@ -118,6 +118,19 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
             f"b in rows of {config.b_rows}"
         )
 
+    @property
+    def default_records(self) -> str:
+        return GemmConfig().records
+
+    def case_title(self, label: str, config: GemmConfig) -> str:
+        return self.heading(config)
+
+    def summary(self, records: Sequence[GemmRecord]) -> str:
+        return report.as_summary(records)
+
+    def role(self, record: GemmRecord) -> str:
+        return "peer" if record.is_cublas else "ours"
+
     def labels(self, records: Sequence[GemmRecord]) -> dict[tuple[object, ...], dict[str, str]]:
         return {
             r.case: {"shape": r.shape, "dtype": r.dtype, "sums": r.accumulate, "B rows": r.b_rows}

@@ -14,7 +14,7 @@ from experiments.bench.methods import Method
 from experiments.bench.objective import Objective
 from experiments.sddmm import columns, reproduce
 from experiments.sddmm.case import definition, device_of, source_of
-from experiments.sddmm.config import Config
+from experiments.sddmm.config import Config, default_records
 from experiments.sddmm.folder import cases_of
 from experiments.sddmm.labels import shown_names
 from experiments.sddmm.problems import problems_of
@@ -74,6 +74,14 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
 
     def heading(self, config: Config) -> str:
         return f"on {device_name(device_of(config))}"
+
+    @property
+    def default_records(self) -> str:
+        return default_records(self.name)
+
+    def case_title(self, label: str, config: Config) -> str:
+        heads = f", {config.heads} heads" if config.heads > 1 else ""
+        return f"{label}, K {config.k}, {config.dtype}{heads}"
 
     def labels(self, records: Sequence[RecordT]) -> dict[tuple[object, ...], dict[str, str]]:
         names = shown_names(records)

@@ -18,7 +18,7 @@ from experiments.bench import timing
 from experiments.bench.commands import refuse_parallel_jobs
 from experiments.bench.environment import device_name
 from experiments.bench.errors import ExperimentError
-from experiments.sddmm.methods import METHODS
+from experiments.sddmm.methods import METHODS, ours
 from tests.conftest import ROOT
 
 QUICK = ["timing.max_samples=3", "timing.seconds=0", "methods=[ours]"]
@@ -108,7 +108,7 @@ def test_any_size_is_a_matrix_with_or_without_the_plus(call, argument: str) -> N
 
 def test_a_sweep_runs_every_combination_wherever_m_stands(call, tmp_path: Path) -> None:
     out = call("run", "+matrix=30x40,50x20", "k=1,2", "-m", "seed=3", *QUICK)
-    assert re.findall(r"\| (\d+x\d+) .*?\| +(\d) \| float32", out) == [
+    assert re.findall(r"\| (\d+x\d+) .*?\| +(\d) \| float32 \| ours", out) == [
         ("30x40", "1"), ("30x40", "2"), ("50x20", "1"), ("50x20", "2")
     ]  # fmt: skip
     assert (tmp_path / "results" / "sweeps").is_dir()
@@ -116,7 +116,8 @@ def test_a_sweep_runs_every_combination_wherever_m_stands(call, tmp_path: Path) 
 
 def test_a_study_sweeps_by_itself_and_an_axis_may_be_overridden(call) -> None:
     out = call("run", "+study=smoke", "k=5", *QUICK)
-    assert re.findall(r"\| +([\d.]+%) \| +(\d+) \| float32", out) == [("90%", "5"), ("99%", "5")]
+    found = re.findall(r"\| +([\d.]+%) \| +(\d+) \| float32 \| ours", out)
+    assert found == [("90%", "5"), ("99%", "5")]
 
 
 def test_a_users_own_matrices_and_studies_are_found_by_searchpath(call, tmp_path: Path) -> None:
@@ -312,6 +313,28 @@ def test_hydras_own_questions_are_answered(call, process) -> None:
     assert "k: 7\n" in call("run", "+matrix=30x40", "k=7", "--cfg", "job")
     assert "matrix/30x40" in process("run", "+matrix=30x40", "--info", "defaults").stdout
     assert "published_5000" in call("run", "--help")
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(case: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ours, "prepare", interrupted)
+    stderr = call("run", "matrix=30x40", "methods=scipy_rows,ours", code=130)
+    assert stderr.splitlines()[-1] == (
+        "error: interrupted: 0 records of this run are kept in results/records.jsonl; the same "
+        "command goes on from there"
+    )
+
+
+def test_lists_need_no_brackets_and_several_values_are_a_sweep(call) -> None:
+    out = call("run", "matrix=30x40,50x20", *QUICK[:2], "methods=ours,torch_csr")
+    assert re.findall(r"\| (\d+x\d+) .*? \| (ours|torch_csr) ", out) == [
+        ("30x40", "ours"), ("30x40", "torch_csr"), ("50x20", "ours"), ("50x20", "torch_csr")
+    ]  # fmt: skip
+    assert "ours is the fastest on " in out
+    assert "\n4 records in results/records.jsonl, all measured now." in out
+    assert "Next: python -m experiments report (" in out
 
 
 def test_fragments_are_printed_and_unknown_ones_refused(call) -> None:
