@@ -97,7 +97,7 @@ def test_a_bare_run_uses_a_small_matrix_and_all_methods(call, tmp_path: Path) ->
     assert again.count("| cached  |") == 6
     reported = call("report")
     assert reported.count("| 1000x1000 |") == len(METHODS.names())
-    assert (tmp_path / "results" / "report" / "speedup_over_k.png").is_file()
+    assert (tmp_path / "results" / "report" / "report.html").is_file()
     assert not list(tmp_path.glob("*.log"))
 
 
