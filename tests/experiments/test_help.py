@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+import re
+import shlex
 
 import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import cli
 from experiments.bench import arguments, helptext, sources
-from experiments.bench.keys import keys_of
+from experiments.bench.keys import Key, keys_of
 
 COMMANDS = cli.commands()
 MATRIX_KEYS = {
@@ -54,17 +57,21 @@ def test_a_key_without_an_explanation_has_no_help() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_example_is_valid_and_sets_its_key(name: str) -> None:
+    """Examples that choose the same study are given together, which is quick."""
     command = COMMANDS[name]
-    keys = keys_of(command.schema)
-    texts = dict.fromkeys(text for key in keys for text in key.description.example.split())
+    together: dict[str, list[Key]] = {}
+    for key in keys_of(command.schema):
+        study = re.search(r"\+study=\w+", key.description.example)
+        together.setdefault(study[0] if study else "", []).append(key)
     cli.register()
     with initialize_config_dir(str(arguments.CONF), version_base="1.3"):
-        settings = cli.typed(compose(command.config, arguments.prepare(texts, command.lists)))
-    for key in keys:
-        value = settings
-        for part in key.path.split("."):
-            value = getattr(value, part)
-        assert value != key.default, key.path
+        for keys in together.values():
+            words = dict.fromkeys(w for key in keys for w in shlex.split(key.description.example))
+            given = arguments.prepare(words, command.lists)
+            settings = cli.typed(compose(command.config, given))
+            for key in keys:
+                value = functools.reduce(getattr, key.path.split("."), settings)
+                assert value != key.default, key.path
 
 
 def test_every_example_of_a_matrix_is_valid() -> None:
