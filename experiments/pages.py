@@ -7,7 +7,8 @@ A page marks a table by the file that holds it whole, and by the rows and column
     <!-- end -->
 
 `of "TITLE"` chooses among several tables of one file, the one under the line **TITLE**; `a|b`
-stands for either value. A folder stands for its report.md. `list of "TITLE"` shows, instead of a
+stands for either value. A folder stands for its report.md, `prediction` for the table of
+`experiments/distributed/prediction.py`. `list of "TITLE"` shows, instead of a
 table, the list under the line **TITLE** (n). The source `records` is a table of the committed
 records themselves. `<!-- variables -->` marks the table of environment variables, which comes from
 the code.
@@ -26,6 +27,8 @@ from experiments.bench.config import ReportConfig
 from experiments.bench.digest import ROOT
 from experiments.bench.errors import ExperimentError
 from experiments.bench.objective import AnyObjective
+from experiments.distributed import prediction
+from experiments.distributed.objective import DISTRIBUTED
 from experiments.gemm.objective import GEMM
 from experiments.kernel_panels import PANELS
 from experiments.sddmm.objective import SDDMM
@@ -45,6 +48,7 @@ PAGES = (
 )
 RESULTS: dict[str, AnyObjective] = {
     "docs/results/cpu": SDDMM,
+    "docs/results/cpu_ranks": DISTRIBUTED,
     "docs/results/h200/peers": SDDMM,
     "docs/results/h200/published": SDDMM,
     "docs/results/h200/regret": SDDMM,
@@ -189,6 +193,8 @@ def _rows(source: str, title: str | None) -> list[dict[str, str]]:
     """The rows of the first table of a file, or of the first one under its title."""
     if source == "records":
         return _records()
+    if source == "prediction":
+        return prediction.rows()
     path = ROOT / source
     text = (path / "report.md" if path.is_dir() else path).read_text(encoding="utf-8")
     if title is not None:

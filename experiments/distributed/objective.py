@@ -29,6 +29,7 @@ from experiments.distributed.measure import divide, measure
 from experiments.distributed.operations import OPERATIONS
 from experiments.distributed.ranks import joined
 from experiments.distributed.record import Record
+from experiments.pictures.picture import Picture
 from experiments.sddmm.case import device_of
 from experiments.sddmm.config import Config
 from experiments.sddmm.on_pattern import OnPattern
@@ -160,6 +161,10 @@ class Distributed(OnPattern[Case, Record]):
                 divided = "" if line.startswith("#") else f" way={way} replicas={replicas}"
                 lines.append(command + divided)
         return lines
+
+    def pictures(self, records: Sequence[Record], reference: str) -> list[Picture]:
+        """None but the timeline of pages(): operations are not compared with each other."""
+        return []
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
         """The tables, and the timeline of the largest case."""
