@@ -121,7 +121,7 @@ def newest(objective: AnyObjective, records: Iterable[Record]) -> list[Any]:
 
 
 def as_markdown(objective: AnyObjective, records: Sequence[Record]) -> str:
-    """A section per place: where it was measured, the table, and why rows have no time.
+    """A section per place: where it was measured, a short table, and why rows have no time.
 
     A place is a device, or a number of threads on one that was used with several.
     """
@@ -129,8 +129,8 @@ def as_markdown(objective: AnyObjective, records: Sequence[Record]) -> str:
     for place in dict.fromkeys(r.place for r in records):
         own = [r for r in records if r.place == place]
         lines = [f"## {_place(own[0], records)}", "", *provenance(own), ""]
-        lines += _with_introduction(objective, own, table.as_text(objective.rows(own)))
-        notes = objective.notes(own)
+        lines += _with_introduction(objective, own, table.as_text(table.short_rows(objective, own)))
+        notes = [*([table.NOISE] if any(r.is_noisy for r in own) else []), *objective.notes(own)]
         if notes:
             lines += ["", *(f"* {note}" for note in notes)]
         sections.append("\n".join(lines))

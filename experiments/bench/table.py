@@ -7,11 +7,12 @@ import io
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.bench.record import Record
+from experiments.bench.record import NOISY, Record
 
 if TYPE_CHECKING:
     from experiments.bench.objective import AnyObjective
 
+NOISE = f"~: the p80 of the samples is more than {NOISY:g} times their p20"
 NOT_INTERLEAVED = (
     "run: rows of one case with different letters were measured at different times, not "
     "interleaved; a is the oldest"
@@ -83,6 +84,27 @@ def rows(
             **objective.figures(r),
             f"vs {objective.baseline}": f"{speedup[r.key]:.2f}x" if r.key in speedup else "",
             "error": "" if r.error is None else f"{r.error:.1e}",
+            **({"run": run.get(r.key, "")} if run else {}),
+        }
+        for r in records
+    ]
+
+
+def short_rows(objective: AnyObjective, records: Sequence[Record]) -> list[dict[str, str]]:
+    """One row per record with what a person reads; the CSV has every column.
+
+    A row without a time has its status instead, and a noisy one a mark.
+    """
+    labels, run = short_labels(objective, records), runs(records)
+    speedup = speedups(records, objective.baseline)
+    return [
+        {
+            **labels[r.case],
+            "method": r.name,
+            "time ms": (figure(r.median_ms) or r.status) + (" ~" if r.is_noisy else ""),
+            f"vs {objective.baseline}": f"{speedup[r.key]:.2f}x" if r.key in speedup else "",
+            "first call ms": figure(r.median_first_call_ms),
+            "prepare ms": figure(r.prepare_ms),
             **({"run": run.get(r.key, "")} if run else {}),
         }
         for r in records

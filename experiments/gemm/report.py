@@ -35,6 +35,7 @@ COLUMNS: Groups = {
         "spill_bytes": "bytes of registers that a thread spills",
     },
 }
+_LONG = frozenset({"shared KiB", "spilled", "error"})
 SHORT = frozenset(COLUMNS[CASE]) | {"tflops", "of_cublas"}
 
 
@@ -87,6 +88,11 @@ def rows(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
     return lines
 
 
+def _short(lines: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The cells that a person reads; the CSV has all."""
+    return [{name: cell for name, cell in row.items() if name not in _LONG} for row in lines]
+
+
 def notes(records: Sequence[GemmRecord]) -> list[str]:
     """The reasons of rows without a time."""
     return [f"{r.variant}: {r.status}: {r.reason}" for r in records if r.reason]
@@ -123,7 +129,7 @@ def as_markdown(records: Sequence[GemmRecord]) -> str:
     for section in sections(records):
         for shape in dict.fromkeys(r.shape for r in section):
             own = [r for r in section if r.shape == shape]
-            lines += ["", f"## {title(own)}, {shape}", "", table.as_text(rows(own))]
+            lines += ["", f"## {title(own)}, {shape}", "", table.as_text(_short(rows(own)))]
             lines += [f"  {note}" for note in notes(own)]
     for family, gpu, shapes in _PUBLISHED:
         lines += ["", f"## Published {family} figures (GPU: {gpu}), TFLOP/s", ""]

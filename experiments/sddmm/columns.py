@@ -25,4 +25,9 @@ ON_PATTERN: Groups = {
         "gflops": "useful operations, 2 nnz k heads, over the median time, in 10^9 per second"
     },
 }
-PROBLEMS = {"matrix": CASES["matrix"], "class": "class of patterns", **CASES}
+PROBLEMS = {
+    "matrix": CASES["matrix"],
+    "class": "class of patterns",
+    **CASES,
+    "device": "the processor that computed, with torch's threads on a CPU",
+}

@@ -151,8 +151,7 @@ def problems(records: Iterable[Record]) -> list[Problem]:
 def tables(records: Sequence[Record]) -> list[Table]:
     """The tables of the HTML page: the classes of patterns, and a row per problem."""
     found = problems(records)
-    several = len({p.ours.place for p in found}) > 1
-    rows = [({"device": p.ours.place_name} if several else {}) | _csv_row(p) for p in found]
+    rows = [_csv_row(problem) for problem in found]
     return [
         Table("Classes", _summary_rows(found)),
         Table("Problems", rows, _GROUPS, _SHORT, note=_LEGEND),
@@ -162,7 +161,8 @@ def tables(records: Sequence[Record]) -> list[Table]:
 def pages(records: Sequence[Record]) -> dict[str, str]:
     """The files of the report by name."""
     found = problems(records)
-    rows = [_row(problem) for problem in found]
+    several = len({p.ours.place for p in found}) > 1
+    rows = [({"device": p.ours.place_name} if several else {}) | _row(p) for p in found]
     return {
         "summary.md": as_summary(found),
         "report.md": "\n\n".join(
@@ -218,12 +218,10 @@ _SHORT = SHORT | {
 
 _LEGEND = (
     "Kernel times in us. `yardstick`: our SDDMM on the same pattern, d and heads, by `row_gather`, "
-    "and on masks by the kernel that the planner chooses. `ALG2`, `ALG3`: cusparseSpMM called raw, "
-    "preprocessed, the fastest way of `way`; `reorder`: what such a call needs besides to "
-    "put its weights in the order of the transpose. `other`: the fastest of `torch_csr` and "
-    "`gather_index_add`. `first`: the whole first call on a pattern never seen. `prepare`: what is "
-    "done once per pattern; `column view`: the part of it that checks the pattern and groups it by "
-    "column."
+    "and on masks by the kernel that the planner chooses. `cuSPARSE`: the faster of cusparseSpMM's "
+    "CSR_ALG2 and CSR_ALG3, called raw and preprocessed. `other`: the faster of `torch_csr` and "
+    "`gather_index_add`. `column view`: checking the pattern and grouping it by column, once. "
+    "`first`: the whole first call on a pattern never seen. Every column is in report.csv."
 )
 
 
@@ -285,23 +283,14 @@ def _summary_row(family: str, found: Sequence[Problem]) -> dict[str, str]:
 
 def _row(p: Problem) -> dict[str, str]:
     r = p.ours
-    way = p.way_of(p.best_cusparse[0]) if p.best_cusparse else ""
     return {
-        "class": r.family, "matrix": r.matrix, "m": f"{r.m:,}", "nnz": f"{r.nnz:,}",
+        "class": r.family, "matrix": r.matrix, "nnz": f"{r.nnz:,}",
         "d": str(r.k), "dtype": r.dtype, "heads": str(r.heads), "chosen": r.kernel or r.status,
         "us": time_cell(p.us), "regret": ratio_cell(p.regret),
-        "yardstick us": time_cell(p.us_of(p.yardstick)),
         "ours / yardstick": ratio_cell(p.over_yardstick),
-        "ALG2 us": time_cell(p.us_of("cusparse_alg2")),
-        "ALG3 us": time_cell(p.us_of("cusparse_alg3")), "way": way,
-        "cuSPARSE / ours": ratio_cell(p.lead),
-        **({"reorder us": time_cell(p.reorder_us)} if r.transpose else {}),
-        "other": p.best_other[0] if p.best_other else "",
-        "other / ours": ratio_cell(p.other_lead),
-        "prepare us": time_cell(microseconds(r.prepare_ms)),
+        "cuSPARSE / ours": ratio_cell(p.lead), "other / ours": ratio_cell(p.other_lead),
         **({"column view us": time_cell(microseconds(r.column_view_ms))} if r.transpose else {}),
         "first us": time_cell(p.first_us),
-        "first peer": p.first_peer[0] if p.first_peer else "",
         "first peer us": time_cell(p.first_peer[1] if p.first_peer else None),
     }  # fmt: skip
 
@@ -310,6 +299,7 @@ def _csv_row(p: Problem) -> dict[str, object]:
     r = p.ours
     best, other, first = (x or ("", None) for x in (p.best_kernel, p.best_other, p.first_peer))
     return {
+        "device": r.place_name,
         "class": r.family, "matrix": r.matrix, "m": r.m, "n": r.n, "nnz": r.nnz, "d": r.k,
         "dtype": r.dtype, "heads": r.heads, "transpose": r.transpose, "status": r.status,
         "chosen": r.kernel, "us": p.us, "predicted_us": r.predicted_us.get(r.kernel),

@@ -149,7 +149,7 @@ def test_it_is_reported_and_two_of_its_commits_are_compared(
     report(Sums(), ReportConfig([config.records], str(output), plots=False))
     text = (output / "report.md").read_text()
     assert f"## {ours.place_name.split(',')[0]}" in text
-    assert "| n | method | status |" in text
+    assert "| n | method | time ms |" in text
     assert "best other / ours" in (output / "summary.md").read_text()
     rows = list(csv.DictReader(io.StringIO((output / "report.csv").read_text())))
     assert [(row["n"], row["method"]) for row in rows] == [("1", "ours"), ("1", "loop")]

@@ -65,6 +65,22 @@ def test_rows_of_one_case_that_were_not_interleaved_are_marked() -> None:
     assert table.NOT_INTERLEAVED not in report.as_summary(SDDMM, records[1:])
 
 
+def test_the_short_table_has_a_status_for_a_time_and_a_mark_for_noise() -> None:
+    records = [record("isratnisa", 4.0, samples_ms=[4.0, 4.0]), record("ours", 1.0)]
+    records.append(record("cusparse", None))
+    text = report.as_markdown(SDDMM, records)
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    assert header[:3] == ["matrix", "nnz", "K"]
+    assert header[4:] == ["method", "time ms", "vs isratnisa", "first call ms", "prepare ms"]
+    assert [row[5] for row in rows] == ["4", "2 ~", "skipped"]
+    assert f"* {table.NOISE}" in text
+    assert table.NOISE not in report.as_markdown(SDDMM, records[:1])
+
+
 def test_a_row_is_noisy_if_its_p80_is_a_tenth_above_its_p20() -> None:
     assert record("ours", 1.0).spread == pytest.approx(2.6 / 1.4)
     assert record("ours", 1.0).is_noisy
@@ -252,7 +268,7 @@ def test_a_matrix_without_rows_is_reported_like_any_other(tmp_path: Path) -> Non
     for method in ("ours", "isratnisa"):
         store.append(record(method, 1.0, m=0, n=10, nnz=0))
     report.report(SDDMM, ReportConfig(records=[str(store.path)], output=str(tmp_path / "out")))
-    assert "| 10x10  |   0 |     100% |" in (tmp_path / "out" / "report.md").read_text()
+    assert "| 10x10  |   0 | 8 | float32 | ours " in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_published_figures_stand_beside_ours_where_the_log_has_the_case() -> None:
