@@ -20,7 +20,7 @@ import torch
 from gemm_core.runtime import variables
 from gemm_core.runtime.compile import cache_folder, nvrtc_version
 from gemm_core.runtime.device import format_capability
-from sddmm.backends.base import BACKENDS, Backend, refusal
+from sddmm.backends.base import BACKENDS, Backend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.registry import (
     ATTENTION_KERNELS,
@@ -182,24 +182,26 @@ def _backends() -> dict[str, dict[str, Any]]:
     """
     devices = [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
     return {
-        device.type: {backend.name: _merged(_answers(backend, device)) for backend in BACKENDS}
+        device.type: {backend.name: _answers(backend, device) for backend in BACKENDS}
         for device in devices
     }
 
 
-def _answers(backend: Backend, device: torch.device) -> dict[str, str]:
-    def product_refusal(problem: SpmmProblem) -> str | None:
-        return backend.available() or backend.refuses_product(problem)
-
-    sampling = {
-        f"sddmm {kind}": _answer(refusal, backend, problem)
-        for kind, problem in sampling_problems(device).items()
-    }
-    products = {
-        f"spmm {kind}": _answer(product_refusal, problem)
-        for kind, problem in product_problems(device).items()
-    }
-    return sampling | products
+def _answers(backend: Backend, device: torch.device) -> Any:
+    missing = _answer(backend.available)
+    if missing != SERVES:
+        return missing
+    operators: tuple[tuple[str, Callable[..., str | None], Mapping[str, Any]], ...] = (
+        ("sddmm", backend.refuses, sampling_problems(device)),
+        ("spmm", backend.refuses_product, product_problems(device)),
+        ("sparse_attention", backend.refuses_attention, attention_problems(device)),
+    )
+    return _merged(
+        {
+            operator: _merged({kind: _answer(refuses, p) for kind, p in problems.items()})
+            for operator, refuses, problems in operators
+        }
+    )
 
 
 def _kernels() -> dict[str, Any]:
@@ -235,10 +237,10 @@ def _answer(ask: Callable[..., str | None], *arguments: Any) -> str:
     return SERVES if answer is None else str(answer)
 
 
-def _merged(answers: dict[str, str]) -> str | dict[str, str]:
+def _merged(answers: dict[str, Any]) -> Any:
     """One answer where all are the same."""
-    distinct = set(answers.values())
-    return distinct.pop() if len(distinct) == 1 else answers
+    first, *others = answers.values()
+    return first if all(other == first for other in others) else answers
 
 
 def sampling_problems(

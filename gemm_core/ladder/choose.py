@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 
 from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import GemmProblem, KernelSpec
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import ceil_div
+
+_log = logging.getLogger(__name__)
 
 # A padded copy is a launch that reads and writes each byte at the rate of an H200's memory.
 _COPIED_BYTES_PER_US, _COPY_US = 2.1e6, 5.0
@@ -59,4 +62,7 @@ def choose(problem: GemmProblem, device: Device, name: str | None = None) -> Ker
     if not serving:
         reasons = "; ".join(f"{kernel} {reason}" for kernel, reason in refusals.items())
         raise ValueError(f"no kernel serves this problem: {reasons}")
-    return min(serving, key=lambda spec: predicted_us(spec, problem, device))
+    best = min(serving, key=lambda spec: predicted_us(spec, problem, device))
+    refused = {kernel: reason for kernel, reason in refusals.items() if reason is not None}
+    _log.debug("%s for %s; refused: %s", best.name, problem, refused)
+    return best

@@ -274,8 +274,11 @@ def select_product_backend(problem: SpmmProblem) -> Backend:
 def select_attention_backend(problem: AttentionProblem) -> Backend | None:
     """The first backend with a fused kernel for the problem; None leaves it to its parts."""
     for backend in BACKENDS:
-        if backend.available() is None and backend.refuses_attention(problem) is None:
+        reason = backend.available() or backend.refuses_attention(problem)
+        if reason is None:
+            _log.debug("backend %s serves %s", backend.name, problem)
             return backend
+        _log.debug("backend %s refuses the attention: %s", backend.name, reason)
     return None
 
 

@@ -45,7 +45,7 @@ def test_it_needs_no_optional_library_and_names_mistakes_in_variables() -> None:
     assert report["variables"]["SDDMM_CHEK_INDICES"] == "1"
     assert report["nvrtc"]["error"].startswith("ModuleNotFoundError: No module named 'cuda")
     assert "cannot be imported" in report["libraries"]["numba"]
-    assert report["backends"]["cpu"]["reference"] == SERVES
+    assert report["backends"]["cpu"]["reference"]["sddmm"] == SERVES
     assert report["caches"]["GPU kernels"]["writable"] in (True, False)
 
 
@@ -89,8 +89,10 @@ def test_the_cache_is_counted_and_refusals_differ_by_dtype(
     }  # fmt: skip
     served = report["backends"]["cpu"]
     assert served["cuda"] == report["kernels"]["error"] == "torch sees no CUDA device"
-    assert served["torch_csr"]["sddmm float32"] == SERVES
-    assert "computes float32 and float64, not torch.float16" in served["torch_csr"]["sddmm float16"]
+    assert served["torch_csr"]["spmm"] == served["torch_csr"]["sddmm"]["float32"] == SERVES
+    assert (
+        "computes float32 and float64, not torch.float16" in served["torch_csr"]["sddmm"]["float16"]
+    )
     text = "\n".join(lines(report))
     assert "\n  cpu:\n    cuda: torch sees no CUDA device\n    cpu: serves\n" in text
 

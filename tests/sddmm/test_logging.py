@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import sddmm
-from sddmm.backends.base import select_product_backend
+from sddmm.backends.base import select_attention_backend, select_product_backend
 from sddmm.backends.cpu.jit import jit
+from sddmm.diagnostics import attention_problems
 from sddmm.testing import emulated_gpu, random_pattern
 
 
@@ -48,6 +49,18 @@ def test_the_backend_of_a_product_is_told_with_the_refusals(
     assert refusal == "backend cuda refuses the product: torch sees no CUDA device"
     assert backend.startswith("backend cpu serves SpmmProblem(m=9, n=8, k=4, nnz=20")
     assert notes.endswith("the CPU's kernel, compiled by numba")
+
+
+def test_the_backend_of_attention_is_told_with_the_refusals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    select_attention_backend.cache_clear()
+    problem = attention_problems(torch.device("cpu"))["float32"]
+    for _ in range(2):
+        select_attention_backend(problem)
+    refusal, *others = caplog.messages
+    assert refusal == "backend cuda refuses the attention: torch sees no CUDA device"
+    assert all(line.startswith("backend ") for line in others)
 
 
 def test_a_compilation_by_numba_is_told_at_info(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -106,6 +107,18 @@ def test_rows_that_are_far_apart_are_served_too(dtype: torch.dtype, b_layout: st
         PROBLEM, dtype=dtype, out_dtype=dtype, b_layout=b_layout, fits_32bit_offsets=False
     )
     assert not choose(far, H200).uses_32bit_offsets
+
+
+def test_the_choice_and_the_refusals_are_told_at_debug_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "gemm_core")
+    problem = replace(FLOAT, m=4097)
+    best = choose(problem, H200)
+    assert choose(problem, H200) is best
+    (line,) = caplog.messages
+    assert line.startswith(f"{best.name} for GemmProblem(m=4097, ")
+    assert "refused: {'" in line
 
 
 def test_an_unknown_kernel_is_refused_with_the_list_of_kernels() -> None:
