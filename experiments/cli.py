@@ -74,7 +74,8 @@ def tools() -> dict[str, Tool]:
         Tool(
             "completion",
             "completion SHELL",
-            "the script for tab completion in bash, zsh or fish",
+            'tab completion: eval "$(python -m experiments completion bash)", or zsh; '
+            "python -m experiments completion fish | source",
             _completion,
         ),
     )

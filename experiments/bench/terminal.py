@@ -18,7 +18,9 @@ _CELLS = re.compile(r"(?<!\\)\|")
 _NARROWEST = 40
 # The columns that the first of several tables has, if they fit.
 _FIRST = re.compile(r"status|time ms|p20-p80|vs .*|ratio|TFLOP/s|of cuBLAS|ours|best other / .*")
-_LAST = re.compile(r"error|run|registers|shared KiB|spilled")
+_LAST = re.compile(r"error|run|registers|shared KiB|spilled|nnz|sparsity")
+# The columns that say what a row is about, and often follow from the others.
+_IMPLIED = ("sparsity", "nnz")
 
 
 def show(text: str) -> None:
@@ -71,6 +73,10 @@ def _cut(lines: list[str], limit: int) -> list[str]:
     constant = [name for name in keys[:-1] if len(set(columns[name][2:])) == 1]
     common = ", ".join(f"{name} {columns[name][2].strip()}" for name in constant)
     keys = [name for name in keys if name not in constant]
+    for name in _IMPLIED:  # one column of what follows from the others is enough
+        others = [key for key in keys if key != name]
+        if name in keys and _distinct(columns, others) == _distinct(columns, keys):
+            keys = others
     rest = [name for name in columns if name not in (*keys, *constant)]
     waiting = sorted(rest, key=lambda name: (_LAST.fullmatch(name) is not None,
                                              _FIRST.fullmatch(name) is None))  # fmt: skip
@@ -85,6 +91,10 @@ def _cut(lines: list[str], limit: int) -> list[str]:
         rows = zip(*(columns[name] for name in order), strict=True)
         cut += [*([""] if cut else []), *(f"|{'|'.join(row)}|" for row in rows)]
     return cut
+
+
+def _distinct(columns: dict[str, tuple[str, ...]], names: list[str]) -> int:
+    return len(set(zip(*(columns[name] for name in names), strict=True)))
 
 
 def _width(columns: dict[str, tuple[str, ...]], names: list[str]) -> int:

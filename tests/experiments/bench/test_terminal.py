@@ -67,6 +67,15 @@ def test_a_wide_table_is_cut_into_tables_that_fit_and_lose_no_cell(limit: int) -
     assert fitted.count("10000x10000") == 1  # what all rows share stands above
 
 
+def test_of_several_cases_only_what_tells_them_apart_is_repeated() -> None:
+    rows = [{**row, "matrix": f"m{i}", "nnz": f"{i},000"} for i in (1, 2) for row in ROWS]
+    fitted = terminal.fitted(table.as_text(rows), 60)
+    assert fitted.count("| m1 ") == fitted.count("| m2 ") > 2
+    assert fitted.count("1,000") == 2  # once for each method, in one of the tables
+    once = [{**row, "matrix": "m1"} for row in rows]  # of one name, which nnz tells apart
+    assert terminal.fitted(table.as_text(once), 60).count("1,000") > 2
+
+
 def test_a_table_that_fits_stays_as_it_is() -> None:
     whole = table.as_text(ROWS)
     assert terminal.fitted(whole, len(whole.split("\n")[0])) == whole
