@@ -13,7 +13,7 @@ class LaunchConfig:
 
     output: str = key(
         "results/launch",
-        "The folder for launch.json and launch.md; it is made if it is absent.",
+        "The folder for launch.json, launch.md and launch.html; it is made if it is absent.",
         "output=results/today",
     )
     batches: int = key(50, "How many batches of calls are timed.", "batches=20", at_least(1))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +16,21 @@ import sddmm
 from experiments.bench import table
 from experiments.bench.environment import environment
 from experiments.bench.errors import ExperimentError
+from experiments.bench.page.facts import Environment
+from experiments.bench.page.render import again, page
+from experiments.bench.page.tables import Table
 from experiments.host_overhead.config import LaunchConfig
 from gemm_core.ladder.api import gemm, launch_arguments, load_kernel, problem_of
 from gemm_core.ladder.choose import choose
 from gemm_core.runtime.device import device
 from sddmm.testing import random_pattern
 
+_PERCENTILES = {"median": 50, "p20": 20, "p80": 80}
 _SIZE = 64  # so small that the GPU keeps up
 
 
 def run(config: LaunchConfig) -> None:
-    """Write launch.json and launch.md to config.output; print the table."""
+    """Write launch.json, launch.md and launch.html to config.output; print the table."""
     if not torch.cuda.is_available():
         raise ExperimentError("launch measures calls of GPU kernels, but torch sees no CUDA device")
     a, b, out = (torch.randn(_SIZE, _SIZE, device="cuda").half() for _ in range(3))
@@ -44,7 +50,32 @@ def run(config: LaunchConfig) -> None:
     (output / "launch.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
     text = table.as_text([_row(name, us) for name, us in samples_us.items()])
     (output / "launch.md").write_text(text + "\n", encoding="utf-8")
+    (output / "launch.html").write_text(as_html(record, config), encoding="utf-8")
     print(text)
+
+
+def as_html(record: dict[str, Any], config: LaunchConfig) -> str:
+    """The page of what launch.json holds."""
+    rows = [
+        {
+            "method": name,
+            **{f"{label}_us": float(np.percentile(us, p)) for label, p in _PERCENTILES.items()},
+            "p80_over_p20": float(np.percentile(us, 80) / np.percentile(us, 20)),
+            "batches": len(us),
+        }
+        for name, us in record["samples_us"].items()
+    ]
+    note = f"What one call costs the host, in us, with {_SIZE}x{_SIZE} halves."
+    where = Environment(record["environment"])
+    command = f"python -m experiments launch batches={config.batches} calls={config.calls}"
+    return page(
+        title="Host overhead",
+        overview={"device": str(where.values["device"]), "calls": f"{len(rows)}"},
+        tables=[Table("Calls", rows, note=note)],
+        environments=[(where, again(where, [command]))],
+        command=f"{command} {shlex.quote(f'output={config.output}')}",
+        data="launch.json",
+    )
 
 
 def _sampled(a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[], object]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments.bench import table
+from experiments.bench.findings import finding
 from experiments.bench.page.tables import Table
 from experiments.bench.record import BAD, NOISY, Record
 
@@ -56,12 +57,14 @@ class Environment:
             "commit": (self.commit or "unknown") + dirty,
             "code digest": e.get("source"),
             "measured (UTC)": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "",
-            "records": f"{len(self.records):,}",
+            "records": f"{len(self.records):,}" if self.records else "",
         }
         return {name: str(value) for name, value in facts.items() if value}
 
     def _values_of(self, name: str) -> list[str]:
-        gpus = [_object(r.environment.get("gpu")) for r in self.records]
+        gpus = [
+            _object(e.get("gpu")) for e in (self.values, *(r.environment for r in self.records))
+        ]
         return list(dict.fromkeys(str(gpu[name]) for gpu in gpus if name in gpu))
 
 
@@ -82,6 +85,7 @@ def overview(objective: AnyObjective, records: Sequence[Record]) -> dict[str, st
     timed = [r for r in records if r.samples_ms]
     single = sum(len(r.samples_ms) == 1 for r in timed)
     facts = {
+        "found": finding(objective, records),
         "records": f"{len(records):,}: " + ", ".join(f"{n:,} {s}" for s, n in counts.items()),
         "cases": f"{len({r.case for r in records}):,}",
         "methods": _some(list(dict.fromkeys(r.name for r in sorted(records, key=_is_forced)))),

@@ -68,21 +68,21 @@ def render(
         tables=objective.tables(records) if records else [],
         figures=figures,
         problems=[facts.without_time(objective, records), facts.noisy(objective, records)],
-        environments=[(e, again(objective, e)) for e in environments],
+        environments=[(e, again(e, objective.commands(e.records))) for e in environments],
         complaints=complaints,
         command=command,
     )
 
 
-def again(objective: AnyObjective, environment: Environment) -> list[str]:
-    """The lines of a shell that measure the records of an environment again."""
+def again(environment: Environment, commands: Sequence[str]) -> list[str]:
+    """The lines of a shell that bring the code of an environment and run these commands."""
     if environment.is_dirty:
         checkout = [f"# measured with changes that are not in commit {environment.commit}"]
     elif environment.commit:
         checkout = [f"git checkout {shlex.quote(environment.commit)}"]
     else:
         checkout = ["# the commit is not known"]
-    return [*checkout, "make setup", *objective.commands(environment.records)]
+    return [*checkout, "make setup", *commands]
 
 
 def page(
@@ -96,14 +96,18 @@ def page(
     problems: Sequence[Table] = (),
     complaints: Sequence[str] = (),
     command: str = "",
+    data: str = "report.csv",
 ) -> str:
-    """The page of these parts. environments: each with the commands that measure there again."""
+    """The page of these parts. environments: each with the commands that measure there again.
+
+    data: the file beside the page that holds its figures.
+    """
     style, script = (_text(name) for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(
         title=title, overview=overview, tables=tables, environments=environments,
         introduction=introduction, figures=figures, problems=problems, complaints=complaints,
-        command=command, style=style, script=script, script_digest=f"sha256-{digest}",
+        command=command, data=data, style=style, script=script, script_digest=f"sha256-{digest}",
         text_of=text_of, prose=_prose,
         breakable=_breakable, slug=_slug,
     )  # fmt: skip

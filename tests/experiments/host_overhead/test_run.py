@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from experiments.bench.errors import ExperimentError
 from experiments.host_overhead.config import LaunchConfig
-from experiments.host_overhead.run import run
+from experiments.host_overhead.run import as_html, run
+from tests.conftest import ROOT
 
 
 def test_without_a_gpu_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +29,16 @@ def test_without_a_gpu_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_batch_that_no_queue_holds_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LaunchConfig(**change)
+
+
+def test_its_page_has_every_call_and_the_machine() -> None:
+    record = json.loads((ROOT / "docs/results/h200/launch/launch.json").read_text())
+    html = as_html(record, LaunchConfig(output="here"))
+    for name in record["samples_us"]:
+        assert f">{escape(name)}<" in html
+    for fact in ("NVIDIA H200", "580.159.04", "torch 2.11.0", "git checkout c8ecb51"):
+        assert fact in html
+    assert "python -m experiments launch batches=50 calls=200 output=here" in html
 
 
 @pytest.mark.gpu
