@@ -25,6 +25,7 @@ KEYS = (
 _LEFT = (
     *("matrix", "shape", "run", "device", "dtype", "method", "variant", "status", "reason"),
     *("class", "chosen", "best of ours", "best peer", "first peer", "way", "other"),
+    *("folder", "commit", "day", "variable", "default", "valid", "meaning", "read"),
 )
 
 
