@@ -7,7 +7,7 @@ MINIMUM := .venv-minimum
 
 # The CuPy and cuda.core that fit the driver, where there is one; else what compiles without a GPU.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9]*\).*/\1/p')
-EXTRAS := cpu,laboratory,plots,dev
+EXTRAS := cpu,laboratory,plots,exports,dev
 ifneq ($(filter 12 13,$(CUDA)),)
 EXTRAS := $(EXTRAS),cuda$(CUDA)
 else

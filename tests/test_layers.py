@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 OURS = {"gemm_core", "sddmm", "datasets", "experiments"}
 LIBRARIES = {"numpy", "torch", "scipy", "cupy", "cupyx", "cuda", "numba", "hydra", "omegaconf"}
-LIBRARIES |= {"matplotlib", "psutil", "rich"}
+LIBRARIES |= {"matplotlib", "pandas", "psutil", "pyarrow", "rich"}
 
 # package: (importable at the top of a module, importable inside a function only)
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
@@ -25,7 +25,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"scipy", "cupy", "cupyx", "numba"},
     ),
     "datasets": ({"datasets", "numpy", "scipy"}, {"torch"}),
-    "experiments": (OURS | LIBRARIES - {"matplotlib", "rich", "numba"}, LIBRARIES),
+    "experiments": (OURS | LIBRARIES - {"matplotlib", "numba", "pandas", "pyarrow"}, LIBRARIES),
 }
 DISTRIBUTED = ROOT / "sddmm" / "distributed"
 # Modules that are themselves imported inside functions only, for the sake of one library.

@@ -67,7 +67,7 @@ def test_the_licence_and_the_requirements_are_in_its_metadata(wheel: zipfile.Zip
         if line.startswith("Requires-Dist: ") and "extra ==" not in line
     }
     assert required == {"numpy", "scipy", "torch"}
-    for extra in ("cpu", "cuda12", "cuda13", "laboratory", "plots", "dev"):
+    for extra in ("cpu", "cuda12", "cuda13", "laboratory", "plots", "exports", "dev"):
         assert f"Provides-Extra: {extra}" in metadata
 
 

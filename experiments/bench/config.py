@@ -103,6 +103,12 @@ class ReportConfig:
         "Whether report.html is written, which holds the tables and the pictures.",
         "html=false",
     )
+    formats: list[str] = key(
+        [],
+        "Further files of every table: tex (LaTeX with booktabs) and parquet; they need the extra "
+        "exports.",
+        "formats=tex,parquet",
+    )
     quiet: bool = key(
         False, "Print what was found and where it is written, without the tables.", "quiet=true"
     )

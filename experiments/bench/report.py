@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.bench import compare, table
+from experiments.bench import compare, exports, table
 from experiments.bench.config import ReportConfig
 from experiments.bench.errors import NoRecords
 from experiments.bench.findings import finding
@@ -29,6 +29,7 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
 
     With config.compare, write and print only the table of its two commits.
     """
+    exports.require(config.formats)
     output, complaints = Path(config.output), list[str]()
     try:
         records = load_all(config.records, objective.record_type, objective.command, complaints)
@@ -51,6 +52,13 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
     if not config.quiet:
         show(next(iter(pages.values())))
     written = [write(output / name, text) for name, text in pages.items()]
+    if config.formats:
+        places = ", ".join(dict.fromkeys(r.place_name for r in records))
+        reimplemented = introduction((r.name for r in records), objective.reimplemented)
+        caption = " ".join(filter(None, (f"On {places}.", reimplemented)))
+        written += exports.write(
+            objective.tables(records), config.formats, output, caption, provenance(records)
+        )
     pictures: list[Picture] = []
     if config.plots and _can_draw():
         pictures = _draw(objective, records, config.reference)
