@@ -10,7 +10,7 @@ import io
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -29,11 +29,13 @@ from experiments.distributed.measure import divide, measure
 from experiments.distributed.operations import OPERATIONS
 from experiments.distributed.ranks import joined
 from experiments.distributed.record import Record
-from experiments.pictures.picture import Picture
 from experiments.sddmm.case import device_of
 from experiments.sddmm.config import Config
 from experiments.sddmm.on_pattern import OnPattern
 from experiments.training.case import Case, make_case
+
+if TYPE_CHECKING:
+    from experiments.pictures.picture import Picture
 
 
 class Distributed(OnPattern[Case, Record]):
