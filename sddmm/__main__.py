@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,4 +41,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # a reader such as head may have seen enough
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     main()
