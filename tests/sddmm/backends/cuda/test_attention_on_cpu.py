@@ -102,7 +102,7 @@ def test_rows_of_two_loads_of_a_warp_with_tails_and_strides() -> None:
     assert launches.count("attention_gradient") == 2
 
 
-@pytest.mark.parametrize("bias", ["", "shared", "by head"])
+@pytest.mark.parametrize("bias", ["", "shared"])
 def test_rows_and_columns_that_many_warps_cut(bias: str) -> None:
     """Each head drops weights of its own, and the gradients drop the same."""
     heads = 2 if bias else None

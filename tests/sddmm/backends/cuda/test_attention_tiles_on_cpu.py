@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from sddmm.attention import attention_problem
-from sddmm.backends.base import AttentionOperands
+from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts
@@ -19,7 +19,12 @@ from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS
 from sddmm.backends.cuda.planner import Planner
 from sddmm.problem import AttentionProblem
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import H200, assert_attention_close, emulated_gpu
+from sddmm.testing import (
+    H200,
+    assert_attention_close,
+    assert_attention_gradients_close,
+    emulated_gpu,
+)
 from tests.sddmm.memory import at_a_cliff
 
 FEW = replace(H200, sm_count=1)
@@ -32,19 +37,21 @@ def check(
     dtype: torch.dtype,
     *,
     heads: int = 1,
-    bias: bool = False,
+    bias: str = "",
     dropout_p: float = 0.0,
     change: Callable[[Tensor, Tensor, Tensor], None] | None = None,
     device: Device = FEW,
 ) -> list[str]:
-    """Compare the attention with float64; the kernels launched."""
+    """Compare the attention and its gradients with float64; the kernels launched. bias: of each
+    head, or shared by all."""
     generator = torch.Generator().manual_seed(0)
     m, n = pattern.shape
     q, k, v = (
         at_a_cliff(torch.randn(heads, rows, columns, generator=generator).to(dtype))
         for rows, columns in ((m, d), (n, d), (n, dv))
     )
-    b = torch.randn(heads, pattern.nnz, generator=generator).to(dtype) if bias else None
+    shape = (heads, pattern.nnz) if bias == "by head" else (pattern.nnz,)
+    b = torch.randn(shape, generator=generator).to(dtype) if bias else None
     if change is not None:
         change(q, k, v)
     seed = torch.tensor([99]) if dropout_p else None
@@ -52,12 +59,22 @@ def check(
     problem = attention_problem(pattern, operands)
     out = at_a_cliff(torch.full((heads, m, dv), torch.nan, dtype=dtype))
     lse = at_a_cliff(torch.full((heads, m), torch.nan))
+    grad = at_a_cliff(torch.randn(out.shape, generator=generator).to(dtype))
+    grad_lse = at_a_cliff(torch.randn(lse.shape, generator=generator))
+    gradients = AttentionGradients(
+        *(None if x is None else at_a_cliff(torch.full_like(x, torch.nan)) for x in (q, k, v, b))
+    )
     with emulated_gpu(device) as launches:
         planner = Planner(ATTENTION_KERNELS, AttentionExecutor)
-        planner.prepare(pattern, problem, device, "attention_tile").forward(operands, out, lse)
-    assert_attention_close(
-        out, pattern, q, k, v, lse=lse, bias=b, dropout_p=dropout_p, seed=seed
-    )  # fmt: skip
+        prepared = planner.prepare(pattern, problem, device, "attention_tile")
+        prepared.forward(operands, out, lse)
+        prepared.prepare_backward()
+        prepared.backward(operands, out, lse, grad, grad_lse, gradients)
+    options = {"bias": b, "dropout_p": dropout_p, "seed": seed}
+    assert_attention_close(out, pattern, q, k, v, lse=lse, **options)
+    assert_attention_gradients_close(
+        gradients, pattern, q, k, v, grad, grad_lse=grad_lse, **options
+    )
     return launches
 
 
@@ -68,33 +85,39 @@ def window(m: int, n: int, width: int) -> SparsePattern:
 
 
 def test_a_window_with_a_bias_and_dropout() -> None:
-    """Full and partial tiles, and those at the edges of the matrix."""
-    check(window(150, 170, 70), 64, 64, torch.float16, heads=2, bias=True, dropout_p=0.3)
+    """Full and partial tiles, and those at the edges of the matrix; rows shorter than fragments."""
+    launches = check(
+        window(70, 130, 70), 24, 32, torch.float16, heads=2, bias="shared", dropout_p=0.3
+    )  # fmt: skip
+    assert launches.count("attention_tile_gradient") == 3  # a pass by rows for each head
 
 
-def test_parts_of_long_rows_of_tiles_are_merged() -> None:
-    mask = torch.ones(70, 900, dtype=torch.bool)
-    launches = check(SparsePattern.from_torch(mask), 64, 64, torch.float16)
-    assert launches.count("attention_tile") == 2
+def test_parts_of_long_rows_and_columns_of_tiles_are_merged() -> None:
+    for shape in ((20, 780), (780, 20)):
+        mask = torch.ones(shape, dtype=torch.bool)
+        launches = check(SparsePattern.from_torch(mask), 24, 32, torch.float16)
+        assert launches.count("attention_tile") == (2 if shape[1] > 64 * 12 else 1)
+        assert launches.count("attention_tile_gradient") == 3
 
 
 def test_nonzeros_in_any_order_duplicates_and_rows_without_any() -> None:
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randint(100, 150, (900,), generator=generator)
-    cols = torch.randint(0, 70, (900,), generator=generator)
-    pattern = SparsePattern.from_coo(rows, cols, (300, 90))
-    check(pattern, 20, 13, torch.bfloat16, bias=True, dropout_p=0.2)
+    rows = torch.randint(100, 150, (400,), generator=generator)
+    cols = torch.randint(0, 70, (400,), generator=generator)
+    pattern = SparsePattern.from_coo(rows, cols, (200, 90))
+    check(pattern, 24, 32, torch.float16, bias="by head", dropout_p=0.2)
 
 
 def test_the_transpose_of_a_mask_by_its_columns() -> None:
-    check(window(80, 100, 30).T, 20, 13, torch.bfloat16, bias=True)
+    """Rows that start at no multiple of 16 bytes."""
+    check(window(80, 90, 30).T, 20, 13, torch.bfloat16, bias="by head")
 
 
 def test_infinities_and_nan_reach_the_rows_that_they_must_and_no_other() -> None:
     def change(q: Tensor, k: Tensor, v: Tensor) -> None:
-        v[0, 60, 3], k[0, 90, 5], q[0, 7, 1] = torch.inf, torch.nan, torch.inf
+        v[0, 60, 3], k[0, 80, 5], q[0, 7, 1] = torch.inf, torch.nan, torch.inf
 
-    check(window(100, 110, 20), 64, 64, torch.float16, change=change)
+    check(window(70, 90, 20), 24, 32, torch.float16, change=change)
 
 
 @pytest.mark.parametrize(("full", "best"), [(True, "attention_tile"), (False, "attention_gather")])

@@ -15,10 +15,9 @@ from gemm_core.runtime.compile import CACHE_VARIABLE, Cubin, compile_kernel
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import analysis, comparison, expand, loader, single_run
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
-from sddmm.backends.cuda.kernels.attention_gradient.host import (
-    ATTENTION_DELTA,
-    ATTENTION_GRADIENT,
-)
+from sddmm.backends.cuda.kernels.attention_delta.host import ATTENTION_DELTA
+from sddmm.backends.cuda.kernels.attention_gradient.host import ATTENTION_GRADIENT
+from sddmm.backends.cuda.kernels.attention_tile_gradient.host import ATTENTION_TILE_GRADIENT
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
@@ -301,6 +300,7 @@ def test_every_source_is_of_a_kernel() -> None:
         *ATTENTION_KERNELS.values(),
         ATTENTION_DELTA,
         ATTENTION_GRADIENT,
+        ATTENTION_TILE_GRADIENT,
     )
     kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SPMM_GATHER, SPMM_MERGE, SPMM_SHARES)
     used = {spec.path for spec in (*kernels, *others)}

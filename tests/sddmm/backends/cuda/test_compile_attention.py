@@ -10,9 +10,11 @@ import torch
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.attention_delta import host as attention_delta
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER, specialise
 from sddmm.backends.cuda.kernels.attention_gradient import host as gradient
 from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE
+from sddmm.backends.cuda.kernels.attention_tile_gradient import host as tile_gradient
 from sddmm.problem import AttentionProblem
 from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, own_cache
 
@@ -21,9 +23,9 @@ __all__ = ["compiler", "own_cache"]
 BLACKWELL = replace(DEVICES["sm_90a"], capability=(10, 0))
 # For each architecture d, dv, the bytes at whose multiples rows start, the dtype, and the kernels.
 SIZES = {
-    "sm_80": (64, 64, 16, torch.bfloat16, "forward"),
+    "sm_80": (64, 64, 16, torch.bfloat16, "tile_columns"),
     "sm_89": (64, 64, 16, torch.float16, "columns"),
-    "sm_90a": (64, 64, 16, torch.float16, "forward rows columns"),
+    "sm_90a": (64, 64, 16, torch.float16, "forward rows"),
     "sm_100": (64, 64, 16, torch.float16, "tile"),
 }
 
@@ -52,9 +54,15 @@ def compile_size(
             64, 64, 64, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0)
         )
         ATTENTION_TILE.load(problem, False, step == 16, False, device)
+    for name in ("tile_rows", "tile_columns"):
+        if name in kernels:
+            by_columns = name == "tile_columns"
+            tile_gradient.load(
+                loader.runtime, size, by_columns, by_columns, step == 16, False, device
+            )  # fmt: skip
     if "forward" in kernels:
         specialise(loader.runtime, ATTENTION_GATHER, *options, merges, device)
-        gradient.load_delta(loader.runtime, size[1], size[2], step, device)
+        attention_delta.load(loader.runtime, size[1], size[2], step, device)
     for name in ("rows", "columns"):
         if name in kernels:
             tuning, by_columns = ATTENTION_GATHER.gradient_tuning, name == "columns"

@@ -65,6 +65,30 @@ __device__ __forceinline__ void multiply_keys(Scores& scores, const u32 (&q)[STE
     }
 }
 
+// The same, with the warp's rows of the first operand in shared memory, in `Rows` too: `own` is that
+// of row 0, and the warp's first row is `warp_row`.
+template <class T, class Rows>
+__device__ __forceinline__ void multiply_rows(Scores& products, const unsigned char* own,
+                                              int warp_row, const unsigned char* others) {
+  const fragment::Position a_row = fragment::ldmatrix_a(threadIdx.x % 32);
+  const fragment::Position b_row = fragment::ldmatrix_b(threadIdx.x % 32);
+  const u32 own_base = ptx::shared_address(own), base = ptx::shared_address(others);
+#pragma unroll
+  for (int step = 0; step < Rows::CHUNKS / 2; ++step) {
+    u32 a[4];
+    ptx::ldmatrix_x4(
+        a, own_base + Rows::Layout::offset(warp_row + a_row.row, 2 * step + a_row.column / 8));
+#pragma unroll
+    for (int j = 0; j < SIDE / 8; j += 2) {
+      u32 b[4];
+      ptx::ldmatrix_x4(
+          b, base + Rows::Layout::offset(8 * j + b_row.row, 2 * step + b_row.column / 8));
+      ptx::mma_m16n8k16(products[j], a, b[0], b[1], T{});
+      ptx::mma_m16n8k16(products[j + 1], a, b[2], b[3], T{});
+    }
+  }
+}
+
 // sums += weights V. weights: rounded to halves. values: 64 rows of V in shared memory, in `Rows`.
 template <class T, class Rows, int BLOCKS>
 __device__ __forceinline__ void multiply_values(float (&sums)[BLOCKS][4], const Scores& weights,

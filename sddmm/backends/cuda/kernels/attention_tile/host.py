@@ -2,7 +2,7 @@
 
 It suits masks made of full tiles: windows, causal masks, blocks. Rows of more tiles than a block
 should have are cut into parts, which a second launch merges. Its gradients are those of
-attention_gradient, which gathers.
+attention_tile_gradient, or, for longer rows, of attention_gradient, which gathers.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     rows_by_warp,
 )
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, part_limit, stripes_of
+from sddmm.backends.cuda.kernels.attention_passes import GradientPasses
+from sddmm.backends.cuda.kernels.attention_tile.tiles import new_pieces, padded, tiles_by_row
+from sddmm.backends.cuda.kernels.attention_tile_gradient.host import MAX_COLUMNS, TileGradients
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import part_limit
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.spec import Layouts, macros
 from sddmm.dropout import kept_factor, threshold
 from sddmm.dtypes import DTYPES, HALF_DTYPES
-from sddmm.errors import out_of_memory
 
 if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts
@@ -84,7 +86,7 @@ class AttentionTile(AttentionSpec):
         if facts is None or counts is None or not facts.ascends or not facts.distinct:
             return None
         count = counts.nonempty * problem.heads
-        tile_us = _TILE_US * (_padded(problem.d) + _padded(problem.dv)) / 128 / model.stores
+        tile_us = _TILE_US * (padded(problem.d) + padded(problem.dv)) / 128 / model.stores
         stripes = max(1, min(ceil_div(problem.m, SIDE), counts.nonempty))
         longest = min(part_limit(count, model.device), counts.nonempty / stripes)
         run_us = tile_us * max(count / model.device.sm_count, longest)
@@ -112,7 +114,7 @@ def _load(
     runtime: loader.CudaRuntime, spec: AttentionTile, d: int, dv: int, dtype: torch.dtype,
     by_column: bool, aligned: bool, merges: bool, device: Device,
 ) -> Kernel:  # fmt: skip
-    key, value = _padded(d), _padded(dv)
+    key, value = padded(d), padded(dv)
     min_blocks = 3 if max(key, value) <= 64 and aligned else 2
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "MERGES": merges, "KEY_COLUMNS": key,
@@ -129,11 +131,6 @@ def _with_memory(spec: AttentionTile, shared_bytes: int) -> AttentionTile:
     return replace(spec, shared_bytes=shared_bytes)
 
 
-def _padded(columns: int) -> int:
-    """The columns that the kernel computes: a power of two, from 16 on."""
-    return max(16, 1 << max(0, columns - 1).bit_length())
-
-
 class _Plan:
     """Launches attention over one pattern."""
 
@@ -141,39 +138,44 @@ class _Plan:
         self, spec: AttentionTile, layouts: Layouts, problem: AttentionProblem, device: Device
     ) -> None:
         self._spec, self._problem, self._device = spec, problem, device
-        work, self._by_column = layouts.distinct_tiles((SIDE, SIDE))
-        self._perm = work.perm
-        self._stripes = stripes_of(work, problem.m, self._by_column, problem.heads, device)
-        self._tiles = _tiles(self._stripes)
+        self._work, self._by_column = layouts.distinct_tiles((SIDE, SIDE))
+        self._tiles = tiles_by_row(self._work, self._by_column, problem.m, problem.heads, device)
         self._nonzeros = layouts.by_row()
-        self._gradients: Gradients | None = None
+        self._gradients: GradientPasses | None = None
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
-        problem, stripes = self._problem, self._stripes
+        problem, tiles = self._problem, self._tiles
         q, k, v, bias = operands.q, operands.k, operands.v, operands.bias
         step = common_step(*(bits for x in (q, k, v) for bits in row_multiples(x)))
-        piece = _padded(problem.dv) + 2
-        pieces = _new_pieces(problem.heads * stripes.slots * SIDE * piece, problem)
+        count = problem.heads * tiles.slots * SIDE * (padded(problem.dv) + 2)
+        pieces = new_pieces(count, problem.device)
         somewhere = lse.data_ptr()  # where a tensor without elements may begin
-        arguments = (  # in the order of Arguments
-            q.data_ptr() or somewhere, k.data_ptr() or somewhere, v.data_ptr() or somewhere,
-            address(bias), out.data_ptr() or somewhere, lse.data_ptr(), address(self._perm),
-            stripes.lines.data_ptr(), self._tiles.data_ptr(), stripes.parts.data_ptr(),
-            stripes.shared.data_ptr(), address(pieces), address(operands.seed),
-            threshold(operands.dropout_p), q.stride(0), k.stride(0), v.stride(0),
-            head_stride(bias), q.stride(1), k.stride(1), v.stride(1), stripes.parts.shape[0],
-            stripes.shared.shape[0], stripes.slots, problem.m, problem.n, problem.d, problem.dv,
-            operands.scale * _LOG2_E, kept_factor(operands.dropout_p),
-        )  # fmt: skip
-        for merges in (False, True) if stripes.slots else (False,):
-            kernel = self._spec.load(problem, self._by_column, step == 16, merges, self._device)
-            of_head = stripes.shared.shape[0] if merges else stripes.parts.shape[0]
+        named: dict[str, int | float] = {
+            "q": q.data_ptr() or somewhere, "k": k.data_ptr() or somewhere,
+            "v": v.data_ptr() or somewhere, "bias": address(bias),
+            "out": out.data_ptr() or somewhere, "lse": lse.data_ptr(),
+            "perm": address(tiles.perm), **tiles.arguments(), "pieces": address(pieces),
+            "seed": address(operands.seed), "dropout_threshold": threshold(operands.dropout_p),
+            "head_q": q.stride(0), "head_k": k.stride(0), "head_v": v.stride(0),
+            "head_bias": head_stride(bias), "pitch_q": q.stride(1), "pitch_k": k.stride(1),
+            "pitch_v": v.stride(1), "m": problem.m, "n": problem.n, "d": problem.d,
+            "dv": problem.dv, "scale": operands.scale * _LOG2_E,
+            "kept": kept_factor(operands.dropout_p),
+        }  # fmt: skip
+        arguments = [named[name] for name, *_ in Arguments._fields_]
+        for merges in (False, True) if tiles.slots else (False,):
+            kernel = self._spec.load(problem, tiles.by_column, step == 16, merges, self._device)
+            of_head = tiles.shared_count if merges else tiles.part_count
             kernel(of_head * problem.heads, *arguments)
 
     def prepare_backward(self) -> None:
         problem, device, tuning = self._problem, self._device, self._spec.gradient_tuning
-        rows = rows_by_warp(self._nonzeros, problem, problem.m, tuning, device)
-        gradients = Gradients(tuning, rows, problem, device)
+        gradients: GradientPasses
+        if max(problem.d, problem.dv) <= MAX_COLUMNS:
+            gradients = TileGradients(self._tiles, self._work, self._by_column, problem, device)
+        else:
+            rows = rows_by_warp(self._nonzeros, problem, problem.m, tuning, device)
+            gradients = Gradients(tuning, rows, problem, device)
         gradients.prepare()
         self._gradients = gradients
 
@@ -188,21 +190,6 @@ class _Plan:
     ) -> None:
         assert self._gradients is not None, "prepare_backward comes first"
         self._gradients.run(operands, out, lse, grad_out, grad_lse, gradients)
-
-
-def _tiles(stripes: Stripes) -> Tensor:
-    """(tiles, 2) int32: the first column of each tile, and whether it is full."""
-    is_full = (stripes.lines[:, :, 1:3] == -1).flatten(1).all(1)
-    return torch.stack([stripes.columns, is_full.to(torch.int32)], dim=1)
-
-
-def _new_pieces(count: int, problem: AttentionProblem) -> Tensor | None:
-    if count == 0:
-        return None
-    try:
-        return torch.empty(count, dtype=torch.float32, device=problem.device)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory("pieces of rows of tiles", 4 * count, problem.device) from error
 
 
 ATTENTION_TILE = AttentionTile(

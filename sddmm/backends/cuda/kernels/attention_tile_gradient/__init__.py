@@ -1,0 +1,1 @@
+"""attention_tile_gradient: the gradients of attention over masks made of tiles."""

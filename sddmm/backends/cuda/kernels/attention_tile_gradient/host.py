@@ -1,0 +1,127 @@
+"""attention_tile_gradient: the gradients of attention_tile, by rows and by columns of tiles.
+
+Both passes have the same tiles: those by columns are the tiles of the transpose, whose lines are
+their columns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.executor import address
+from sddmm.backends.cuda.kernels.attention_gather.groups import common_step, row_multiples
+from sddmm.backends.cuda.kernels.attention_passes import GradientPasses, Pass, PassInputs
+from sddmm.backends.cuda.kernels.attention_tile.tiles import (
+    AttentionTiles,
+    new_pieces,
+    padded,
+    tiles_by_row,
+)
+from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
+from sddmm.backends.cuda.layouts import TileWork
+from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.dtypes import DTYPES, HALF_DTYPES
+
+if TYPE_CHECKING:
+    from sddmm.problem import AttentionProblem
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of attention_tile_gradient/kernel.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("own_key", "own_value", "key", "value", "bias")),
+        *((name, POINTER) for name in ("lse", "delta", "key_grad", "value_grad", "bias_grad")),
+        *((name, POINTER) for name in ("perm", "lines", "tiles", "parts", "shared_rows")),
+        *((name, POINTER) for name in ("pieces", "seed")),
+        ("dropout_threshold", LONG),
+        *((name, LONG) for name in ("head_own_key", "head_own_value", "head_key", "head_value")),
+        ("head_bias", LONG),
+        *((f"pitch_{name}", LONG) for name in ("own_key", "own_value", "key", "value")),
+        *((name, INT) for name in ("part_count", "shared_count", "slots")),
+        *((name, INT) for name in ("nnz", "row_count", "other_count", "query_count", "d", "dv")),
+        *((name, INT) for name in ("first_head", "sums_bias")),
+        ("scale", FLOAT),
+        ("kept", FLOAT),
+    ]
+
+
+ATTENTION_TILE_GRADIENT = KernelSpec(
+    "attention_tile_gradient", "attention_tile_gradient", HALF_DTYPES, threads=128
+)
+MAX_COLUMNS = 64
+"""The largest d and dv whose sums, scores and gradients of scores a warp holds in registers."""
+
+
+@functools.lru_cache(maxsize=256)
+def load(
+    runtime: loader.CudaRuntime, sizes: tuple[int, int, torch.dtype], by_columns: bool,
+    lines_by_column: bool, aligned: bool, merges: bool, device: Device,
+) -> Kernel:  # fmt: skip
+    """The kernel of a pass for rows of d and dv elements of a dtype."""
+    d, dv, dtype = sizes
+    key, value = padded(d), padded(dv)
+    is_hopper = device.capability >= (9, 0)  # older GPUs' code needs more registers
+    defines: dict[str, str | int | bool] = {
+        "ELEMENT": DTYPES[dtype].cpp_name, "COLUMNS": by_columns, "MERGES": merges,
+        "KEY_COLUMNS": key, "VALUE_COLUMNS": value, "BY_COLUMN": lines_by_column,
+        "ALIGNED": aligned, "MIN_BLOCKS": 3 if is_hopper and aligned and not by_columns else 2,
+    }  # fmt: skip
+    spec = _spec_with_memory(2 * SIDE * 3 * (key + value) + 16)
+    return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
+
+
+@functools.lru_cache(maxsize=64)
+def _spec_with_memory(shared_bytes: int) -> KernelSpec:
+    return replace(ATTENTION_TILE_GRADIENT, shared_bytes=shared_bytes)
+
+
+class TileGradients(GradientPasses):
+    """Computes the gradients over one pattern by its tiles.
+
+    rows: the tiles of the forward. work, by_column: what they were made of (`tiles_by_row`).
+    """
+
+    def __init__(
+        self, rows: AttentionTiles, work: TileWork, by_column: bool, problem: AttentionProblem,
+        device: Device,
+    ) -> None:  # fmt: skip
+        super().__init__(problem, device)
+        self._rows, self._work, self._by_column = rows, work, by_column
+        self._columns: AttentionTiles | None = None
+
+    def prepare(self) -> None:
+        problem, device = self._problem, self._device
+        by_column = not self._by_column
+        self._columns = tiles_by_row(self._work, by_column, problem.n, problem.heads, device)
+        loader.runtime.wait(device.index)  # the next call may come on another stream
+
+    def new_pass(self, inputs: PassInputs) -> Pass:
+        problem, by_columns = self._problem, inputs.by_columns
+        tiles = self._columns if by_columns else self._rows
+        assert tiles is not None, "prepare comes first"
+        operands = inputs.rows
+        bits = (bits for x in operands.values() for bits in row_multiples(x))
+        options = (
+            loader.runtime, (problem.d, problem.dv, problem.dtype), by_columns, tiles.by_column,
+            common_step(*bits) == 16,
+        )  # fmt: skip
+        kernel = load(*options, False, self._device)
+        merge = load(*options, True, self._device) if tiles.slots else None
+        piece = padded(problem.d) + (padded(problem.dv) if by_columns else 0)
+        arguments: dict[str, int | float] = {
+            "perm": address(tiles.perm), **tiles.arguments(),
+            **{f"pitch_{name}": x.stride(-2) for name, x in operands.items()},
+        }  # fmt: skip
+        return Pass(
+            kernel, merge, tiles.part_count, tiles.shared_count, arguments,
+            new_pieces(problem.heads * tiles.slots * SIDE * piece, problem.device),
+        )  # fmt: skip
