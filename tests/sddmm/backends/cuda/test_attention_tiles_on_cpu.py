@@ -87,7 +87,7 @@ def window(m: int, n: int, width: int) -> SparsePattern:
 def test_a_window_with_a_bias_and_dropout() -> None:
     """Full and partial tiles, and those at the edges of the matrix; rows shorter than fragments."""
     launches = check(
-        window(70, 130, 70), 24, 32, torch.float16, heads=2, bias="shared", dropout_p=0.3
+        window(70, 130, 70), 8, 16, torch.float16, heads=2, bias="shared", dropout_p=0.3
     )  # fmt: skip
     assert launches.count("attention_tile_gradient") == 3  # a pass by rows for each head
 
@@ -95,7 +95,7 @@ def test_a_window_with_a_bias_and_dropout() -> None:
 def test_parts_of_long_rows_and_columns_of_tiles_are_merged() -> None:
     for shape in ((20, 780), (780, 20)):
         mask = torch.ones(shape, dtype=torch.bool)
-        launches = check(SparsePattern.from_torch(mask), 24, 32, torch.float16)
+        launches = check(SparsePattern.from_torch(mask), 8, 16, torch.float16)
         assert launches.count("attention_tile") == (2 if shape[1] > 64 * 12 else 1)
         assert launches.count("attention_tile_gradient") == 3
 
@@ -105,7 +105,7 @@ def test_nonzeros_in_any_order_duplicates_and_rows_without_any() -> None:
     rows = torch.randint(100, 150, (400,), generator=generator)
     cols = torch.randint(0, 70, (400,), generator=generator)
     pattern = SparsePattern.from_coo(rows, cols, (200, 90))
-    check(pattern, 24, 32, torch.float16, bias="by head", dropout_p=0.2)
+    check(pattern, 8, 16, torch.float16, bias="by head", dropout_p=0.2)
 
 
 def test_the_transpose_of_a_mask_by_its_columns() -> None:
@@ -117,7 +117,7 @@ def test_infinities_and_nan_reach_the_rows_that_they_must_and_no_other() -> None
     def change(q: Tensor, k: Tensor, v: Tensor) -> None:
         v[0, 60, 3], k[0, 80, 5], q[0, 7, 1] = torch.inf, torch.nan, torch.inf
 
-    check(window(70, 90, 20), 24, 32, torch.float16, change=change)
+    check(window(70, 90, 20), 8, 16, torch.float16, change=change)
 
 
 @pytest.mark.parametrize(("full", "best"), [(True, "attention_tile"), (False, "attention_gather")])

@@ -23,10 +23,10 @@ __all__ = ["compiler", "own_cache"]
 BLACKWELL = replace(DEVICES["sm_90a"], capability=(10, 0))
 # For each architecture d, dv, the bytes at whose multiples rows start, the dtype, and the kernels.
 SIZES = {
-    "sm_80": (64, 64, 16, torch.bfloat16, "tile_columns"),
+    "sm_80": (16, 16, 16, torch.bfloat16, "tile_columns"),
     "sm_89": (64, 64, 16, torch.float16, "columns"),
-    "sm_90a": (64, 64, 16, torch.float16, "forward rows"),
-    "sm_100": (64, 64, 16, torch.float16, "tile"),
+    "sm_90a": (64, 64, 16, torch.float16, "forward"),
+    "sm_100": (16, 16, 16, torch.float16, "tile"),
 }
 
 
@@ -45,7 +45,7 @@ def test_it_compiles_without_spilling(arch: str, compiler: Callable[[Device], Co
 def compile_size(
     size: tuple[int, int, torch.dtype], step: int, device: Device, kernels: list[str]
 ) -> None:
-    """Ask for the kernels of one size, with those that merge pieces on Hopper."""
+    """Ask for the kernels of one size, with those that merge pieces of rows on Hopper."""
     merges = device.capability == (9, 0)
     options = (size, step, step)
     if "tile" in kernels:
