@@ -136,7 +136,8 @@ def test_a_piped_run_prints_a_line_per_case_and_ends_with_what_was_found(
     again = Log()
     run_all(objective, cases, again)
     assert re.search(
-        r": 4 of them there before since 20\d\d-.* UTC; force=true measures again", again._kept_in()
+        r": 4 of them there before since 20\d\d-.* UTC; force=true measures again",
+        again.last_words()[2],
     )
 
 
