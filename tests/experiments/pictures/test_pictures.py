@@ -41,6 +41,7 @@ def test_a_preparation_pays_once_it_has_taken_no_more_than_the_calls_saved() -> 
     """Samples of 1.0, 2.0 and 3.0 ms have a median of 2 ms; a preparation takes 1.5 ms."""
     ours, slow = record("ours", 1.0), record("cusparse", 1.25)
     assert calls.calls_until_paid(ours, slow) == 3  # 1.5 ms over 0.5 ms
+    assert calls.calls_until_paid(ours, record("cusparse", 1.2)) == 4  # 3.75
     assert calls.calls_until_paid(ours, record("cusparse", 8.0)) == 1
     assert calls.calls_until_paid(slow, ours) == math.inf
     unprepared = record("zcx", 9.0, prepare_ms=None)
