@@ -208,7 +208,7 @@ def _rows(source: str, title: str | None) -> list[dict[str, str]]:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in _CELL_BORDER.split(line)[1:-1]]
+    return [cell.strip().replace("\\|", "|") for cell in _CELL_BORDER.split(line)[1:-1]]
 
 
 def _conditions(where: str | None) -> list[tuple[str, list[str]]]:

@@ -126,6 +126,8 @@ def as_text(table: Sequence[dict[str, str]]) -> str:
     """Aligned columns that are a Markdown table as well."""
     if not table:
         return "(no records)"
+    # A name, of a file perhaps, leaves its row and its column whole.
+    table = [{c: " ".join(row[c].split()).replace("|", "\\|") for c in row} for row in table]
     columns = list(table[0])
     widths = {c: max(len(c), *(len(row[c]) for row in table)) for c in columns}
 

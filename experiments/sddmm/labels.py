@@ -21,8 +21,8 @@ def shown_names(records: Iterable[Record]) -> dict[tuple[object, ...], str]:
 
 
 def _cell(name: str) -> str:
-    """A name, of a file perhaps, that leaves its row and its column whole."""
-    return " ".join(name.split()).replace("|", "\\|")
+    """A name, of a file perhaps, that leaves its row whole."""
+    return " ".join(name.split())
 
 
 def _appearance(r: Record) -> tuple[object, ...]:
