@@ -206,6 +206,10 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
         """One row per record, every cell as text. cached: the keys of records shown as such."""
         return table.rows(self, records, cached)
 
+    def short_rows(self, records: Sequence[RecordT]) -> list[dict[str, str]]:
+        """The rows of report.md, with what a person reads."""
+        return table.short_rows(self, records)
+
     def notes(self, records: Sequence[RecordT]) -> list[str]:
         """The lines under a table."""
         return table.notes(records)

@@ -144,6 +144,10 @@ class Distributed(OnPattern[Case, Record]):
             "waited_ms": r.waited_ms,
         }  # fmt: skip
 
+    def short_rows(self, records: Sequence[Record]) -> list[dict[str, str]]:
+        """All columns: operations are read by their messages, not by first calls."""
+        return self.rows(records)
+
     def csv_lines(self, records: Sequence[Record]) -> list[dict[str, object]]:
         """The figures of every record; operations are not compared with each other."""
         lines = table.csv_lines(self, records)
