@@ -106,14 +106,15 @@ def of_arguments() -> None:
 def of_a_rank_that_does_not_call() -> None:
     """Run last: the messages of the call that never came stay in the group of its own."""
     group = dist.new_group([0, 1])
+    dist.barrier()  # so that no rank is late for what follows
     rows = part(skewed(4, 4, 9), 2 * dist.get_rank(), 2 * dist.get_rank() + 2)
-    S = DistributedPattern.from_csr(*rows, (4, 4), group=group, timeout_s=0.5)
+    S = DistributedPattern.from_csr(*rows, (4, 4), group=group, timeout_s=4)
     x = torch.ones(2, 3)
     if on(0):
         begin = time.monotonic()
-        late = "rank 1 did not call within 0.5 s"
+        late = "rank 1 did not call within 4 s"
         require_raises(DistributedError, late, lambda: sddmm.sddmm(S, x, x.mT))
-        assert time.monotonic() - begin < 10
+        assert 3.5 < time.monotonic() - begin < 60
     dist.barrier()
 
 
