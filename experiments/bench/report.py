@@ -137,8 +137,10 @@ def as_markdown(objective: AnyObjective, records: Sequence[Record]) -> str:
     for place in dict.fromkeys(r.place for r in records):
         own = [r for r in records if r.place == place]
         lines = [f"## {_place(own[0], records)}", "", *provenance(own), ""]
-        lines += _with_introduction(objective, own, table.as_text(objective.short_rows(own)))
-        notes = [*([table.NOISE] if any(r.is_noisy for r in own) else []), *objective.notes(own)]
+        lines += _with_introduction(
+            objective, own, text := table.as_text(objective.short_rows(own))
+        )
+        notes = [*([table.NOISE] if " ~ " in text else []), *objective.notes(own)]
         if notes:
             lines += ["", *(f"* {note}" for note in notes)]
         sections.append("\n".join(lines))
