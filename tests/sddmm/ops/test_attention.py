@@ -151,9 +151,40 @@ def test_operands_of_any_strides_are_read_as_they_are() -> None:
     grad = randn(1).expand(2, M, DV)
     found = torch.autograd.grad(out, (q, k, v), grad)
     assert_attention_gradients_close(found, COO, q, k, v, grad, bias=bias)
-    shared = randn(1, N, D).expand(2, N, D)
-    out = sddmm.sparse_attention(COO, q, shared, shared)
-    assert_attention_close(out, COO, q, shared, shared)
+    same_rows, shared = randn(D).expand(2, M, D), randn(1, N, D).expand(2, N, D)
+    out = sddmm.sparse_attention(COO, same_rows, shared, shared)
+    assert_attention_close(out, COO, same_rows, shared, shared)
+
+
+class Spy:
+    """A prepared attention that keeps the operands it is given."""
+
+    def __init__(self) -> None:
+        self.operands: Any = None
+
+    def forward(self, operands: Any, out: torch.Tensor, lse: torch.Tensor) -> None:
+        self.operands = operands
+        out.zero_()
+        lse.zero_()
+
+
+def test_a_backend_receives_rows_without_gaps_and_copies_of_no_others() -> None:
+    spy, backend = Spy(), mock.Mock()
+    backend.prepare_attention.return_value = spy
+    pattern = random_pattern(M, N, NNZ)
+    q, k = torch.randn(M, 2, D).transpose(0, 1), torch.randn(2, D, N).mT
+    v, bias = torch._neg_view(torch.randn(2, N, DV)), torch.randn(2, 2 * NNZ)[:, ::2]
+    with mock.patch.object(attention, "select_attention_backend", return_value=backend):
+        sddmm.sparse_attention(pattern, q, k, v, bias=bias)
+        got = spy.operands
+        for mine, theirs in zip(got[:4], (q, k, v, bias), strict=True):
+            assert torch.equal(mine, theirs)
+            assert mine.stride(-1) == 1
+            assert not mine.is_neg()
+        assert got.q.data_ptr() == q.data_ptr()
+        sddmm.sparse_attention(pattern, q[0], k[0], v[0], bias=bias[0])
+        assert spy.operands.q.shape == (1, M, D)
+        assert spy.operands.bias.shape == (NNZ,)
 
 
 @pytest.mark.usefixtures("implementation")
@@ -190,11 +221,15 @@ def test_rows_of_nothing_are_zero_and_so_are_their_gradients() -> None:
     assert (out[[0, 2, 3]] == 0).all()
     assert (lse[[0, 2, 3]] == -torch.inf).all()
     torch.testing.assert_close(out[1], v[0])
-    grads = torch.autograd.grad(out.sum() + lse[1], (q, k, v, bias))
+    inputs = (q, k, v, bias)
+    grads = torch.autograd.grad(out.sum() + lse[1], inputs, retain_graph=True)
     assert all(x.isfinite().all() for x in grads)
     assert (grads[0][[0, 2, 3]] == 0).all()
     assert (grads[2][1:] == 0).all()
     torch.testing.assert_close(grads[3], torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    again = torch.autograd.grad(out.sum(), inputs, create_graph=True)
+    second = torch.autograd.grad(sum(x.square().sum() for x in again), inputs)
+    assert all(x.isfinite().all() for x in second)
 
 
 @pytest.mark.usefixtures("implementation")
