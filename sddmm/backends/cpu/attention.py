@@ -8,6 +8,7 @@ row for the gradients of q and the bias, and column by column for those of k and
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,12 +64,15 @@ class CpuAttention:
     notes = ("the CPU's kernels, compiled by numba",)
 
     def __init__(self, pattern: SparsePattern, problem: AttentionProblem) -> None:
-        self._pattern, self._problem = pattern, problem
+        self._problem = problem
+        self._pattern = weakref.ref(pattern)  # which keeps this object: no cycle
         self._by_row = _Grouped(pattern, problem)
         self._by_column: _Grouped | None = None
 
     def prepare_backward(self) -> None:
-        self._by_column = _Grouped(self._pattern.T, self._problem)
+        pattern = self._pattern()
+        assert pattern is not None
+        self._by_column = _Grouped(pattern.T, self._problem)
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
         # Imported here: numba is optional, and slow to import.

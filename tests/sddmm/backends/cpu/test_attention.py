@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+import weakref
 from typing import Any
 
 import pytest
@@ -125,3 +127,17 @@ def test_no_array_has_an_entry_for_every_nonzero(monkeypatch: pytest.MonkeyPatch
         assert tracemalloc.get_traced_memory()[1] < 4 * pattern.nnz * 4 / 2
     finally:
         tracemalloc.stop()
+
+
+def test_what_is_prepared_goes_with_its_pattern() -> None:
+    pattern = random_pattern(9, 7, 20)
+    q, k, v, _ = operands(pattern)
+    sddmm.sparse_attention(pattern, q, k, v).sum().backward()
+    dead = weakref.ref(pattern)
+    gc.disable()
+    try:
+        del pattern
+        sddmm.clear_cache()
+        assert dead() is None
+    finally:
+        gc.enable()
