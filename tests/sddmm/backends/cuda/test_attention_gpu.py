@@ -11,6 +11,11 @@ from torch import Tensor
 
 import sddmm
 from gemm_core.runtime.device import Device, device
+from sddmm.attention import attention_problem
+from sddmm.backends.base import AttentionGradients, AttentionOperands
+from sddmm.backends.cuda.attention import AttentionExecutor
+from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS
+from sddmm.backends.cuda.planner import Planner
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import (
     assert_attention_close,
@@ -107,6 +112,31 @@ def test_results_and_gradients_are_right(
     out, lse, grad, grad_lse, *gradients = results(pattern, inputs)
     assert_attention_close(out, pattern, *inputs, lse=lse)
     assert_attention_gradients_close(gradients, pattern, *inputs, grad, grad_lse=grad_lse)
+
+
+@pytest.mark.parametrize("name", ATTENTION_KERNELS)
+@pytest.mark.parametrize("make", PATTERNS)
+@pytest.mark.parametrize(("d", "dv"), [(64, 64), (128, 20)])
+def test_every_kernel_is_right_on_every_pattern(
+    name: str, make: Callable[[], SparsePattern], d: int, dv: int
+) -> None:
+    """Also where the planner would not choose it."""
+    pattern = make()
+    q, k, v = (x.detach() for x in operands(pattern, d, dv, torch.float16, 2))
+    inputs = AttentionOperands(q, k, v, None, d**-0.5)
+    problem = attention_problem(pattern, inputs)
+    planner = Planner(ATTENTION_KERNELS, AttentionExecutor)
+    prepared = planner.prepare(pattern, problem, device(0), name)
+    out = torch.full((2, len(q[0]), dv), torch.nan, device="cuda", dtype=torch.float16)
+    lse = torch.full((2, len(q[0])), torch.nan, device="cuda")
+    new = (torch.full(x.shape, torch.nan, device="cuda", dtype=x.dtype) for x in (q, k, v))
+    gradients = AttentionGradients(*new, None)
+    prepared.forward(inputs, out, lse)
+    prepared.prepare_backward()
+    grad = torch.randn_like(out)
+    prepared.backward(inputs, out, lse, grad, None, gradients)
+    assert_attention_close(out, pattern, q, k, v, lse=lse)
+    assert_attention_gradients_close(gradients, pattern, q, k, v, grad)
 
 
 @pytest.mark.parametrize("make", [unsorted, skewed, window])
