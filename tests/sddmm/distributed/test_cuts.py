@@ -37,3 +37,8 @@ def test_no_part_has_more_than_its_share_and_a_row(parts: int, seed: int) -> Non
 
 def test_rows_without_nonzeros_are_cut_evenly() -> None:
     assert cuts.by_nonzeros(torch.zeros(6, dtype=torch.int64), 3) == (0, 2, 4, 6)
+
+
+def test_equal_rows_are_cut_into_equal_parts() -> None:
+    assert cuts.by_nonzeros(torch.full((8,), 3), 4) == (0, 2, 4, 6, 8)
+    assert cuts.by_nonzeros(torch.tensor([9, 1, 1, 1, 6]), 2) == (0, 1, 5)
