@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from experiments.pages import PAGES
@@ -11,34 +9,9 @@ from gemm_core.emulation.kernel import missing_compiler
 from tests.conftest import ROOT
 from tests.page_code import blocks, comparable, run, shown, with_outputs
 
-# What the README's blocks need and what is checked of them, before each block; other pages hold it
-# themselves, in comments, and so may the README.
-README_HIDDEN = (
-    "<!-- run: smaller: 100_000, 3_000_000 -> 1_000, 3_000 -->",
-    """<!-- run: hidden
-source, target = edge_index
-expected = (q[source].double() * k[target].double()).sum(1)
-torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-4)
-assert scores.shape == (edges,)
--->""",
-    "",
-    """<!-- run: hidden
-expected = torch.zeros(nodes, 64, device=q.device).index_add_(0, target, v[source])
-torch.testing.assert_close(sums, expected, rtol=1e-4, atol=1e-4)
-a, b = (torch.randn(256, 256, device="cuda").half() for _ in "ab")
--->
-<!-- run: on a GPU -->""",
-)
-
 
 def text_of(name: str) -> str:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    if name == "README.md" and "<!-- run:" not in text:
-        parts = re.split(r"(?=^```python\n)", text, flags=re.MULTILINE)
-        assert len(parts) - 1 == len(README_HIDDEN), "a block came or went: README_HIDDEN"
-        hidden = [f"{comment}\n" for comment in README_HIDDEN]
-        return parts[0] + "".join(h + part for h, part in zip(hidden, parts[1:], strict=True))
-    return text
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 WITH_CODE = [
