@@ -31,10 +31,12 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     common_step,
     groups_of,
     head_stride,
-    new_pieces,
     pitch_bytes,
     row_macros,
     row_multiples,
+)
+from sddmm.backends.cuda.kernels.attention_gather.shares import (
+    new_pieces,
     rows_by_warp,
 )
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients

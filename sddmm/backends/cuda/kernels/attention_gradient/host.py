@@ -21,14 +21,16 @@ from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
     THREADS,
     Groups,
-    SharedRows,
     Tuning,
     common_step,
     groups_of,
-    new_pieces,
     pitch_bytes,
     row_macros,
     row_multiples,
+)
+from sddmm.backends.cuda.kernels.attention_gather.shares import (
+    SharedRows,
+    new_pieces,
     rows_by_warp,
 )
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses, Pass, PassInputs

@@ -29,12 +29,13 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     common_step,
     head_stride,
     row_multiples,
+)
+from sddmm.backends.cuda.kernels.attention_gather.shares import (
     rows_by_warp,
 )
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses
 from sddmm.backends.cuda.kernels.attention_tile.tiles import new_pieces, padded, tiles_by_row
-from sddmm.backends.cuda.kernels.attention_tile_gradient.host import MAX_COLUMNS, TileGradients
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import part_limit
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.spec import Layouts, macros
@@ -169,6 +170,12 @@ class _Plan:
             kernel(of_head * problem.heads, *arguments)
 
     def prepare_backward(self) -> None:
+        # Here, as else the modules below would stand on a tenth floor (tests/test_layers.py).
+        from sddmm.backends.cuda.kernels.attention_tile_gradient.host import (
+            MAX_COLUMNS,
+            TileGradients,
+        )
+
         problem, device, tuning = self._problem, self._device, self._spec.gradient_tuning
         gradients: GradientPasses
         if max(problem.d, problem.dv) <= MAX_COLUMNS:
