@@ -69,11 +69,10 @@ def load(
     """The kernel of a pass for rows of d and dv elements of a dtype."""
     d, dv, dtype = sizes
     key, value = padded(d), padded(dv)
-    is_hopper = device.capability >= (9, 0)  # older GPUs' code needs more registers
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "COLUMNS": by_columns, "MERGES": merges,
         "KEY_COLUMNS": key, "VALUE_COLUMNS": value, "BY_COLUMN": lines_by_column,
-        "ALIGNED": aligned, "MIN_BLOCKS": 3 if is_hopper and aligned and not by_columns else 2,
+        "ALIGNED": aligned, "MIN_BLOCKS": 2,
     }  # fmt: skip
     spec = _spec_with_memory(2 * SIDE * 3 * (key + value) + 16)
     return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
