@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -168,9 +168,11 @@ class Distributed(OnPattern[Case, Record]):
                 lines.append(command + divided)
         return lines
 
-    def pictures(self, records: Sequence[Record], reference: str) -> list[Picture]:
+    def pictures(
+        self, records: Sequence[Record], reference: str
+    ) -> dict[str, Callable[[], Picture]]:
         """None but the timeline of pages(): operations are not compared with each other."""
-        return []
+        return {}
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
         """The tables, and the timeline of the largest case."""

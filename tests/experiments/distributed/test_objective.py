@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import sddmm.backends.cpu.backend as cpu_backend
-from experiments.bench.config import Timing
+from experiments.bench import report
+from experiments.bench.config import ReportConfig, Timing
 from experiments.bench.errors import ExperimentError
 from experiments.bench.sources import Uniform
 from experiments.bench.store import Store
@@ -94,3 +95,13 @@ def test_the_report_has_figures_and_a_timeline_of_the_largest_case() -> None:
     assert "m, K = 4, float32" in picture
     assert "small" not in picture
     assert "1.4 ms" in picture
+
+
+def test_the_report_of_several_ranks_is_written_with_its_page(tmp_path: Path) -> None:
+    store = Store(tmp_path / "records.jsonl", Record)
+    store.append(RECORD)
+    report.report(
+        DISTRIBUTED, ReportConfig(records=[str(store.path)], output=str(tmp_path / "out"))
+    )
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"report.md", "report.csv", "report.html", "timeline.svg"}
