@@ -70,7 +70,8 @@ def sparse_attention(
 
     Returns (m, dv) or (h, m, dv), contiguous and of q's dtype: numpy or CuPy if all operands are. A
     row without nonzeros, or with no score but -inf, is 0, and its logarithm -inf. Half types are
-    computed in float32 and rounded once. Neither the scores nor the weights of all nonzeros are
+    computed in float32 and rounded once, but `attention_tile`, which multiplies by tensor cores,
+    rounds the weights before. Neither the scores nor the weights of all nonzeros are
     stored where a fused kernel serves.
 
     Differentiable in q, k, v and bias, by both results; gradients of gradients are computed from
