@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from experiments.bench.findings import finding
 from experiments.bench.progress import Clock
 from experiments.bench.record import Record
 
@@ -45,7 +44,7 @@ class Log:
             return []
         objective = self.objective
         words = [objective.summary(self.records)] if self.cases > 1 else []
-        words += [finding(objective, self.records), self._kept_in()]
+        words += [objective.finding(self.records), self._kept_in()]
         default = f" records={self.path}" if self.path != objective.default_records else ""
         command = f"python -m experiments {objective.report_command}{default}"
         return [*words, f"Next: {command} (tables, pictures, one HTML page)"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from experiments.bench import columns, report, table
+from experiments.bench import columns, findings, report, table
 from experiments.bench.config import Timing
 from experiments.bench.digest import MEASURING, Code
 from experiments.bench.log import Log
@@ -235,6 +235,10 @@ class Objective(ABC, Generic[ConfigT, MethodT, CaseT, RecordT]):
             "report.csv": table.csv_text(self.csv_lines(records)),
             "summary.md": report.as_summary(self, records),
         }
+
+    def finding(self, records: Sequence[RecordT]) -> str:
+        """What the records say, in a sentence."""
+        return findings.finding(self, records)
 
     def role(self, record: RecordT) -> str:
         """The part of a method in comparisons: ours, peer, yardstick, or kernel (one of ours)."""

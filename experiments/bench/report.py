@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.bench import compare, exports, table
 from experiments.bench.config import ReportConfig
 from experiments.bench.errors import NoRecords
-from experiments.bench.findings import finding
 from experiments.bench.methods import introduction
 from experiments.bench.page.render import Figure, render
 from experiments.bench.record import Record
@@ -65,7 +64,7 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
         written += [path for picture in pictures for path in picture.write(output)]
     if config.html:
         written.append(_write_html(objective, records, pictures, complaints, config))
-    show(finding(objective, records))
+    show(objective.finding(records))
     print("written:", ", ".join(str(path) for path in written))
     for picture in pictures:
         if picture.figure is not None:

@@ -131,6 +131,11 @@ class Distributed(OnPattern[Case, Record]):
             for r in records
         ]
 
+    def finding(self, records: Sequence[Record]) -> str:
+        """The speed-ups over one process; operations are not compared with each other."""
+        found = [f"{r.name} {r.speedup:.2f}" for r in records if r.speedup is not None]
+        return f"Times as fast as one process: {', '.join(found)}." if found else "None was timed."
+
     def notes(self, records: Sequence[Record]) -> list[str]:
         reasons = [f"one process: {r.one_reason}" for r in records if r.one_reason]
         return [*dict.fromkeys(reasons), *table.notes(records)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments.bench import table
-from experiments.bench.findings import finding
 from experiments.bench.page.tables import Table
 from experiments.bench.record import BAD, NOISY, Record
 
@@ -85,7 +84,7 @@ def overview(objective: AnyObjective, records: Sequence[Record]) -> dict[str, st
     timed = [r for r in records if r.samples_ms]
     single = sum(len(r.samples_ms) == 1 for r in timed)
     facts = {
-        "found": finding(objective, records),
+        "found": objective.finding(records),
         "records": f"{len(records):,}: " + ", ".join(f"{n:,} {s}" for s, n in counts.items()),
         "cases": f"{len({r.case for r in records}):,}",
         "methods": _some(list(dict.fromkeys(r.name for r in sorted(records, key=_is_forced)))),

@@ -79,6 +79,14 @@ def test_a_row_shows_the_slowest_rank_beside_one_process() -> None:
     assert {name: row[name] for name in expected} == expected
 
 
+def test_operations_are_found_faster_than_one_process_not_than_each_other() -> None:
+    slow = replace(RECORD, method="spmm", samples_ms=[17.0])
+    untimed = replace(RECORD, method="training", samples_ms=[])
+    found = DISTRIBUTED.finding([RECORD, slow, untimed])
+    assert found == "Times as fast as one process: sddmm 1.70, spmm 0.50."
+    assert DISTRIBUTED.finding([untimed]) == "None was timed."
+
+
 def test_records_of_other_ways_and_ranks_are_other_cases() -> None:
     others = [replace(RECORD, way="rows"), replace(RECORD, ranks=4), replace(RECORD, replicas=2)]
     assert len({r.case for r in (RECORD, *others)}) == 4
