@@ -25,6 +25,9 @@ run: $(READY) ## set up, then the main job: SDDMM on a 10000x10000 matrix agains
 	$(PY) -m experiments run +matrix=10000x10000 k=64,256
 	@$(PY) -m experiments report quiet=true
 
+# Many tests start Python anew: without bytecode, each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test
 test: $(READY) ## set up, then all tests that need no GPU
 	$(PY) -m pytest -m "not gpu" -n auto

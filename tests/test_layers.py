@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -216,9 +217,12 @@ print(time.process_time() - begin)
 
 
 def python(code: str) -> str:
+    """What a new Python prints; it keeps bytecode, as an installed package has it."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-c", code],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     return done.stdout
 
 
