@@ -142,7 +142,8 @@ def _sum_error(
     gamma = torch.tensor([tolerance(accumulator, x) for x in distinct.tolist()]).to(total)
     limits = torch.finfo(accumulator)
     spacing = limits.smallest_normal * limits.eps
-    return wrong + gamma[which, None] * total + spacing * (lengths[:, None] + 2)
+    # In float64: integers times a number would be float32, in which a double's spacing is zero.
+    return wrong + gamma[which, None] * total + spacing * (lengths[:, None] + 2).to(total)
 
 
 def _weight_rounding(dtype: torch.dtype) -> float:

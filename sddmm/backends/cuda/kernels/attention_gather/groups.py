@@ -72,8 +72,8 @@ def row_macros(
         "LANES": groups.lanes,
         "KEY_CHUNKS": groups.key_chunks,
         "VALUE_CHUNKS": groups.value_chunks,
-        "KEY_NO_TAIL": step == LANE_BYTES and d * itemsize == groups.key_chunks * per_chunk,
-        "VALUE_NO_TAIL": step == LANE_BYTES and dv * itemsize == groups.value_chunks * per_chunk,
+        "KEY_NO_TAIL": step == LANE_BYTES and groups.key_chunks * per_chunk == d * itemsize,
+        "VALUE_NO_TAIL": step == LANE_BYTES and groups.value_chunks * per_chunk == dv * itemsize,
     }
 
 
