@@ -23,6 +23,11 @@ NAMES = (
     "mma_64x64x32_stage3",
     "mma_tf32_64x64x32_stage3",
     "mma_tf32x3_64x128x32_stage3",
+    "wgmma_128x128x64_stage3",
+    "wgmma_store_128x256x64_stage3",
+    "wgmma_pingpong_128x128x64_stage5",
+    "wgmma_split4_128x128x64_stage4",
+    "wgmma_tf32_128x256x32_stage4",
     "wgmma_tf32x3_128x128x32_stage4",
 )
 
