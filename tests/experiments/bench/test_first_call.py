@@ -95,10 +95,10 @@ def test_a_method_many_times_slower_than_the_fastest_is_not_prepared_for_timing(
     config: Config,
 ) -> None:
     def slowly(case: Any) -> torch.Tensor:
-        time.sleep(0.1)
+        time.sleep(0.5)
         return right(case)
 
-    config.timing.slowest, config.timing.calls = 20, 2
+    config.timing.slowest, config.timing.calls = 5, 2
     quick, slow = run(only(quick=right, slow=slowly), "60x50", config)
     assert (len(quick.first_call_ms), len(slow.first_call_ms)) == (2, 0)
     assert (len(quick.samples_ms), len(slow.samples_ms)) == (4, 1)
