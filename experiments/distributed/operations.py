@@ -116,7 +116,7 @@ def _check_samples(case: Case, S: DistributedPattern, values: Tensor) -> Verdict
 
 
 def _rows(case: Case, S: DistributedPattern) -> ProductReference:
-    """Of W B^T, with W the gradient of the values, this rank's rows."""
+    """This rank's rows of W B^T, with W the gradient of the values."""
     own = own_nonzeros(case, S)
     crow = case.pattern.major_indices[S.rows.start : S.rows.stop + 1]
     pattern = SparsePattern.from_csr(
@@ -127,7 +127,7 @@ def _rows(case: Case, S: DistributedPattern) -> ProductReference:
 
 
 def _columns(case: Case, S: DistributedPattern) -> ProductReference:
-    """Of W^T A, this rank's rows, which are columns of S."""
+    """This rank's rows of W^T A, which are columns of S."""
     cols = case.pattern.col_indices
     at = ((cols >= S.columns.start) & (cols < S.columns.stop)).nonzero()[:, 0]
     pattern = SparsePattern.from_coo(

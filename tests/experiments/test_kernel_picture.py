@@ -17,7 +17,7 @@ from sddmm.backends.cuda.kernels.registry import (
 from sddmm.backends.cuda.spec import KernelSpec
 from tests.conftest import ROOT
 
-# Of kernels that no registry lists: the only one of its operator.
+# Kernels that no registry lists, as each is the only one of its operator.
 ALONE = {"row_softmax"}
 
 

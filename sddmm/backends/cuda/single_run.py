@@ -60,7 +60,7 @@ class GatherCsrArguments(ctypes.Structure):
     ]
 
 
-# Of shared memory, each of the four warps of a block has the indices of its nonzeros and a window.
+# Each of the four warps of a block has the indices of its nonzeros and a window in shared memory.
 GATHER_CSR = KernelSpec(
     "gather_csr", "gather_csr", tuple(DTYPES), threads=128, min_blocks=4,
     shared_bytes=4 * 4 * (2 * MAX_SHARE + 64),

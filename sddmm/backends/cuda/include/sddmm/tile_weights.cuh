@@ -105,9 +105,9 @@ struct HalfLines {
   static constexpr int OPERANDS = W::HAS_FACTORS ? 2 : 1;
   static_assert(sizeof(typename W::Value) == 2, "halves as they are stored");
 
-  // Of each operand and step two chunks; or, as u32, of each line two halves.
+  // Two chunks of each operand and step; or, as u32, two halves of each line.
   Chunks chunks[OPERANDS][STEPS];
-  // Of each step the nonzero that would be at this lane's first position, and the mask.
+  // For each step, the nonzero that would be at this lane's first position, and the mask.
   int start[STEPS];
   u32 mask[STEPS];
   bool by_chunk, full;
