@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from gemm_core.ladder.spec import GemmProblem, KernelSpec, Tma
-from gemm_core.runtime.tensor_map import is_tma_readable, pad_for_tma, tensor_map
+from gemm_core.runtime.tensor_map import NO_MAP, is_tma_readable, pad_for_tma, tensor_map
 
 # TMA copies boxes whose rows have as many bytes as the swizzle repeats after, and stores boxes of
 # 64 rows of C (epilogue_tma.cuh).
 _BOX_ROW_BYTES, _STORED_ROWS = 128, 64
-
-_NO_MAP = bytes(128)
 
 
 def readable_operands(problem: GemmProblem, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,7 +38,7 @@ def tma_arguments(
         map_b = encode(b.T, block_n // tma.cluster, block_k)
     else:
         map_b = encode(b, block_k, _box_columns(problem.dtype))
-    map_c = _NO_MAP
+    map_c = NO_MAP
     if spec.stores_by_tma(problem):
         map_c = encode(out, _STORED_ROWS, _box_columns(problem.out_dtype))
     return (

@@ -12,6 +12,8 @@ from gemm_core.runtime.launch import LaunchError, ceil_div
 
 _ALIGNMENT = 16
 _BYTES = 128
+NO_MAP = bytes(_BYTES)
+"""Stands for a map that a kernel does not read."""
 
 
 class TensorMap(ctypes.Structure):
