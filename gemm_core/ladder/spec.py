@@ -183,9 +183,13 @@ class KernelSpec:
         return PARAMETERS if self.tma is None else TmaParameters
 
     def stores_by_tma(self, problem: GemmProblem) -> bool:
-        """Whether TMA stores C, whose rows must be aligned and have 16-bit elements."""
+        """Whether TMA stores C, of 16-bit elements: its rows begin and end at multiples of 16 bytes.
+
+        TMA stores 16 bytes at a time, also past the end of a row.
+        """
         stores = self.tma is not None and self.tma.stores
-        return stores and problem.aligned_c and problem.out_dtype.itemsize == 2
+        rows_fit = problem.aligned_c and problem.n % 8 == 0
+        return stores and rows_fit and problem.out_dtype.itemsize == 2
 
     def macros(self, problem: GemmProblem) -> dict[str, str]:
         """All macros that the source needs for `problem`, by their full names."""

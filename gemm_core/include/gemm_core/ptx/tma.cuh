@@ -39,8 +39,9 @@ __device__ __forceinline__ void tma_load_multicast(unsigned int target, const Te
       : "memory");
 }
 
-// Copies the box at shared `source` to element (x, y, z) of the tensor, without what is outside the
-// tensor. The thread's copies since its last tma_store_commit form a group.
+// Copies the box at shared `source` to element (x, y, z) of the tensor, without the chunks of 16 bytes
+// that begin outside the tensor, so its rows must end at multiples of 16 bytes. The thread's copies
+// since its last tma_store_commit form a group.
 __device__ __forceinline__ void tma_store(const TensorMap& map, int x, int y, int z,
                                           unsigned int source) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"

@@ -43,15 +43,17 @@ inline void tma_load_multicast(unsigned target, const TensorMap& map, int x, int
     tma_load_to(emulation::shared_of(block), target, map, x, y, z, barrier);
 }
 
+// Like the hardware, it stores 16 bytes at a time, also past the end of a row.
 inline void tma_store(const TensorMap& map, int x, int y, int z, unsigned source) {
   if (source % 1024 || source + map.box_rows * 128 > sizeof(shared)) std::abort();
   for (int row = 0; row < map.box_rows; ++row)
-    for (int column = 0; column < map.box_columns; ++column) {
-      const unsigned byte = source + row * 128 + column * map.element;
-      if (x + column < map.sizes[0] && y + row < map.sizes[1] && z < map.sizes[2])
+    for (int chunk = 0; chunk < 128; chunk += 16) {
+      const unsigned byte = source + row * 128 + chunk;
+      const long long column = x + chunk / map.element;
+      if (column < map.sizes[0] && y + row < map.sizes[1] && z < map.sizes[2])
         std::memcpy(map.first + z * map.strides[1] + (y + row) * map.strides[0] +
-                        (long long)(x + column) * map.element,
-                    shared + (byte ^ (byte >> 7 & 7) << 4), map.element);
+                        column * map.element,
+                    shared + (byte ^ (byte >> 7 & 7) << 4), 16);
     }
 }
 inline void tma_store_commit() {}
