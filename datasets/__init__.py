@@ -1,5 +1,5 @@
 """Sparse matrices to sample with: generators, readers and a cache. numpy and scipy only,
-and torch where a .pt file is read.
+and torch where a .pt file is read and where a hash makes a matrix.
 
 Every generator and reader returns a scipy.sparse.csr_array; a generator's result is fixed by its
 arguments, `seed` included.
@@ -7,6 +7,7 @@ arguments, `seed` included.
 
 from datasets.cache import cached
 from datasets.files import SUFFIXES, file_digest, read, read_size
+from datasets.hashed import hashed_rmat, hashed_rmat_indices
 from datasets.masks import (
     blocks_and_noise,
     causal,
@@ -35,6 +36,8 @@ __all__ = [
     "causal",
     "fem",
     "file_digest",
+    "hashed_rmat",
+    "hashed_rmat_indices",
     "nearest_neighbors",
     "nnz_of",
     "one_long_column",

@@ -122,6 +122,21 @@ class Rmat(Sized):
 
 
 @dataclass
+class HashedRmat(Rmat):
+    """R-MAT graph made by hashes, which a GPU makes itself in a second; for large ones."""
+
+    generator = datasets.hashed_rmat
+    shuffled: bool = _key(
+        True, "Whether rows and columns are numbered anew at random.", "shuffled=false"
+    )
+
+    def on_device(self, device: str) -> tuple[Any, Any]:
+        """crow_indices and col_indices as torch tensors of a device."""
+        fields = {name: value for name, value in asdict(self).items() if name != "values"}
+        return datasets.hashed_rmat_indices(**fields, device=device)
+
+
+@dataclass
 class PowerLaw(Sized):
     """Power-law rows and columns, with one very long row if `longest_row` is set."""
 
@@ -326,6 +341,7 @@ class File(Source):
 SOURCES: dict[str, type[Source]] = {
     "uniform": Uniform,
     "rmat": Rmat,
+    "hashed_rmat": HashedRmat,
     "power_law": PowerLaw,
     "banded": Banded,
     "block_diagonal": BlockDiagonal,

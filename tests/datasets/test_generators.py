@@ -20,6 +20,7 @@ GENERATORS: dict[str, tuple[Any, dict[str, Any], int]] = {
     "uniform": (datasets.uniform, {"rows": 60, "cols": 80, "nnz": 700}, 700),
     "uniform dense": (datasets.uniform, {"rows": 60, "cols": 80, "nnz": 4700}, 4700),
     "rmat": (datasets.rmat, {"rows": 100, "cols": 70, "nnz": 900}, 900),
+    "hashed_rmat": (datasets.hashed_rmat, {"rows": 100, "cols": 70, "nnz": 900}, 900),
     "power_law": (datasets.power_law, {"rows": 90, "cols": 50, "nnz": 800}, 800),
     "banded": (datasets.banded, {"rows": 9, "cols": 6, "bandwidth": 1}, 17),
     "block_diagonal": (datasets.block_diagonal, {"rows": 10, "cols": 7, "block": 4}, 28),
@@ -92,11 +93,44 @@ def test_30_million_nonzeros_take_no_more_than_30_bytes_each() -> None:
     assert peak < 0.1e9 + 30 * 30_000_000
 
 
-def test_rmat_quadrants_have_their_probabilities() -> None:
-    matrix = datasets.rmat(1024, 1024, 20_000, a=0.4, b=0.3, c=0.2)
-    half = matrix.toarray() != 0
-    share = [half[i : i + 512, j : j + 512].sum() / 20_000 for i in (0, 512) for j in (0, 512)]
-    np.testing.assert_allclose(share, [0.4, 0.3, 0.2, 0.1], atol=0.03)
+def _quadrants(matrix: scipy.sparse.csr_array, at: int, size: int) -> list[float]:
+    """The nonzeros of the four squares of a size whose corner is at (at, at), over all of them."""
+    half = matrix.toarray()[at : at + 2 * size, at : at + 2 * size] != 0
+    squares = [half[i : i + size, j : j + size].sum() for i in (0, size) for j in (0, size)]
+    return [square / half.sum() for square in squares]
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        datasets.rmat(1024, 1024, 20_000, a=0.4, b=0.3, c=0.2),
+        datasets.hashed_rmat(1024, 1024, 20_000, a=0.4, b=0.3, c=0.2, shuffled=False),
+    ],
+    ids=["rmat", "hashed_rmat"],
+)
+def test_rmat_quadrants_have_their_probabilities(matrix: scipy.sparse.csr_array) -> None:
+    for at, size in ((0, 512), (0, 256), (512, 256)):  # at the first level, and at the second
+        shares = _quadrants(matrix, at, size)
+        np.testing.assert_allclose(shares, [0.4, 0.3, 0.2, 0.1], atol=0.04)
+
+
+def test_a_shuffled_rmat_graph_has_its_nonzeros_everywhere_and_as_many_in_a_row() -> None:
+    shuffled, plain = (
+        datasets.hashed_rmat(1024, 1024, 20_000, shuffled=shuffled) for shuffled in (True, False)
+    )
+    lengths = [np.sort(np.diff(x.indptr))[::-1] for x in (shuffled, plain)]
+    np.testing.assert_allclose(lengths[0][:50], lengths[1][:50], rtol=0.2)
+    assert _quadrants(plain, 0, 512)[0] > 0.45
+    np.testing.assert_allclose(_quadrants(shuffled, 0, 512), 0.25, atol=0.05)
+
+
+@pytest.mark.gpu
+def test_a_gpu_makes_the_same_graph_as_a_cpu() -> None:
+    fields = {"rows": 100_000, "cols": 90_000, "nnz": 1_000_000}
+    crow, cols = datasets.hashed_rmat_indices(**fields, device="cuda")
+    matrix = datasets.hashed_rmat(**fields)
+    np.testing.assert_array_equal(crow.cpu(), matrix.indptr)
+    np.testing.assert_array_equal(cols.cpu(), matrix.indices)
 
 
 def test_power_law_concentrates_and_has_its_long_row() -> None:

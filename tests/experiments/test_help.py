@@ -79,6 +79,7 @@ def test_every_example_of_a_matrix_is_valid() -> None:
         path, _, text = key.description.example.partition("=")
         assert path == f"matrix.{name}"
         needed = {k.path: 7 for k in keys_of(sources.SOURCES[source]) if not k.default_text}
-        value = text if key.kind is str else float(text) if key.kind is float else int(text)
+        read = {str: str, float: float, bool: lambda word: word == "true"}.get(key.kind, int)
+        value = read(text)
         assert value != key.default
         sources.SOURCES[source](**{**needed, name: value})

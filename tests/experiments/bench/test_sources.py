@@ -15,6 +15,7 @@ def test_every_source_knows_its_size_before_it_loads(tmp_path: Path) -> None:
     every = [
         sources.Uniform(rows=30, cols=40, sparsity=0.9),
         sources.Rmat(rows=30, cols=40, nnz=100),
+        sources.HashedRmat(rows=30, cols=40, nnz=100),
         sources.PowerLaw(rows=30, cols=40, nnz=100),
         sources.Banded(rows=30, cols=40, bandwidth=3),
         sources.BlockDiagonal(rows=30, cols=40, block=8),
