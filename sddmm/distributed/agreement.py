@@ -64,5 +64,5 @@ def _encoded(record: Mapping[str, str]) -> torch.Tensor:
 
 
 def _decoded(message: torch.Tensor) -> dict[str, str]:
-    decoded: dict[str, str] = json.loads(bytes(message.tolist()).decode())
+    decoded: dict[str, str] = json.loads(message.numpy().tobytes().decode())
     return decoded

@@ -6,6 +6,7 @@ All messages are torch.distributed's, point to point: NCCL carries CUDA tensors,
 from __future__ import annotations
 
 import datetime
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sddmm.distributed.timeline import span
+from sddmm.distributed.timeline import mark, record_transfer, span
 
 TIMEOUT_S = 300.0
 """Seconds after which a rank that does not answer is named in an error."""
@@ -95,7 +96,10 @@ class Grid:
                     operations.append(dist.P2POp(operation, tensor, peer, self.group))
         self.traffic.sent += sum(x.numel() * x.element_size() for x in sends.values())
         self.traffic.received += sum(x.numel() * x.element_size() for x in receives.values())
+        begin = mark()
         works = dist.batch_isend_irecv(operations) if operations else []
+        if works and operations[0].tensor.is_cuda:
+            record_transfer(label, begin, works)
         names = [self.ranks[place] for place in (*sends, *receives)]
         return Transfer(works, names, self, label, (*sends.values(), *receives.values()))
 
@@ -164,9 +168,10 @@ class Transfer:
             return
         with span("wait", self.label):
             try:
+                is_cuda = any(x.is_cuda for x in self.tensors)
                 for work in self.works:
                     # With a time-out NCCL would make the host wait too; its watchdog has one.
-                    work.wait() if _is_nccl(self.grid.group) else work.wait(self.grid._timeout())
+                    work.wait() if is_cuda else work.wait(self.grid._timeout())
             except RuntimeError as error:
                 names = ", ".join(map(str, sorted(set(self.ranks))))
                 raise DistributedError(
@@ -216,8 +221,10 @@ def _ranks_of_mesh(mesh: Any) -> tuple[tuple[int, ...], int]:
 
 
 def _group_of(ranks: tuple[int, ...]) -> Any:
-    if sorted(ranks) == list(range(dist.get_world_size())):
-        return dist.group.WORLD
+    world: Any = dist.group.WORLD
+    # Bound to a device, NCCL makes a smaller group with all ranks of the world, who do not come.
+    if len(ranks) == dist.get_world_size() or world.bound_device_id is not None:
+        return world
     return _new_group(ranks, None)
 
 
@@ -258,8 +265,18 @@ def check_engine(grid: Grid, device: torch.device) -> None:
         )
 
 
-def _is_nccl(group: Any) -> bool:
-    return "nccl" in str(dist.get_backend_config(group))
+def connect(grid: Grid, device: torch.device) -> None:
+    """Open NCCL's connections, at which all ranks of the group must be present.
+
+    Messages between two ranks of a group come later, when the others may have none.
+    """
+    if device.type == "cuda" and grid.size > 1 and grid.group not in _CONNECTED:
+        if grid.group.bound_device_id is None:
+            dist.all_reduce(torch.zeros(1, device=device), group=grid.group)
+        _CONNECTED.add(grid.group)
+
+
+_CONNECTED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _first_line(error: Exception) -> str:

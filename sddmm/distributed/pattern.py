@@ -21,7 +21,14 @@ from sddmm.distributed.blocks import (
     touched_columns,
 )
 from sddmm.distributed.cuts import Cuts
-from sddmm.distributed.grid import TIMEOUT_S, Grid, backend_of, check_engine, make_grid
+from sddmm.distributed.grid import (
+    TIMEOUT_S,
+    Grid,
+    backend_of,
+    check_engine,
+    connect,
+    make_grid,
+)
 from sddmm.distributed.scatter import Source
 from sddmm.distributed.travel import ring_sizes
 from sddmm.distributed.volumes import LINKS, Link, choose_way
@@ -97,6 +104,7 @@ class DistributedPattern:
             return (local, own), _facts(grid, whole, local, values, way)
 
         local, own = agree(grid, "DistributedPattern.from_csr", check)
+        connect(grid, local.device)
         m, n = checked_shape(shape)
         held = grid.all_numbers([local.shape[0], own])
         row_cuts, column_cuts = (cuts.from_sizes([x[i] for x in held]) for i in (0, 1))

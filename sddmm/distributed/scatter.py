@@ -11,7 +11,7 @@ from torch import Tensor
 import sddmm.distributed.cuts as cuts
 from sddmm.distributed.agreement import agree
 from sddmm.distributed.cuts import Cuts
-from sddmm.distributed.grid import Grid, check_engine
+from sddmm.distributed.grid import Grid, check_engine, connect
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.pattern import SparsePattern
 
@@ -78,6 +78,7 @@ class Source:
         """This rank's crow_indices, col_indices and values."""
         pattern = self._pattern
         check_engine(self._grid, device)
+        connect(self._grid, device)
         crow = self._parts(
             None if pattern is None else pattern.major_indices.diff(), self._cuts, 0, device
         )

@@ -12,7 +12,7 @@ from typing import Literal
 
 from sddmm.distributed.blocks import WAYS, Counts, Way
 
-Operation = Literal["sddmm", "spmm", "spmm_transposed"]
+Operation = Literal["sddmm", "spmm", "spmm_transposed", "attention", "attention_backward"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Request:
     """What a call moves: rows of `width` elements for each of `heads` heads.
 
     sizes in bytes of an element: item of the dense operand, sum of partial results, value of S's
-    values that travel between replicas; value_heads: how many values each nonzero has.
+    values that travel between replicas; value_heads: how many values each nonzero has. v_width: of
+    an attention, the elements of a row of v; `width` are those of q and of k.
     """
 
     operation: Operation
@@ -53,12 +54,13 @@ class Request:
     sum_item: int
     value_item: int
     value_heads: int
+    v_width: int = 0
 
 
 def received_bytes(counts: Counts, way: Way, request: Request) -> list[int]:
     """The bytes that each rank receives in a call, by place."""
     return [
-        _ring_rows(counts, way, place, request.operation) * _ring_row_bytes(request)
+        sum(_ring_rows(counts, way, place, what) * row for what, row in _travels(request))
         + _replica_bytes(counts, place, request)
         for place in range(len(counts.rows))
     ]
@@ -67,19 +69,19 @@ def received_bytes(counts: Counts, way: Way, request: Request) -> list[int]:
 def predicted_us(counts: Counts, way: Way, request: Request, link: Link) -> float:
     """The time of a call's messages alone: in every step all ranks wait for the largest one."""
     p, c = len(counts.rows), counts.replicas
-    q = p // c
-    row = _ring_row_bytes(request)
-    if way == "ring":
-        # All ranks of a ring hold all its panels at once, so every step lasts as long as the
-        # largest.
-        rows = (q - 1) * max(counts.columns)
-        us = link.us(q - 1, rows * row)
-    else:
+    q, us = p // c, 0.0
+    for what, row in _travels(request):
+        if way == "ring":
+            # All ranks of a ring hold all its panels at once, so every step lasts as long as the
+            # largest.
+            steps = q if what == "sums of all" and q > 1 else q - 1
+            us += link.us(steps, steps * max(counts.columns) * row)
+            continue
         rows = sum(
             max(counts.touched[place][(place // c - t) % q] for place in range(p))
             for t in range(1, q)
         )
-        us = link.us(q - 1, rows * row) + 2 * rows * row / link.pack_bytes_per_us
+        us += link.us(q - 1, rows * row) + 2 * rows * row / link.pack_bytes_per_us
     if c > 1:
         us += link.us(2, max(_replica_bytes(counts, place, request) for place in range(p)))
     return us
@@ -107,29 +109,41 @@ def choose_way(counts: Counts, link: Link) -> tuple[Way, dict[Way, str]]:
 def touched_share(counts: Counts) -> float:
     """The touched rows of other ranks over all rows of others, summed over ranks."""
     places = range(len(counts.rows))
-    touched = sum(_ring_rows(counts, "rows", place, "sddmm") for place in places)
-    every = sum(_ring_rows(counts, "ring", place, "sddmm") for place in places)
+    touched = sum(_ring_rows(counts, "rows", place, "panels") for place in places)
+    every = sum(_ring_rows(counts, "ring", place, "panels") for place in places)
     return touched / every if every else 0.0
 
 
-def _ring_row_bytes(request: Request) -> int:
-    item = request.sum_item if request.operation == "spmm_transposed" else request.item
-    return request.width * request.heads * item
+# What goes round a ring: the panels of an operand; sums of all panels but the own one's; or those
+# of all panels, which follow the panels from their owner and back to it.
+_Travel = Literal["panels", "sums", "sums of all"]
 
 
-def _ring_rows(counts: Counts, way: Way, place: int, operation: Operation) -> int:
+def _travels(request: Request) -> list[tuple[_Travel, int]]:
+    """What travels in the rings in a call, and the bytes of each of its rows."""
+    width = (request.width + request.v_width) * request.heads
+    panels: tuple[_Travel, int] = ("panels", width * request.item)
+    if request.operation == "spmm_transposed":
+        return [("sums", width * request.sum_item)]
+    if request.operation == "attention_backward":
+        return [panels, ("sums of all", width * request.sum_item)]
+    return [panels]
+
+
+def _ring_rows(counts: Counts, way: Way, place: int, what: _Travel) -> int:
     """Rows of panels, or of their sums, that a rank receives from its ring."""
     c = counts.replicas
     q = len(counts.rows) // c
     ring, replica = divmod(place, c)
-    if way == "ring":
-        # Sums come of every panel but the one that starts here; panels, of all but the own one.
-        absent = (ring - 1) % q if operation == "spmm_transposed" else ring
-        return sum(counts.columns[s * c + replica] for s in range(q) if s != absent)
+    if q == 1:
+        return 0
     others = [s for s in range(q) if s != ring]
-    if operation == "spmm_transposed":
-        return sum(counts.touched[s * c + replica][ring] for s in others)
-    return sum(counts.touched[place][s] for s in others)
+    if way == "ring":
+        absent = {"panels": ring, "sums": (ring - 1) % q, "sums of all": None}[what]
+        return sum(counts.columns[s * c + replica] for s in range(q) if s != absent)
+    if what == "panels":
+        return sum(counts.touched[place][s] for s in others)
+    return sum(counts.touched[s * c + replica][ring] for s in others)
 
 
 def _replica_bytes(counts: Counts, place: int, request: Request) -> int:
@@ -138,18 +152,25 @@ def _replica_bytes(counts: Counts, place: int, request: Request) -> int:
     ring, replica = divmod(place, c)
     block = [ring * c + j for j in range(c)]
     others = [other for other in block if other != place]
-    if request.operation == "spmm":  # sums of the own rows
-        rows, item = counts.rows[place] * len(others), request.sum_item
-    else:
-        rows, item = sum(counts.rows[other] for other in others), request.item
+    if c == 1:
+        return 0
+    received = sum(pieces[replica] for pieces in (counts.pieces[other] for other in others))
+    returned = sum(counts.pieces[place][j] for j in range(c) if j != replica)
+    every, own = sum(counts.rows[other] for other in others), counts.rows[place] * len(others)
+    value = request.value_heads * request.value_item
+    row, heads = request.width * request.heads * request.item, request.heads
+    sums = request.width * heads * request.sum_item
+    v_row, v_sums = request.v_width * heads * request.item, request.v_width * heads
     if request.operation == "sddmm":  # values of the own rows come back
-        values = sum(counts.pieces[place][j] for j in range(c) if j != replica) if c > 1 else 0
-    else:
-        values = sum(counts.pieces[other][replica] for other in others) if c > 1 else 0
-    return (
-        rows * request.width * request.heads * item
-        + values * request.value_heads * request.value_item
-    )
+        return every * row + returned * value
+    if request.operation == "spmm":
+        return own * sums + received * value
+    if request.operation == "spmm_transposed":
+        return every * row + received * value
+    if request.operation == "attention":  # a row of a result has its logarithm beside it
+        return every * row + own * (v_sums + heads) * request.sum_item
+    # q, the result and its gradient, and two numbers of the logarithms; and sums of q's gradient.
+    return every * (row + 2 * v_row + 2 * heads * request.sum_item) + own * sums
 
 
 def replicated(counts: Counts, replicas: int, request: Request) -> int:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import sddmm
-from tests.sddmm.distributed.cases import Case, leaves
+from tests.sddmm.distributed.cases import Case, here, leaves
 from tests.sddmm.distributed.volumes import counted
 
 
@@ -15,7 +15,7 @@ def check(case: Case, what: str, dv: int = 7) -> None:
     generator = torch.Generator().manual_seed(4)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=case.a.dtype)
+        return torch.randn(shape, generator=generator, dtype=case.a.dtype).to(here())
 
     def close(name: str, got: Tensor | None, expected: Tensor | None, at: object) -> None:
         assert got is not None
@@ -52,7 +52,8 @@ def check(case: Case, what: str, dv: int = 7) -> None:
 
 def check_volume(case: Case) -> None:
     """Forward, panels of K and V travel once; whole panels, of which every rank gets the others."""
-    S, v = case.S, torch.ones(case.S.columns.stop - case.S.columns.start, 3, dtype=case.a.dtype)
+    S, columns = case.S, case.S.columns.stop - case.S.columns.start
+    v = torch.ones(columns, 3, dtype=case.a.dtype, device=here())
     with counted() as total:
         sddmm.sparse_attention(S, case.local_a, case.local_b.mT, v)
     others = case.whole.shape[1] - v.shape[0]

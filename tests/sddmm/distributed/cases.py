@@ -16,6 +16,13 @@ from sddmm.distributed import DistributedPattern
 K = 5
 
 
+def here() -> torch.device:
+    """Where this rank computes: its GPU where NCCL carries messages, else the CPU."""
+    if "nccl" in str(dist.get_backend_config()):
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
 @dataclass
 class Case:
     """A whole matrix with operands, the same on every rank, and its division among the ranks."""
@@ -48,7 +55,7 @@ def skewed(m: int, n: int, nnz: int, seed: int = 0) -> SparsePattern:
         (torch.rand(nnz, generator=generator) ** 2 * size).long().clamp(max=max(size - 1, 0))
         for size in (m, n)
     )
-    return SparsePattern.from_coo(rows, cols, (m, n)).to_csr()
+    return SparsePattern.from_coo(rows, cols, (m, n)).to_csr().to(here())
 
 
 def part(whole: SparsePattern, begin: int, end: int) -> tuple[Tensor, Tensor]:
@@ -89,7 +96,7 @@ def with_operands(
     generator = torch.Generator().manual_seed(1)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(here(), dtype)
 
     lead = () if heads is None else (heads,)
     m, n = whole.shape

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import sddmm
 from sddmm.distributed import DistributedError, DistributedPattern
-from tests.sddmm.distributed.cases import Case, divided, part, skewed
+from tests.sddmm.distributed.cases import Case, divided, here, part, skewed
 
 
 def require_raises(kind: type[Exception], words: str, call: Callable[[], Any]) -> None:
@@ -56,7 +56,7 @@ def of_arguments() -> None:
         lambda: sddmm.spmm(S, b.mT, values=w) if on(1) else sddmm.sddmm(S, a, b),
     )
     require_raises(ValueError, "S must have values", lambda: sddmm.sampled_addmm(S, a, b))
-    numpy_a = a.numpy()
+    numpy_a = a.cpu().numpy()
     require_raises(TypeError, "a must be a torch tensor", lambda: sddmm.sddmm(S, numpy_a, b))
     dense_words = f"so dense must be ([h,] {case.local_b.shape[1]}, d) here"
     require_raises(ValueError, dense_words, lambda: sddmm.spmm(S, b, values=w))
@@ -109,7 +109,7 @@ def of_a_rank_that_does_not_call() -> None:
     dist.barrier()  # so that no rank is late for what follows
     rows = part(skewed(4, 4, 9), 2 * dist.get_rank(), 2 * dist.get_rank() + 2)
     S = DistributedPattern.from_csr(*rows, (4, 4), group=group, timeout_s=4)
-    x = torch.ones(2, 3)
+    x = torch.ones(2, 3, device=here())
     if on(0):
         begin = time.monotonic()
         late = "rank 1 did not call within 4 s"
@@ -123,7 +123,7 @@ def of_meshes() -> None:
 
     rank = dist.get_rank()
     rows = part(skewed(8, 8, 30), 2 * rank, 2 * rank + 2)
-    meshes = [init_device_mesh("cpu", shape) for shape in ((4,), (2, 2), (2, 2, 1))]
+    meshes = [init_device_mesh(here().type, shape) for shape in ((4,), (2, 2), (2, 2, 1))]
     differ = "ranks differ in mesh: rank 0 has 4x1 of ranks [0, 1, 2, 3], rank 1 has 2x2"
     mesh = meshes[0] if rank == 0 else meshes[1]
     require_raises(
@@ -155,5 +155,5 @@ def of_dtensors(S: DistributedPattern, case: Case, mesh: Any) -> None:
     )
     sharded = distribute_tensor(dense, mesh, [Shard(0)])
     cut = "dense as a DTensor has shards of [11, 10] rows, and S is cut into [5, 16]"
-    values = torch.ones(other.nnz, dtype=torch.float64)
+    values = torch.ones(other.nnz, dtype=torch.float64, device=here())
     require_raises(ValueError, cut, lambda: sddmm.spmm(other, sharded, values=values))

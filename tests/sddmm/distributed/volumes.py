@@ -65,7 +65,9 @@ def expected(case: Case, operation: str) -> int:
     for other in replicas:  # whose rows' nonzeros are computed here, or the other way round
         source, column_class = (here, other % c) if operation == "sddmm" else (other, here % c)
         own = cols[int(crow[S.row_cuts[source]]) : int(crow[S.row_cuts[source + 1]])]
-        owners = torch.bucketize(own, torch.tensor(S.column_cuts[1:]), right=True)
+        owners = torch.bucketize(
+            own, torch.tensor(S.column_cuts[1:], device=own.device), right=True
+        )
         values += int((owners % c == column_class).sum())
     value_heads = heads if operation == "sddmm" else 1
     return 8 * (moved * K * heads + values * value_heads)
