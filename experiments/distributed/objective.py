@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from experiments.bench.record import key_of, now
 from experiments.bench.store import Keeper, Store
 from experiments.bench.verify import Trial
 from experiments.distributed import timeline
+from experiments.distributed.case import Case, make_case
 from experiments.distributed.measure import divide, measure
 from experiments.distributed.operations import OPERATIONS
 from experiments.distributed.ranks import joined
@@ -32,14 +33,13 @@ from experiments.distributed.record import Record
 from experiments.sddmm.case import device_of
 from experiments.sddmm.config import Config
 from experiments.sddmm.on_pattern import OnPattern
-from experiments.training.case import Case, make_case
 
 if TYPE_CHECKING:
     from experiments.pictures.picture import Picture
 
 
 class Distributed(OnPattern[Case, Record]):
-    """sddmm, spmm and a training step by the ranks of torchrun beside one process."""
+    """sddmm, spmm, a training step and attention by the ranks of torchrun beside one process."""
 
     name = "distributed"
     title = "Several ranks"
@@ -60,7 +60,7 @@ class Distributed(OnPattern[Case, Record]):
         return dict.fromkeys(config.methods or OPERATIONS)  # type: ignore[arg-type]
 
     def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
-        return make_case(label, config, identity["definition"])
+        return make_case(label, config, device_of(config), identity["definition"])
 
     def trials(self, method: Method, case: Case, run: Run, reference: Any) -> Sequence[Trial]:
         raise NotImplementedError("ranks verify their own parts (operations.py)")
@@ -69,22 +69,29 @@ class Distributed(OnPattern[Case, Record]):
         self, cases: Sequence[tuple[str, Config]], log: Log | None = None, jobs: int | None = 1
     ) -> None:
         """Measure every case on all ranks; rank 0 keeps the records and prints the tables."""
+        first = os.environ.get("RANK") == "0"
+        keep = Keeper(Store(cases[0][1].records, Record)) if first else None
+        statuses: dict[str, str] = {}
         with joined(device_of(cases[0][1])) as device:
             for label, config in cases:
                 with contextlib.ExitStack() as quiet:
-                    if dist.get_rank():
+                    if not first:
                         quiet.enter_context(contextlib.redirect_stdout(io.StringIO()))
-                    self._run_case(label, config, device)
+                    for record in self._run_case(label, config, device, keep):
+                        statuses[f"{record.name} on {label}, {record.way}"] = record.status
+        if keep is not None:
+            keep.finish(statuses)
 
-    def _run_case(self, label: str, config: Config, device: Any) -> None:
+    def _run_case(
+        self, label: str, config: Config, device: Any, keep: Keeper[Record] | None
+    ) -> Sequence[Record]:
+        """The records of a case, which are kept and printed as they come."""
         identity = self.identity(config)
-        on_cpu = replace(config, device="cpu")  # each rank cuts its own part out of the whole
-        first = dist.get_rank() == 0
-        case = self.make_case(label, on_cpu, identity) if first else None
+        if dist.get_rank() == 0:
+            case = make_case(label, config, str(device), identity["definition"])
         dist.barrier()  # rank 0 has filled the cache of matrices
-        case = case or self.make_case(label, on_cpu, identity)
+        case = make_case(label, config, str(device), identity["definition"])
         divided = divide(case, config.way, config.replicas, device)
-        keep = Keeper(Store(config.records, Record)) if first else None
         records = []
         session = {"session": uuid.uuid4().hex, "date": now()}  # rank 0's are kept
         for name in self.methods(config):
@@ -98,11 +105,10 @@ class Distributed(OnPattern[Case, Record]):
             if keep is not None:
                 keep(records[-1])
         print(self.heading(config))
-        print(table.as_text(self.rows(records)))
+        print(table.as_text(self.rows(records)), flush=True)
         for note in self.notes(records):
             print(f"  {note}")
-        if keep is not None:
-            keep.finish({record.name: record.status for record in records})
+        return records
 
     def heading(self, config: Config) -> str:
         engine = "NCCL" if device_of(config) == "cuda" else "gloo"

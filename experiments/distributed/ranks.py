@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -13,6 +14,11 @@ import torch.distributed as dist
 from experiments.bench.errors import ExperimentError
 
 T = TypeVar("T")
+
+HIGH_PRIORITY = "TORCH_NCCL_HIGH_PRIORITY"
+
+# After which NCCL ends a rank whose messages do not come, and torchrun the others.
+_TIMEOUT = datetime.timedelta(seconds=180)
 
 
 @contextlib.contextmanager
@@ -32,7 +38,9 @@ def joined(device: str) -> Iterator[torch.device]:
             )
         torch.cuda.set_device(local)
         here = torch.device("cuda", local)
-        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=here)
+        # So that NCCL's blocks come before those of a kernel that waits for its turn.
+        os.environ.setdefault(HIGH_PRIORITY, "1")
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_TIMEOUT)
     else:
         here = torch.device("cpu")
         dist.init_process_group("gloo")
@@ -40,6 +48,19 @@ def joined(device: str) -> Iterator[torch.device]:
         yield here
     finally:
         dist.destroy_process_group()
+
+
+def engine(device: torch.device) -> dict[str, Any]:
+    """What carries the messages, and the variables of the environment that steer it."""
+    if device.type != "cuda":
+        return {"name": "gloo"}
+    steering = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(("NCCL_", "TORCH_NCCL_"))
+    }
+    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return {"name": "NCCL", "version": version, "variables": steering}
 
 
 def all_told(mine: T) -> list[T]:

@@ -11,14 +11,15 @@ from experiments.sddmm import record
 
 @dataclass(kw_only=True)
 class Record(record.Record):
-    """A record of an operation, which is its method: sddmm, spmm or training.
+    """A record of an operation, which is its method: sddmm, spmm, training or attention.
 
     samples_ms: the slowest rank's time of each call. ranks_ms: every rank's, by rank. one_ms: those
     of one process on the whole matrix, in turns with the others; empty where that failed, for which
     one_reason says why. ranks, replicas, way: how the matrix is divided and its rows travel.
-    rank_nnz, received_bytes: by rank. messages_ms: the messages of a call alone, the slowest
-    rank's. predicted_messages_ms: the same by the formulas. spans: by rank, one call as [kind,
-    label, begin us, end us], where kind is compute or wait.
+    rank_nnz, received_bytes, formula_bytes: by rank; the second are counted in one call, the third
+    follow from the cuts. engine: what carries the messages. messages_ms: the messages of a call
+    alone, the slowest rank's. predicted_messages_ms: the same by the formulas. spans: by rank, one
+    call as [kind, label, begin us, end us], where kind is compute, wait, or, on GPUs, transfer.
     """
 
     ranks: int = 1
@@ -29,6 +30,8 @@ class Record(record.Record):
     one_ms: list[float] = field(default_factory=list)
     one_reason: str = ""
     received_bytes: list[int] = field(default_factory=list)
+    formula_bytes: list[int] = field(default_factory=list)
+    engine: dict[str, Any] = field(default_factory=dict)
     messages_ms: float | None = None
     predicted_messages_ms: float | None = None
     spans: list[Any] = field(default_factory=list)

@@ -6,7 +6,10 @@
          at: [64 float16, 128 float32, 64 bfloat16 8 heads]}
 
 family: the class of patterns. source: how the matrix is made, with the fields of that source. at:
-K, the dtype and, if more than one, the heads of each problem.
+K, the dtype and, if more than one, the heads of each problem. An entry may name its own `methods`,
+and of several ranks the `divisions`: each is a way, and how many replicas if more than one.
+
+    divisions: [ring, rows, ring 2 replicas]
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from experiments.bench.errors import ExperimentError
 from experiments.bench.sources import SOURCES, Source
 from experiments.sddmm.config import Config, part_of
 
+_DIVISION = re.compile(r"(auto|ring|rows)(?: (\d+) replicas)?")
 _AT = re.compile(rf"(\d+) ({'|'.join(DTYPES)})(?: (\d+) heads)?")
 
 
@@ -46,12 +50,25 @@ def _problems(name: str, entry: Mapping[str, Any], config: Config) -> list[Confi
     fields = dict(entry)
     try:
         family, at = str(fields.pop("family")), list(fields.pop("at"))
+        config = replace(config, methods=list(fields.pop("methods", config.methods)))
+        divided = [_divided(str(x), config) for x in fields.pop("divisions", ())] or [config]
         source: Source = SOURCES[fields.pop("source")](**fields)
-        return [_at(str(text), replace(config, matrix=source, family=family)) for text in at]
+        return [
+            _at(str(text), replace(each, matrix=source, family=family))
+            for text in at
+            for each in divided
+        ]
     except KeyError as error:
         raise ExperimentError(f"problem {name}: no {error}") from None
     except (TypeError, ValueError) as error:
         raise ExperimentError(f"problem {name}: {error}") from None
+
+
+def _divided(text: str, config: Config) -> Config:
+    parts = _DIVISION.fullmatch(text)
+    if parts is None:
+        raise ValueError(f"divisions must be like 'ring' or 'ring 2 replicas', got {text!r}")
+    return replace(config, way=parts[1], replicas=int(parts[2] or 1), problems={}, only=[])
 
 
 def _at(text: str, config: Config) -> Config:

@@ -40,8 +40,9 @@ class Reference:
     ) -> None:
         rows = view.indptr.numel() - 1
         self._shape = (*dense.shape[:-2], rows, dense.shape[-1])
-        self._rows = _sampled_rows(view.indptr, dense, seed, full_work)
-        positions, local_rows = _nonzeros_of(view.indptr, self._rows)
+        each = dense.shape[-1] * math.prod(dense.shape[:-2])
+        self._rows = sampled_rows(view.indptr, each, seed, full_work)
+        positions, local_rows = nonzeros_of(view.indptr, self._rows)
         own = sddmm.SparsePattern.from_coo(
             local_rows, view.indices[positions].long(), (self._rows.numel(), columns)
         )
@@ -79,12 +80,15 @@ class Reference:
         return self._bounds[dtype]
 
 
-def _sampled_rows(indptr: Tensor, dense: Tensor, seed: int, full_work: int) -> Tensor:
-    """All rows, or a seeded sample with the first, the last and the longest among them."""
+def sampled_rows(indptr: Tensor, each: int, seed: int, full_work: int) -> Tensor:
+    """All rows, or a seeded sample with the first, the last and the longest among them.
+
+    each: the multiply-adds of a nonzero. full_work: those of the rows that are chosen at most.
+    """
     rows = indptr.numel() - 1
     everything = torch.arange(rows, device=indptr.device)
     # An entry of an empty row is written too.
-    work = (indptr.diff().long() + 1) * dense.shape[-1] * math.prod(dense.shape[:-2])
+    work = (indptr.diff().long() + 1) * each
     if rows == 0 or int(work.sum()) <= full_work:
         return everything
     generator = torch.Generator().manual_seed(seed)
@@ -94,7 +98,7 @@ def _sampled_rows(indptr: Tensor, dense: Tensor, seed: int, full_work: int) -> T
     return torch.cat([chosen, ends]).unique()
 
 
-def _nonzeros_of(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def nonzeros_of(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """The positions of the nonzeros of these rows, row by row, and the index of each one's row."""
     indptr = indptr.long()
     starts, lengths = indptr[rows], (indptr[rows + 1] - indptr[rows])

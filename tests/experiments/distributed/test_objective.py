@@ -62,10 +62,10 @@ def test_a_run_of_one_rank_stores_and_prints_a_row_for_each_operation(
         monkeypatch.setenv(name, str(value))
     DISTRIBUTED.run([("tiny", config(tmp_path, way="rows"))])
     records = Store(tmp_path / "records.jsonl", Record).records()
-    assert [r.method for r in records] == ["sddmm", "spmm", "training"]
+    assert [r.method for r in records] == ["sddmm", "spmm", "training", "attention"]
     assert {(r.status, r.ranks, r.way, r.matrix) for r in records} == {("ok", 1, "rows", "tiny")}
     assert len({(r.session, r.date) for r in records}) == 1
-    assert len({r.key for r in records}) == 3
+    assert len({r.key for r in records}) == 4
     assert "on 1 ranks" in capsys.readouterr().out
 
 

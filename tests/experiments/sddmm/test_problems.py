@@ -63,6 +63,16 @@ def test_a_problem_is_a_matrix_with_k_dtype_and_heads() -> None:
     assert (second.k, second.dtype, second.heads, second.seed) == (128, "bfloat16", 8, 5)
 
 
+def test_an_entry_may_name_its_methods_and_how_ranks_divide_it() -> None:
+    entry = {**ENTRY, "at": ["64 float16"], "divisions": ["rows", "ring 2 replicas"]}
+    found = [c for _, c in problems_of(Config(problems={"p": {**entry, "methods": ["spmm"]}}))]
+    assert [(c.way, c.replicas, c.methods) for c in found] == [
+        ("rows", 1, ["spmm"]), ("ring", 2, ["spmm"]),
+    ]  # fmt: skip
+    plain = problems_of(Config(problems={"p": {**ENTRY, "at": ["64 float16"]}}, way="rows"))[0][1]
+    assert (plain.way, plain.replicas, plain.methods) == ("rows", 1, [])
+
+
 def test_a_class_a_matrix_or_a_part_of_a_study_can_be_chosen() -> None:
     whole = [(name, config.k, config.dtype, config.heads) for name, config in study()]
     parts = [study(part=f"{i}/3") for i in range(3)]
@@ -79,6 +89,7 @@ def test_a_class_a_matrix_or_a_part_of_a_study_can_be_chosen() -> None:
         ({**ENTRY, "source": "magic", "at": []}, "problem p: no 'magic'"),
         ({**ENTRY, "at": ["64 float8"]}, r"problem p: at must be like '64 float16' .* '64 float8'"),
         ({**ENTRY, "nnz": 3, "at": ["64 float16"]}, "problem p: .* 'nnz'"),
+        ({**ENTRY, "at": [], "divisions": ["star"]}, "problem p: divisions must be .* 'star'"),
         ({**ENTRY, "rows": 0, "at": ["64 float16"]}, "problem p: matrix size must be >= 1x1"),
     ],
 )
