@@ -183,7 +183,7 @@ class KernelSpec:
         return PARAMETERS if self.tma is None else TmaParameters
 
     def stores_by_tma(self, problem: GemmProblem) -> bool:
-        """Whether TMA stores C, of 16-bit elements: its rows begin and end at multiples of 16 bytes.
+        """Whether TMA stores C, of 16-bit elements: its rows begin and end at 16-byte multiples.
 
         TMA stores 16 bytes at a time, also past the end of a row.
         """
