@@ -185,8 +185,12 @@ def _wgmma(
     min_blocks: int = 1,
     raster_group: int = 1,
     precision: str = "ieee",
+    pending: int | None = None,
 ) -> KernelSpec:
-    """wgmma, whose operands TMA loads. float32 operands (tf32) need B as (n, k) rows."""
+    """wgmma, whose operands TMA loads. float32 operands (tf32) need B as (n, k) rows.
+
+    pending: without roles, the stages whose products may run while the next stage is loaded.
+    """
     block_m, block_n, _ = tile
     stored_rows = 2 * block_m if source == _PINGPONG else block_m
     stored_bytes = stored_rows * block_n * 2 if tma.stores else 0
@@ -206,7 +210,7 @@ def _wgmma(
         raster_group=raster_group,
         tma=tma,
         h200_tflops=h200_tflops,
-        defines={"STAGES": stages},
+        defines={"STAGES": stages} | ({} if pending is None else {"PENDING": pending}),
     )
 
 
@@ -336,9 +340,12 @@ _MMA = (
 
 _SQUARE, _WIDE, _WIDE_TF32 = (128, 128, 64), (128, 256, 64), (128, 256, 32)
 
-# Each rung adds one thing to the rung before it. None has been measured yet.
+# Each rung adds one thing to the rung before it.
 _WGMMA = (
-    _wgmma("wgmma_128x128x64_stage3", _PLAIN, _SQUARE, 3, None, threads=256, min_blocks=2),
+    _wgmma("wgmma_128x128x64_stage3", _PLAIN, _SQUARE, 3, None, threads=256, min_blocks=2,
+           pending=0),
+    _wgmma("wgmma_pending_128x128x64_stage3", _PLAIN, _SQUARE, 3, None, threads=256, min_blocks=2,
+           pending=1),
     _wgmma("wgmma_roles_128x128x64_stage6", _ROLES, _SQUARE, 6, None),
     _wgmma("wgmma_roles_128x256x64_stage4", _ROLES, _WIDE, 4, None),
     _wgmma("wgmma_persistent_128x256x64_stage4", _ROLES, _WIDE, 4, None, Tma(is_persistent=True)),
@@ -347,12 +354,12 @@ _WGMMA = (
     _wgmma("wgmma_cluster_128x256x64_stage4", _ROLES, _WIDE, 4, None,
            Tma(cluster=2, is_persistent=True), raster_group=8),
     _wgmma("wgmma_store_128x256x64_stage3", _ROLES, _WIDE, 3, None,
-           Tma(cluster=2, is_persistent=True, stores=True), raster_group=8),
+           Tma(cluster=2, is_persistent=True, stores=True), raster_group=16),
     _wgmma("wgmma_pingpong_128x128x64_stage5", _PINGPONG, _SQUARE, 5, None,
-           Tma(cluster=2, is_persistent=True, stores=True), raster_group=8),
+           Tma(cluster=2, is_persistent=True, stores=True), raster_group=4),
     *(
-        _wgmma(f"wgmma_split{split}_128x128x64_stage4", _SPLIT_K, _SQUARE, 4, None,
-               Tma(split_k=split), threads=256, raster_group=8)
+        _wgmma(f"wgmma_split{split}_128x128x64_stage6", _SPLIT_K, _SQUARE, 6, None,
+               Tma(split_k=split), threads=256, raster_group=8, pending=1)
         for split in (2, 4, 8)
     ),
     _wgmma("wgmma_tf32_128x256x32_stage4", _ROLES, _WIDE_TF32, 4, None,

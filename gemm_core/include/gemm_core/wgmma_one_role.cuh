@@ -7,9 +7,11 @@
 
 namespace gemm_core {
 
-// Stage: a WgmmaStage without a cluster. STAGES: of the ring, at shared address `base`.
-template <class Stage, int STAGES>
+// Stage: a WgmmaStage without a cluster. STAGES: of the ring, at shared address `base`. PENDING: the
+// stages whose products may still run while the next stage is loaded, 0 or 1.
+template <class Stage, int STAGES, int PENDING>
 struct WgmmaOneRole {
+  static_assert(PENDING < STAGES, "a stage is loaded while others are multiplied");
   static constexpr int THREADS = 128 * (Stage::BM / 64);  // a warpgroup has 64 rows
   static constexpr int RING_BYTES = STAGES * Stage::BYTES;
   static constexpr int BARRIER_BYTES = STAGES * StageBarriers::BYTES;
@@ -19,11 +21,13 @@ struct WgmmaOneRole {
   static __device__ __forceinline__ int first_row() { return threadIdx.x / 128 * 64; }
 
   // Adds up the products of k blocks first .. last - 1 of the tile at (m0, n0), by all threads of the
-  // block, once. Leaves `sums` as they are if there are no k blocks.
+  // block, once. Leaves `sums` as they are if there are no k blocks. Nobody reads the ring any more
+  // when it returns.
   __device__ __forceinline__ void multiply(float (&sums)[1][Stage::BN / 2], const ptx::TensorMap& a,
                                            const ptx::TensorMap& b, int m0, int n0, int first,
                                            int last) const {
     const StageBarriers full_barriers{base + RING_BYTES};
+    if (threadIdx.x == 0) ptx::prefetch_map(a), ptx::prefetch_map(b);
     if (threadIdx.x < STAGES) ptx::mbarrier_init(full_barriers[threadIdx.x], 1);
     ptx::fence_proxy_async();  // makes the barriers visible to TMA
     __syncthreads();
@@ -37,17 +41,21 @@ struct WgmmaOneRole {
       }
       to_load.advance();
     };
-    for (int i = 0; i < STAGES - 1; ++i) load(first + i);
+    constexpr int ahead = STAGES - PENDING;  // stages without operands of products that still run
+    for (int i = 0; i < ahead; ++i) load(first + i);
     for (int k_block = first; k_block < last; ++k_block) {
       ptx::mbarrier_wait(full_barriers[to_multiply.stage], to_multiply.phase);
       ptx::wgmma_fence();
       Stage::multiply(sums, base + to_multiply.stage * Stage::BYTES, first_row(), k_block > first);
       ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
+      ptx::wgmma_wait<PENDING>();
       to_multiply.advance();
-      __syncthreads();  // all have read this stage, which a later load writes
-      load(k_block + STAGES - 1);
+      if (k_block + ahead >= last) continue;
+      __syncthreads();  // all have read the stage that is loaded next
+      load(k_block + ahead);
     }
+    ptx::wgmma_wait<0>();
+    __syncthreads();
   }
 };
 

@@ -14,6 +14,7 @@ struct Config {
   static constexpr int BLOCK_N = GEMM_BLOCK_N;                 // columns of C per block
   static constexpr int BLOCK_K = GEMM_BLOCK_K;                 // elements of k per stage
   static constexpr int STAGES = GEMM_STAGES;                   // stages of the ring
+  static constexpr int PENDING = GEMM_PENDING;                 // stages still multiplied as one loads
   static constexpr int THREADS = GEMM_THREADS;                 // per block
   static constexpr int MIN_BLOCKS = GEMM_MIN_BLOCKS;           // that share a multiprocessor
   static constexpr int SHARED_BYTES = GEMM_SHARED_BYTES;       // dynamic, per block
@@ -23,7 +24,7 @@ struct Config {
 };
 
 using Stage = WgmmaStage<Config::Element, Config::BLOCK_M, Config::BLOCK_N, 1, Config::B_ROWS_ARE_N>;
-using Mainloop = WgmmaOneRole<Stage, Config::STAGES>;
+using Mainloop = WgmmaOneRole<Stage, Config::STAGES, Config::PENDING>;
 static_assert(Stage::BK == Config::BLOCK_K, "a stage has rows of 128 bytes");
 static_assert(Config::THREADS == Mainloop::THREADS, "a warpgroup multiplies 64 rows");
 static_assert(Mainloop::RING_BYTES + Mainloop::BARRIER_BYTES <= Config::SHARED_BYTES,

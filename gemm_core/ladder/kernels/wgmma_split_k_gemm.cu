@@ -15,6 +15,7 @@ struct Config {
   static constexpr int BLOCK_N = GEMM_BLOCK_N;                 // columns of C per cluster
   static constexpr int BLOCK_K = GEMM_BLOCK_K;                 // elements of k per stage
   static constexpr int STAGES = GEMM_STAGES;                   // stages of the ring
+  static constexpr int PENDING = GEMM_PENDING;                 // stages still multiplied as one loads
   static constexpr int THREADS = GEMM_THREADS;                 // per block
   static constexpr int SHARED_BYTES = GEMM_SHARED_BYTES;       // dynamic, per block
   static constexpr int SPLIT_K = GEMM_SPLIT_K;                 // blocks of a cluster
@@ -24,7 +25,7 @@ struct Config {
 };
 
 using Stage = WgmmaStage<Config::Element, Config::BLOCK_M, Config::BLOCK_N, 1, Config::B_ROWS_ARE_N>;
-using Mainloop = WgmmaOneRole<Stage, Config::STAGES>;
+using Mainloop = WgmmaOneRole<Stage, Config::STAGES, Config::PENDING>;
 // Four floats more than a row: the rows that a warp writes at once start in different banks.
 constexpr int PITCH = Stage::BN + 4;
 static_assert(Stage::BK == Config::BLOCK_K, "a stage has rows of 128 bytes");
@@ -49,8 +50,11 @@ extern "C" __global__ void __cluster_dims__(Config::SPLIT_K, 1, 1)
   // none.
   const int first = static_cast<int>(static_cast<i64>(k_blocks) * rank / Config::SPLIT_K);
   const int last = static_cast<int>(static_cast<i64>(k_blocks) * (rank + 1) / Config::SPLIT_K);
-  float sums[1][Stage::BN / 2] = {};
+  float sums[1][Stage::BN / 2];
   Mainloop{base}.multiply(sums, p.a, p.b, m0, n0, first, last);
+  // Sums that are set before the loop would make each wgmma wait for the one before.
+  if (first == last)
+    for (float& sum : sums[0]) sum = 0;
 
   float* const tile_sums = reinterpret_cast<float*>(shared);
   const auto write = [&](int row, int column, float v0, float v1) {

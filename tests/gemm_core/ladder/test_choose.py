@@ -156,7 +156,7 @@ def test_a_grid_that_stays_fills_the_gpu_with_whole_clusters() -> None:
     assert spec.grid(PROBLEM, H200) == 132
     assert spec.grid(PROBLEM, replace(H200, sm_count=7)) == 6
     assert spec.grid(replace(PROBLEM, m=1, n=1), H200) == 2
-    assert KERNELS["wgmma_split4_128x128x64_stage4"].grid(replace(PROBLEM, m=1, n=1), H200) == 4
+    assert KERNELS["wgmma_split4_128x128x64_stage6"].grid(replace(PROBLEM, m=1, n=1), H200) == 4
 
 
 def test_copies_of_unaligned_operands_are_counted() -> None:

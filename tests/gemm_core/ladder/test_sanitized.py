@@ -26,7 +26,7 @@ NAMES = (
     "wgmma_128x128x64_stage3",
     "wgmma_store_128x256x64_stage3",
     "wgmma_pingpong_128x128x64_stage5",
-    "wgmma_split4_128x128x64_stage4",
+    "wgmma_split4_128x128x64_stage6",
     "wgmma_tf32_128x256x32_stage4",
     "wgmma_tf32x3_128x128x32_stage4",
 )

@@ -82,11 +82,12 @@ def check(
 # One case for each source, layout of B and way of storing, and each feature of a rung.
 CASES = [
     ("wgmma_128x128x64_stage3", "kn"),
+    ("wgmma_pending_128x128x64_stage3", "nk"),
     ("wgmma_persistent_128x256x64_stage4", "nk"),
     ("wgmma_cluster_128x256x64_stage4", "kn"),
     ("wgmma_store_128x256x64_stage3", "nk"),
     ("wgmma_pingpong_128x128x64_stage5", "kn"),
-    ("wgmma_split4_128x128x64_stage4", "nk"),
+    ("wgmma_split4_128x128x64_stage6", "nk"),
     ("wgmma_tf32_128x256x32_stage4", "nk"),
 ]
 
@@ -130,7 +131,7 @@ def test_nan_and_infinity_reach_their_row_and_column_only() -> None:
 
 def test_split_k_adds_the_parts_in_the_order_of_k() -> None:
     """The parts are 2^-11, 2^13, 2^-11 and -2^13."""
-    spec = WGMMA["wgmma_split4_128x128x64_stage4"]
+    spec = WGMMA["wgmma_split4_128x128x64_stage6"]
     a, b = torch.zeros(2, 256).half(), torch.ones(16, 256).half().T
     a[0, ::64] = torch.tensor([2.0**-11, 2.0**13, 2.0**-11, -(2.0**13)]).half()
     got = run_on_cpu(spec, a, b)

@@ -23,10 +23,12 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[count], unsigned long long 
       : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(B_ROWS_ARE_K ? 1 : 0));          \
 }
 
+GEMM_CORE_WGMMA_K16(f16, "f16", "64", 32, "%32", "%33", "%34", "%35")
 GEMM_CORE_WGMMA_K16(f16, "f16", "128", 64, "%64", "%65", "%66", "%67")
 GEMM_CORE_WGMMA_K16(f16, "f16", "152", 76, "%76", "%77", "%78", "%79")
 GEMM_CORE_WGMMA_K16(f16, "f16", "224", 112, "%112", "%113", "%114", "%115")
 GEMM_CORE_WGMMA_K16(f16, "f16", "256", 128, "%128", "%129", "%130", "%131")
+GEMM_CORE_WGMMA_K16(bf16, "bf16", "64", 32, "%32", "%33", "%34", "%35")
 GEMM_CORE_WGMMA_K16(bf16, "bf16", "128", 64, "%64", "%65", "%66", "%67")
 GEMM_CORE_WGMMA_K16(bf16, "bf16", "152", 76, "%76", "%77", "%78", "%79")
 GEMM_CORE_WGMMA_K16(bf16, "bf16", "224", 112, "%112", "%113", "%114", "%115")
