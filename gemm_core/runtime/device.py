@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+
+# The index of torch's current device. Every call asks, so no frame of ours is in between, nor that
+# of torch's public function, which asks first whether CUDA is initialized: a tensor is there.
+current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel, missing_compiler
-from gemm_core.runtime.device import Device
+from gemm_core.runtime.device import Device, current_device
 from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import Kernel, parameter_macros, wait
 from gemm_core.runtime.tensor_map import tensor_map
@@ -66,10 +66,8 @@ class CudaRuntime:
         """None, or why kernels cannot read tensors of this torch device."""
         return None if device.type == "cuda" else f"the pattern is on {device}"
 
-    # The index of torch's current device. Every call asks, so no frame of ours is in between, nor
-    # that of torch's public function, which asks first whether CUDA is initialized: a CUDA tensor
-    # is at hand.
-    current_device = staticmethod(getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device))
+    # The index of torch's current device.
+    current_device: Callable[[], int] = staticmethod(current_device)
 
     def can_measure(self) -> bool:
         """Whether kernels can be timed now."""
