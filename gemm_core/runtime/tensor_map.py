@@ -86,3 +86,17 @@ def _encode(
     if status != 0:
         raise LaunchError(f"tensor map of {sizes} with strides {strides}: {status!r}")
     return ctypes.string_at(encoded.getPtr(), _BYTES)
+
+
+@functools.lru_cache(maxsize=4096)
+def map_at(encoded: bytes, address: int) -> bytes:
+    """The encoded map of a tensor that lies at another address, a multiple of 16."""
+    from cuda.bindings import driver
+
+    memory = ctypes.create_string_buffer(2 * _BYTES)
+    aligned = ceil_div(ctypes.addressof(memory), _BYTES) * _BYTES
+    ctypes.memmove(aligned, encoded, _BYTES)
+    (status,) = driver.cuTensorMapReplaceAddress(driver.CUtensorMap(aligned), address)
+    if status != 0:
+        raise LaunchError(f"tensor map with address {address:#x}: {status!r}")
+    return ctypes.string_at(aligned, _BYTES)
