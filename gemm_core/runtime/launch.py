@@ -128,7 +128,7 @@ class Kernel:
                 attribute = driver.CUfunction_attribute
                 largest = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._call(driver.cuFuncSetAttribute(self._function, largest, shared_bytes))
-        self._launch = driver.cuLaunchKernel
+        self._launch, self._stream_of = driver.cuLaunchKernel, _raw_stream()
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:
         """Launch `blocks` blocks with these parameter values; 0 blocks launch nothing."""
@@ -141,12 +141,12 @@ class Kernel:
             return
         (status,) = self._launch(
             self._function, blocks, 1, 1, self.threads, 1, 1, self.shared_bytes,
-            current_stream(self._device), arguments.address, 0,
+            self._stream_of(self._device), arguments.address, 0,
         )  # fmt: skip
-        if status == _NO_CONTEXT and _enter_context(self._device):
+        if status != 0:
+            if status != _NO_CONTEXT or not _enter_context(self._device):
+                raise LaunchError(f"kernel {self.name}: {status!r} on a launch of {blocks} blocks")
             self.launch(blocks, arguments)
-        elif status != 0:
-            raise LaunchError(f"kernel {self.name}: {status!r} on a launch of {blocks} blocks")
 
     def _call(self, result: tuple[Any, ...]) -> Any:
         status, *values = result
