@@ -1,13 +1,20 @@
-"""`gemm()` checks its arguments, chooses a kernel and launches it."""
+"""`gemm()` checks its arguments, chooses a kernel and launches it.
+
+What it has checked and chosen once serves all later calls of the same kind: see `_key`.
+"""
 
 from __future__ import annotations
 
 import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
+from gemm_core.ladder.bound import BoundLaunch, BoundLaunches, launch_arguments
 from gemm_core.ladder.choose import choose
 from gemm_core.ladder.spec import (
     ELEMENTS,
@@ -16,7 +23,7 @@ from gemm_core.ladder.spec import (
     GemmProblem,
     KernelSpec,
 )
-from gemm_core.ladder.tma_arguments import readable_operands, tma_arguments
+from gemm_core.ladder.tma_arguments import readable_operands
 from gemm_core.ladder.wmma_layout import check_wmma_layout
 from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.compile import compile_kernel
@@ -24,6 +31,14 @@ from gemm_core.runtime.device import device
 from gemm_core.runtime.launch import Kernel
 
 _ACCUMULATE = ("fp32", "fp16")
+# Other types of tensors may be more than sizes, strides and an address.
+_PLAIN = frozenset((Tensor, Parameter))
+_PLAIN_OR_NONE = _PLAIN | {type(None)}
+
+Key = tuple[Any, ...] | None
+LAUNCHES = BoundLaunches()
+
+is_on_gpu: Callable[[Tensor], bool] = operator.attrgetter("is_cuda")
 
 
 def gemm(
@@ -48,20 +63,83 @@ def gemm(
     On CUDA tensors it runs on torch's current stream, without waiting, and can be captured in a
     CUDA graph. On CPU tensors it is torch.matmul. Not differentiable.
     """
-    _check(a, b, accumulate, precision)
+    key = _key(a, b, out, kernel, accumulate, precision)
+    try:
+        launch = LAUNCHES.get(key)
+    except TypeError:  # an option without a hash, which is no valid one
+        launch = None
+    if launch is None:
+        return _first(key, a, b, out, kernel, accumulate, precision)
+    if out is None:
+        out = torch.empty(launch.m, launch.n, dtype=launch.dtype, device=launch.device)
+        if out.data_ptr() % 16:  # as no allocator of torch's own gives it
+            return gemm(a, b, out, kernel=kernel, accumulate=accumulate, precision=precision)
+    launch(a.data_ptr(), b.data_ptr(), out.data_ptr())
+    return out
+
+
+def _key(a: Tensor, b: Tensor, out: Tensor | None, *options: str | None) -> Key:
+    """Everything on which the checks and the choice of a kernel depend.
+
+    None for arguments that have no such key: they are checked anew in every call.
+    """
+    if type(a) not in _PLAIN or type(b) not in _PLAIN or type(out) not in _PLAIN_OR_NONE:
+        return None
+    try:
+        if out is None:
+            return (*_kind(a), *_kind(b), *options)
+        return (*_kind(a), *_kind(b), *_kind(out), *options)
+    except RuntimeError:  # a sparse tensor has no strides, a traced one no address
+        return None
+
+
+def _kind(x: Tensor) -> tuple[Any, ...]:
+    address = x.data_ptr()
+    # torch gives the address 0 to what has no memory. Several kinds of devices count from 0.
+    return (
+        x.shape, x.stride(), x.dtype, x.is_cuda, x.get_device(), x.is_neg(),
+        address % 16 if address else None,
+    )  # fmt: skip
+
+
+def _first(
+    key: Key,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None,
+    kernel: str | None,
+    accumulate: str,
+    precision: str,
+) -> Tensor:
+    """`gemm` of arguments whose key has not come before: checks, chooses, launches, and keeps the
+    launch for all arguments with this key."""
+    _check(a, b, kernel, accumulate, precision)
     m, n = a.shape[0], b.shape[1]
     if out is None:
         out = torch.empty(m, n, dtype=a.dtype, device=a.device)
     _check_out(out, a, (m, n))
-    if not a.is_cuda:
+    if not is_on_gpu(a):
         if kernel is not None:
             raise ValueError(f"kernel={kernel!r} needs CUDA tensors, a is on {a.device}")
         return torch.matmul(a.detach(), b.detach(), out=out)
-    # torch negates some views only when they are read.
-    a, b = _row_major(a.detach().resolve_neg()), _either_major(b.detach().resolve_neg())
-    problem = problem_of(a, b, out, accumulate, precision)
+    if out.is_neg():  # torch negates what is read from it
+        return out.copy_(_first(None, a, b, None, kernel, accumulate, precision))
+    left, right = _row_major(_in_memory(a.detach())), _either_major(_in_memory(b.detach()))
+    problem = problem_of(left, right, out, accumulate, precision)
     spec = choose(problem, device(a.device.index), kernel)
-    launch(spec, problem, a, b, out)
+    if spec.tma is not None:
+        if problem.k == 0 or out.numel() == 0:  # TMA maps no empty tensor
+            return out.zero_()
+        left, right = readable_operands(problem, left, right)
+    loaded = load_kernel(spec, problem, a.device.index)
+    launch = BoundLaunch(spec, loaded, launch_arguments(spec, problem, left, right, out), out)
+    launch(left.data_ptr(), right.data_ptr(), out.data_ptr())
+    # A copy's launch is not that of the operand, and memory without an address has no alignment.
+    given, used = (a, b, out), (left, right, out)
+    if key is not None and all(
+        x.data_ptr() == y.data_ptr() != 0 for x, y in zip(given, used, strict=True)
+    ):
+        LAUNCHES.add(key, launch)
     return out
 
 
@@ -86,40 +164,6 @@ def problem_of(a: Tensor, b: Tensor, out: Tensor, accumulate: str, precision: st
     )
 
 
-def launch(spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Launch a kernel on operands of a problem that it serves."""
-    if a.device.index != torch.cuda.current_device():
-        with torch.cuda.device(a.device):  # the driver launches in the current context
-            return launch(spec, problem, a, b, out)
-    if spec.tma is not None:
-        if problem.k == 0 or out.numel() == 0:  # TMA maps no empty tensor
-            out.zero_()
-            return None
-        a, b = readable_operands(problem, a, b)
-    load_kernel(spec, problem, a.device.index)(*launch_arguments(spec, problem, a, b, out))
-
-
-def launch_arguments(
-    spec: KernelSpec, problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor
-) -> tuple[Any, ...]:
-    """The arguments of a loaded kernel's call: the length of the grid, then its parameters."""
-    blocks = spec.grid(problem, device(a.device.index))
-    if spec.tma is not None:
-        return (blocks, *tma_arguments(spec, problem, a, b, out))
-    return (
-        blocks,
-        a.data_ptr(),
-        b.data_ptr(),
-        out.data_ptr(),
-        problem.m,
-        problem.n,
-        problem.k,
-        a.stride(0),
-        _pitch(b, problem.b_layout),
-        out.stride(0),
-    )
-
-
 @functools.lru_cache(maxsize=4096)
 def load_kernel(spec: KernelSpec, problem: GemmProblem, device_index: int) -> Kernel:
     """The kernel of a spec, specialised to the problem's dtype and layout; compiled once."""
@@ -135,6 +179,12 @@ def _load(spec: KernelSpec, macros: tuple[tuple[str, str], ...], device_index: i
         spec.name, cubin.code, "gemm", spec.parameters, spec.threads, spec.shared_bytes,
         device_index,
     )  # fmt: skip
+
+
+def _in_memory(x: Tensor) -> Tensor:
+    """A tensor whose memory holds the numbers of x: torch negates some views only when they are
+    read, and some tensors of zeros have no memory."""
+    return torch.zeros_like(x, device=x.device) if x._is_zerotensor() else x.resolve_neg()
 
 
 def _row_major(x: Tensor) -> Tensor:
@@ -153,8 +203,12 @@ def _rows_are_aligned(x: Tensor, pitch: int, multiple: int) -> bool:
     return x.data_ptr() % multiple == 0 and pitch * x.element_size() % multiple == 0
 
 
-def _check(a: Tensor, b: Tensor, accumulate: str, precision: str) -> None:
+def _check(a: Tensor, b: Tensor, kernel: str | None, accumulate: str, precision: str) -> None:
     for name, operand in (("a", a), ("b", b)):
+        if not isinstance(operand, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(operand).__name__}")
+        if operand.layout != torch.strided:
+            raise TypeError(f"{name} must be dense, got layout {operand.layout}")
         if operand.dtype not in ELEMENTS:
             raise TypeError(f"{name} must be float16, bfloat16 or float32, got {operand.dtype}")
         if operand.dim() != 2:
@@ -170,6 +224,8 @@ def _check(a: Tensor, b: Tensor, accumulate: str, precision: str) -> None:
         )
     if max(*a.shape, *b.shape) >= 2**31:
         raise ValueError(f"sizes must be below 2^31, got a {tuple(a.shape)}, b {tuple(b.shape)}")
+    if not isinstance(kernel, str | None):
+        raise TypeError(f"kernel must be None or one of kernels(), got {kernel!r}")
     if accumulate not in _ACCUMULATE:
         raise ValueError(f"accumulate must be one of {_ACCUMULATE}, got {accumulate!r}")
     if precision not in PRECISIONS:
@@ -179,14 +235,21 @@ def _check(a: Tensor, b: Tensor, accumulate: str, precision: str) -> None:
 
 
 def _check_out(out: Tensor, a: Tensor, shape: tuple[int, int]) -> None:
-    rows_contiguous = out.dim() == 2 and (out.stride(1) == 1 or out.shape[1] <= 1)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"out must be None or a torch.Tensor, got {type(out).__name__}")
     if (
         tuple(out.shape) != shape
         or out.dtype != a.dtype
         or out.device != a.device
-        or not rows_contiguous
+        or not _has_separate_rows(out)
     ):
         raise ValueError(
             f"out must be {a.dtype} of shape {shape} with contiguous rows on {a.device}, got "
             f"{out.dtype} {tuple(out.shape)} with strides {out.stride()} on {out.device}"
         )
+
+
+def _has_separate_rows(out: Tensor) -> bool:
+    """Whether the rows of a matrix are contiguous and do not overlap."""
+    rows, columns = out.shape
+    return (columns <= 1 or out.stride(1) == 1) and (rows <= 1 or out.stride(0) >= columns)

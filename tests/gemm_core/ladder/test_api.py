@@ -21,28 +21,39 @@ def test_cpu_tensors_are_multiplied_by_torch() -> None:
     assert gemm(A[:, :0], B[:0]).eq(0).all()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        ((A, torch.randn(3, 5)), {}, ValueError, r"inner dimensions differ: a \(6, 4\) has k = 4"),
-        ((A, B.half()), {}, TypeError, "a is torch.float32 and b is torch.float16"),
-        ((A.double(), B.double()), {}, TypeError, "a must be float16, bfloat16 or float32"),
-        ((A[0], B), {}, ValueError, r"a must have 2 dimensions, got shape \(4,\)"),
-        ((A, B.to("meta")), {}, ValueError, "a is on cpu and b on meta"),
-        ((A, B), {"precision": "fp8"}, ValueError, "precision must be one of"),
-        ((A, B), {"accumulate": "fp64"}, ValueError, "accumulate must be one of"),
-        ((A.half(), B.half()), {"precision": "tf32"}, ValueError, "applies to float32 only"),
-        ((A, B), {"out": torch.empty(5, 6)}, ValueError, r"out must be torch.float32 of shape"),
-        ((A, B), {"out": torch.empty(5, 6).T}, ValueError, "with contiguous rows"),
-        ((A, B), {"out": torch.empty(6, 5).half()}, ValueError, "got torch.float16"),
-        ((A, B), {"kernel": "sgemm_naive"}, ValueError, "needs CUDA tensors, a is on cpu"),
-    ],
-)
+# Arguments and options that no product has, and how they are refused.
+WRONG: list[tuple[Any, Any, type[Exception], str]] = [
+    ((A, torch.randn(3, 5)), {}, ValueError, r"inner dimensions differ: a \(6, 4\) has k = 4"),
+    ((A, B.half()), {}, TypeError, "a is torch.float32 and b is torch.float16"),
+    ((A.double(), B.double()), {}, TypeError, "a must be float16, bfloat16 or float32"),
+    ((A[0], B), {}, ValueError, r"a must have 2 dimensions, got shape \(4,\)"),
+    ((A, B.to("meta")), {}, ValueError, "a is on cpu and b on meta"),
+    ((A, B), {"precision": "fp8"}, ValueError, "precision must be one of"),
+    ((A, B), {"accumulate": "fp64"}, ValueError, "accumulate must be one of"),
+    ((A.half(), B.half()), {"precision": "tf32"}, ValueError, "applies to float32 only"),
+    ((A, B), {"out": torch.empty(5, 6)}, ValueError, r"out must be torch.float32 of shape"),
+    ((A, B), {"out": torch.empty(5, 6).T}, ValueError, "with contiguous rows"),
+    ((A, B), {"out": torch.empty(6, 5).half()}, ValueError, "got torch.float16"),
+    ((A.numpy(), B), {}, TypeError, "a must be a torch.Tensor, got ndarray"),
+    ((A, B.to_sparse()), {}, TypeError, "b must be dense, got layout torch.sparse_coo"),
+    ((A, B), {"out": A.numpy()}, TypeError, "out must be None or a torch.Tensor, got ndarray"),
+    ((A, B), {"out": torch.empty(5).expand(6, 5)}, ValueError, r"with strides \(0, 1\)"),
+    ((A, B), {"kernel": ["sgemm_naive"]}, TypeError, "kernel must be None or one of kernels"),
+    ((A, B), {"accumulate": ["fp32"]}, ValueError, "accumulate must be one of"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "options", "error", "message"), WRONG)
 def test_what_does_not_fit_is_refused(
     arguments: Any, options: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         gemm(*arguments, **options)
+
+
+def test_no_kernel_computes_on_the_cpu() -> None:
+    with pytest.raises(ValueError, match="kernel='sgemm_naive' needs CUDA tensors, a is on cpu"):
+        gemm(A, B, kernel="sgemm_naive")
 
 
 def test_the_layout_of_a_problem_is_read_off_its_operands() -> None:

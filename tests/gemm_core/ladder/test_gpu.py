@@ -226,6 +226,23 @@ def test_a_hundred_runs_give_the_same_bits(
 
 
 @every_kernel
+def test_each_call_reads_the_tensors_that_it_is_given(
+    spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
+) -> None:
+    """The launch of the first call serves the later ones, at other addresses."""
+    shape = sizes(spec, 200, 136, 72)
+    sets = [
+        (*operands(*shape, dtype, b_layout), torch.empty(shape[:2], dtype=dtype, device="cuda"))
+        for _ in range(3)
+    ]
+    options = {"kernel": spec.name, "precision": spec.precision, "accumulate": accumulate}
+    for a, b, out in 2 * sets:
+        out.fill_(torch.nan)
+        gemm(a, b, out=out, **options)
+        assert_right(spec, a, b, out, accumulate)
+
+
+@every_kernel
 def test_streams_and_graphs(
     spec: KernelSpec, dtype: torch.dtype, b_layout: str, accumulate: str
 ) -> None:
