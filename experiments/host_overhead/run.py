@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import time
@@ -20,29 +21,25 @@ from experiments.bench.page.facts import Environment
 from experiments.bench.page.render import again, page
 from experiments.bench.page.tables import Table
 from experiments.host_overhead.config import LaunchConfig
-from gemm_core.ladder.api import gemm, launch_arguments, load_kernel, problem_of
+from gemm_core.ladder.api import gemm, load_kernel, problem_of
+from gemm_core.ladder.bound import launch_arguments
 from gemm_core.ladder.choose import choose
+from gemm_core.ladder.registry import KERNELS
 from gemm_core.runtime.device import device
 from sddmm.testing import random_pattern
 
 _PERCENTILES = {"median": 50, "p20": 20, "p80": 80}
 _SIZE = 64  # so small that the GPU keeps up
+_SETS = 16
+_BY_TMA = "wgmma_store_128x256x64_stage3"  # a launch with three tensor maps
 
 
 def run(config: LaunchConfig) -> None:
     """Write launch.json, launch.md and launch.html to config.output; print the table."""
     if not torch.cuda.is_available():
         raise ExperimentError("launch measures calls of GPU kernels, but torch sees no CUDA device")
-    a, b, out = (torch.randn(_SIZE, _SIZE, device="cuda").half() for _ in range(3))
-    problem = problem_of(a, b, out, "fp32", "ieee")
-    spec = choose(problem, device(0))
-    kernel, arguments = load_kernel(spec, problem, 0), launch_arguments(spec, problem, a, b, out)
-    calls: dict[str, Callable[[], object]] = {
-        "prepared launch": lambda: kernel(*arguments),
-        "gemm(a, b, out=out)": lambda: gemm(a, b, out=out),
-        "torch.mm(a, b, out=out)": lambda: torch.mm(a, b, out=out),
-        **_sampled(a, b.mT),  # b as n rows, which the operator reads without a copy
-    }
+    a, b = (torch.randn(_SIZE, _SIZE, device="cuda").half() for _ in range(2))
+    calls = _products(a, b) | _sampled(a, b.mT)  # n rows, which the operator reads without a copy
     samples_us = {name: _host_us(call, config) for name, call in calls.items()}
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
@@ -76,6 +73,33 @@ def as_html(record: dict[str, Any], config: LaunchConfig) -> str:
         command=f"{command} {shlex.quote(f'output={config.output}')}",
         data="launch.json",
     )
+
+
+def _products(a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """Dense products: a launch alone, and the calls of gemm beside those of torch."""
+    out = torch.empty_like(a)
+    problem = problem_of(a, b, out, "fp32", "ieee")
+    spec = choose(problem, device(0))
+    kernel, arguments = load_kernel(spec, problem, 0), launch_arguments(spec, problem, a, b, out)
+    sets = itertools.cycle([[x.clone() for x in (a, b, out)] for _ in range(_SETS)])
+
+    def multiply_others() -> None:
+        a, b, out = next(sets)
+        gemm(a, b, out=out)
+
+    calls: dict[str, Callable[[], object]] = {
+        "prepared launch": lambda: kernel(*arguments),
+        "gemm(a, b, out=out)": lambda: gemm(a, b, out=out),
+        f"gemm(a, b, out=out), {_SETS} sets in turn": multiply_others,
+        "torch.mm(a, b, out=out)": lambda: torch.mm(a, b, out=out),
+        "gemm(a, b)": lambda: gemm(a, b),
+        "torch.mm(a, b)": lambda: torch.mm(a, b),
+    }
+    if (refusal := KERNELS[_BY_TMA].refuses(problem, device(0))) is None:
+        calls[f"gemm(..., kernel={_BY_TMA!r})"] = lambda: gemm(a, b, out=out, kernel=_BY_TMA)
+    else:
+        print(f"not measured: {_BY_TMA} {refusal}")
+    return calls
 
 
 def _sampled(a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[], object]]:
