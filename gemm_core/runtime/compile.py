@@ -201,6 +201,8 @@ def _compile(
         define_macro=list(macros.items()) or None,
         ptxas_options=["-v"],
         lineinfo=True,
+        # What NVRTC takes from a cache of its own, where there is a driver, has no log of ptxas.
+        no_cache=True if nvrtc_version() >= (13, 0) else None,
     )
     log = io.StringIO()
     try:

@@ -31,6 +31,7 @@ struct WgmmaRoles {
   template <class Consume>
   __device__ __forceinline__ void run(const ptx::TensorMap& a, const ptx::TensorMap& b, int k,
                                       const Schedule& schedule, Consume consume) const {
+    if (threadIdx.x == 0) ptx::prefetch_map(a), ptx::prefetch_map(b);
     if (threadIdx.x < STAGES) {
       ptx::mbarrier_init(full_barriers[threadIdx.x], 1);
       ptx::mbarrier_init(empty_barriers[threadIdx.x], READERS * CLUSTER);
