@@ -61,7 +61,7 @@ def compile_size(
                 loader.runtime, size, by_columns, by_columns, step == 16, False, device
             )  # fmt: skip
     if "forward" in kernels:
-        specialise(loader.runtime, ATTENTION_GATHER, *options, merges, device)
+        specialise(loader.runtime, ATTENTION_GATHER, *options, merges, merges, device)
         attention_delta.load(loader.runtime, size[1], size[2], step, device)
     for name in ("rows", "columns"):
         if name in kernels:

@@ -1,6 +1,7 @@
 // The part of a row that one lane of a group holds: every LANES-th chunk of sixteen bytes.
 #pragma once
 
+#include "sddmm/row_dot.cuh"
 #include "sddmm/row_values.cuh"
 #include "sddmm/warp.cuh"
 
@@ -36,6 +37,12 @@ struct RowParts {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c)
       part.chunk[c] = load_chunk<LOAD_BYTES, NO_TAIL>(row, c * LANES * ELEMENTS, elements);
+    return part;
+  }
+  // Zeros, without a load, unless `exists`.
+  __device__ __forceinline__ Part load_if(bool exists, int i) const {
+    Part part{};
+    if (exists) part = load(i);
     return part;
   }
 };
@@ -88,6 +95,45 @@ __device__ __forceinline__ float dot(const Part& part, const float (&other)[CHUN
     for (int e = 0; e < ELEMENTS; ++e) sum += elements[e] * other[c][e];
   }
   return sum;
+}
+
+// The sum of x over the lanes of each group, in all of them.
+template <int LANES>
+__device__ __forceinline__ float group_sum(float x) {
+#pragma unroll
+  for (int distance = LANES / 2; distance > 0; distance /= 2)
+    x += __shfl_xor_sync(FULL_MASK, x, distance);
+  return x;
+}
+
+// sums[j]: the dot product of row j with the group's own row, in all lanes of the group. The lanes of
+// each group pass their parts of both.
+template <class T, int LANES, class Part, int BATCH>
+__device__ __forceinline__ void group_dots(const Part (&rows)[BATCH], const Part& own,
+                                           float (&sums)[BATCH]) {
+  constexpr int CHUNKS = sizeof(Part) / sizeof(Chunk);
+  if constexpr (sizeof(T) == 2) {
+    // Four lanes pass the same elements of a row and of the own one, as those of a nonzero do.
+    RowDot<T, BATCH> dots;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+      Chunk chunks[BATCH];
+#pragma unroll
+      for (int j = 0; j < BATCH; ++j) chunks[j] = rows[j].chunk[c];
+      dots.add_shared(chunks, own.chunk[c]);
+    }
+    constexpr int FOURS = LANES / LANES_PER_NONZERO;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int owner = RowDot<T, BATCH>::owner_lane(lane / LANES * FOURS + lane % FOURS);
+#pragma unroll
+    for (int j = 0; j < BATCH; ++j)
+      sums[j] = group_sum<FOURS>(__shfl_sync(FULL_MASK, dots.sum(j), owner));
+  } else {
+    float elements[CHUNKS][CHUNK_ELEMENTS<T>];
+    widen<T>(own, elements);
+#pragma unroll
+    for (int j = 0; j < BATCH; ++j) sums[j] = group_sum<LANES>(dot<T>(rows[j], elements));
+  }
 }
 
 // sums += weight * part.

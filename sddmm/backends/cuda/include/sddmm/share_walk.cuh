@@ -13,21 +13,29 @@ struct SharedNonzeros {
   const int2* slots;  // null if no share cuts a row
 };
 
-// What a lane knows of the nonzero that it has loaded. row: -1 past the end of the group.
+// What a lane knows of a nonzero of its group. row: -1 past the end of the group.
 struct NonzeroIndex {
   int row, col, position;
+};
+
+// The nonzeros that a group works on at a time: those of one row, from its next one on, up to BATCH.
+// Nonzero j of them is the one of lane lane_of(j).
+template <int LANES>
+struct RowBatch {
+  int size;       // 0 past the end of the group
+  int first;      // lane_of(0), but for multiples of LANES
+  bool has_own;  // whether the nonzero of this lane is in it
+  NonzeroIndex own;
+
+  __device__ __forceinline__ int lane_of(int j) const { return group_lane<LANES>(first + j); }
 };
 
 // Pass is what is computed. It has
 //   LANES, BATCH, THREADS      lanes of a group, nonzeros that it works on at a time, those of a block
 //   Partial                    the sums of a row (row_pieces.cuh)
-//   Extra                      what a lane loads of its nonzero beside the index
-//   load_extra(index)
-//   add(index, extra, batch, alike, partial, row, change_row)
-//                              adds the BATCH nonzeros of each group that lanes batch, batch + 1, ...
-//                              of the group have loaded. `alike`: all of them are of the rows that
-//                              their groups sum. Else it calls change_row(row), by lanes of any
-//                              groups, before it adds the first nonzero of another row.
+//   begin_row(row)             starts the loads of what belongs to the row that batches are now of
+//   Loads, load(batch)         starts the loads of what belongs to the nonzeros of a batch
+//   add(batch, loads, partial) adds them; called by all lanes
 //   store(row, partial)        stores a row's result, one without nonzeros too
 //
 // floats: shared memory for GroupPieces. number: that of the warp's share.
@@ -37,16 +45,15 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
                                            const WarpPieces<typename Pass::Partial, Pass::LANES>&
                                                warp_pieces) {
   using Partial = typename Pass::Partial;
-  using Extra = typename Pass::Extra;
   constexpr int LANES = Pass::LANES, BATCH = Pass::BATCH, GROUPS = 32 / LANES;
-  static_assert(LANES % BATCH == 0, "the lanes of a group load the indices of whole batches");
+  static_assert(BATCH <= LANES, "the lanes of a group hold the indices of a batch");
   const GroupPieces<Partial, LANES, Pass::THREADS> pieces{floats};
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / LANES;
   const int in_group = lane % LANES;
 
   const RowShare share = nonzeros.shares[number];
   const int all = static_cast<int>(share.end - share.begin);
-  const int per_group = (all + GROUPS * BATCH - 1) / (GROUPS * BATCH) * BATCH;
+  const int per_group = (all + GROUPS - 1) / GROUPS;
   auto least = [](int a, int b) { return a < b ? a : b; };
   const int first = least(group * per_group, all), end = least(first + per_group, all);
   const i64 begin = share.begin + first;
@@ -66,42 +73,53 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
   for (int r = past(share.last) + group; r < share.end_row; r += GROUPS) pass.store(r, Partial());
 
   Partial partial;
-  auto change_row = [&](int next) {
-    if (row == cut_row) {
-      pieces.store(pieces.FIRST, partial);
-    } else {
-      pass.store(row, partial);
-    }
-    partial = Partial();
-    while (++row < next) pass.store(row, partial);
+  // Stores the row that is summed, and those without nonzeros up to `next`.
+  auto finish_row = [&](int next) {
+    bool is_cut = row == cut_row;
+    do {
+      if (is_cut) {
+        pieces.store(pieces.FIRST, partial);
+      } else {
+        pass.store(row, partial);
+      }
+      is_cut = false;
+      partial = Partial();
+    } while (++row < next);
   };
 
   auto load_index = [&](int at) {
     NonzeroIndex index{-1, 0, 0};
-    if (at + in_group < count) {
-      const i64 i = begin + at + in_group;
+    if (at < count) {
+      const u32 i = static_cast<u32>(begin) + at;
       index = {nonzeros.rows[i], nonzeros.cols[i], static_cast<int>(i)};
       if (nonzeros.perm != nullptr) index.position = nonzeros.perm[i];
     }
     return index;
   };
-  // What is loaded of a nonzero depends on its index, which is therefore loaded a step earlier.
-  NonzeroIndex next = load_index(0), second = load_index(LANES);
-  Extra next_extra = pass.load_extra(next);
-  const int longest = GROUPS == 1 ? count : least(per_group, all);
+  // The lanes of a group hold the indices of its next LANES nonzeros, from `first_left` on: each lane
+  // that of nonzero `at`, and, loaded a step earlier, that of nonzero at + LANES.
+  const u32 group_lanes = FULL_MASK >> (32 - LANES) << (group * LANES);
+  int first_left = 0, at = in_group;
+  NonzeroIndex now = load_index(at), next = load_index(at + LANES);
+  if (count > 0) pass.begin_row(row);
 #pragma unroll 1
-  for (int at = 0; at < longest; at += LANES) {
-    const NonzeroIndex now = next;
-    const Extra extra = next_extra;
-    next = second;
-    if (at + LANES < longest) next_extra = pass.load_extra(next);
-    second = load_index(at + 2 * LANES);
-#pragma unroll 1
-    for (int batch = 0; batch < LANES && at + batch < longest; batch += BATCH) {
-      const bool in_batch = in_group >= batch && in_group < batch + BATCH;
-      const bool alike = __all_sync(FULL_MASK, !in_batch || now.row == row);
-      pass.add(now, extra, batch, alike, partial, row, change_row);
+  while (true) {
+    const int batch_row = __shfl_sync(FULL_MASK, now.row, group_lane<LANES>(first_left));
+    const bool in_batch = now.row == batch_row && now.row >= 0 && at - first_left < BATCH;
+    const u32 in_batches = __ballot_sync(FULL_MASK, in_batch);
+    if (in_batches == 0) break;
+    const RowBatch<LANES> batch{__popc(in_batches & group_lanes), first_left, in_batch, now};
+    const bool begins_row = batch.size > 0 && batch_row != row;
+    if (begins_row) pass.begin_row(batch_row);
+    const typename Pass::Loads loads = pass.load(batch);
+    if (begins_row) finish_row(batch_row);  // while they are in flight
+    if (in_batch) {
+      now = next;
+      at += LANES;
+      next = load_index(at + LANES);
     }
+    first_left += batch.size;
+    pass.add(batch, loads, partial);
   }
 
   // What is left of the group's last row.
@@ -134,15 +152,6 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
     const int2 slots = nonzeros.slots[number];
     warp_pieces.store(begins ? slots.y : slots.x, piece);
   }
-}
-
-// The sum of x over the lanes of each group, in all of them.
-template <int LANES>
-__device__ __forceinline__ float group_sum(float x) {
-#pragma unroll
-  for (int distance = LANES / 2; distance > 0; distance /= 2)
-    x += __shfl_xor_sync(FULL_MASK, x, distance);
-  return x;
 }
 
 }  // namespace sddmm

@@ -5,6 +5,7 @@
 #include "gemm_core/ptx/ex2.cuh"
 #include "gemm_core/ptx/rcp.cuh"
 #include "sddmm/value.cuh"
+#include "sddmm/warp.cuh"
 
 namespace sddmm {
 
@@ -17,9 +18,9 @@ __device__ __forceinline__ float finite_base(float largest) {
   return largest == minus_infinity() ? 0.f : largest;
 }
 
-// What is known of a row, or of a part of it: the largest score, in units of log(2), the sum of
-// 2^(score - largest), and the sum of the rows of V, of which a lane has CHUNKS times ELEMENTS
-// elements, weighted by the same. Dropped weights count in `sum` alone.
+// What is known of a row, or of a part of it: the largest score, in units of log(2), or a little less
+// (raise_rarely); the sum of 2^(score - largest); and the sum of the rows of V, of which a lane has
+// CHUNKS times ELEMENTS elements, weighted by the same. Dropped weights count in `sum` alone.
 template <int CHUNKS, int ELEMENTS>
 struct SoftmaxSum {
   static constexpr int COUNT = 2 + CHUNKS * ELEMENTS;
@@ -47,6 +48,14 @@ struct SoftmaxSum {
     scale(gemm_core::ptx::ex2(largest - base));
     largest = raised;
     return base;
+  }
+  // The same, by all lanes of a warp, and faster: `largest` may stay MAX_RISE below the largest score,
+  // so that few scores rise above it by more. Powers of two are then at most 2^MAX_RISE, not 1.
+  __device__ __forceinline__ float raise_rarely(float score) {
+    constexpr float MAX_RISE = 8.f;
+    const bool rises = score > largest + MAX_RISE;
+    if (__any_sync(FULL_MASK, rises)) raise(rises ? score : largest);
+    return finite_base(largest);
   }
   __device__ __forceinline__ void merge(const SoftmaxSum& other) {
     const float factor = gemm_core::ptx::ex2(other.largest - raise(other.largest));

@@ -15,6 +15,12 @@ __device__ __forceinline__ T warp_sum(T x) {
   return x;
 }
 
+// The lane of the warp that is number i, modulo LANES, of this lane's group of LANES lanes.
+template <int LANES>
+__device__ __forceinline__ int group_lane(int i) {
+  return static_cast<int>(threadIdx.x % 32 & ~(LANES - 1u)) | (i & (LANES - 1));
+}
+
 // The number of lanes from this one on that have the same key, if this lane is the first of them;
 // else 0. Negative keys belong to no run.
 __device__ __forceinline__ int run_length(int key) {

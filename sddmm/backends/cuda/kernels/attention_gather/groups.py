@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import ceil_div
+from sddmm.backends.base import AttentionOperands
 
 # The bytes that a lane loads of a row at once, and the fewest and the most lanes that share a row:
 # as many as nonzeros of a batch, and a warp.
@@ -99,3 +100,8 @@ def row_multiples(x: Tensor) -> tuple[int, int, int]:
 def head_stride(bias: Tensor | None) -> int:
     """Elements from head to head of a bias, 0 if all heads share it."""
     return bias.stride(0) if bias is not None and bias.dim() == 2 else 0
+
+
+def has_bias_or_dropout(operands: AttentionOperands) -> bool:
+    """Whether nonzeros have more than their columns: a bias, or a weight that may be dropped."""
+    return operands.bias is not None or operands.dropout_p > 0

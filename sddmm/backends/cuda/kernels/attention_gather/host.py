@@ -30,6 +30,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     Tuning,
     common_step,
     groups_of,
+    has_bias_or_dropout,
     head_stride,
     pitch_bytes,
     row_macros,
@@ -118,6 +119,7 @@ def specialise(
     sizes: tuple[int, int, torch.dtype],
     step: int,
     step_out: int,
+    bias_or_dropout: bool,
     merges: bool,
     device: Device,
 ) -> Variant:
@@ -129,6 +131,7 @@ def specialise(
     spec = _spec_with_memory(spec, (2 * floats + 1) * spec.threads * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out,
+        "BIAS_OR_DROPOUT": bias_or_dropout,
         **row_macros(d, dv, dtype.itemsize, step, spec.tuning, device),
     }  # fmt: skip
 
@@ -172,7 +175,8 @@ class _Plan:
         )  # fmt: skip
         variant = specialise(
             loader.runtime, spec, (problem.d, problem.dv, problem.dtype), step,
-            common_step(out.data_ptr(), problem.dv * size), rows.cuts > 0, self._device,
+            common_step(out.data_ptr(), problem.dv * size), has_bias_or_dropout(operands),
+            rows.cuts > 0, self._device,
         )  # fmt: skip
         pieces = new_pieces(problem, rows, self._piece_floats)
         somewhere = lse.data_ptr()  # where a tensor without elements may begin

@@ -24,6 +24,8 @@ struct Config {
   static constexpr int KEY_CHUNKS = SDDMM_KEY_CHUNKS, VALUE_CHUNKS = SDDMM_VALUE_CHUNKS;
   // Whether rows of K, and of V, end where the last lane's last load does.
   static constexpr bool KEY_NO_TAIL = SDDMM_KEY_NO_TAIL, VALUE_NO_TAIL = SDDMM_VALUE_NO_TAIL;
+  // Whether scores have a bias, or weights are dropped.
+  static constexpr bool BIAS_OR_DROPOUT = SDDMM_BIAS_OR_DROPOUT;
   // The number of nonzeros of a group whose loads are in flight together.
   static constexpr int BATCH = SDDMM_BATCH;
   // The number of threads of a block, and of blocks that the registers of a multiprocessor hold.
@@ -60,15 +62,16 @@ struct Arguments {
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
-struct Extra {
-  float bias, kept;
-};
-
 // The attention of one head.
 struct Forward {
   static constexpr int LANES = ::LANES, BATCH = Config::BATCH, THREADS = Config::THREADS;
   using Partial = ::Partial;
-  using Extra = ::Extra;
+  // The rows of a batch, with the bias and the factor by which dropout keeps the lane's own nonzero.
+  struct Loads {
+    Keys::Part keys[BATCH];
+    Values::Part values[BATCH];
+    float bias, kept;
+  };
 
   const Keys q, k;
   const Values v;
@@ -78,8 +81,7 @@ struct Forward {
   const Dropout dropout;
   const float scale;
   const int head, dv;
-  float own[KEY_CHUNKS][ELEMENTS] = {};  // the row of Q that was last used by a whole batch
-  int own_row = -1;
+  Keys::Part own{};  // the row of Q
 
   __device__ __forceinline__ Forward(const Arguments& p, int head)
       : q(p.q + head * p.head_q, p.pitch_q, p.d),
@@ -93,68 +95,46 @@ struct Forward {
         head(head),
         dv(p.dv) {}
 
-  __device__ __forceinline__ Extra load_extra(const NonzeroIndex& index) const {
-    if (index.row < 0) return {0.f, 0.f};
-    return {bias == nullptr ? 0.f : widened(bias[index.position]) * LOG2_E,
-            dropout.factor(head, index.position)};
+  __device__ __forceinline__ void begin_row(int row) { own = q.load(row); }
+
+  __device__ __forceinline__ Loads load(const RowBatch<LANES>& batch) const {
+    Loads loads;
+#pragma unroll
+    for (int j = 0; j < BATCH; ++j) {
+      const int col = __shfl_sync(FULL_MASK, batch.own.col, batch.lane_of(j));
+      loads.keys[j] = k.load_if(j < batch.size, col);
+      loads.values[j] = v.load_if(j < batch.size, col);
+    }
+    if constexpr (Config::BIAS_OR_DROPOUT) {
+      loads.bias = 0.f, loads.kept = 1.f;
+      if (batch.has_own) {
+        if (bias != nullptr) loads.bias = widened(bias[batch.own.position]) * LOG2_E;
+        loads.kept = dropout.factor(head, batch.own.position);
+      }
+    }
+    return loads;
   }
 
-  template <class ChangeRow>
-  __device__ __forceinline__ void add(const NonzeroIndex& index, const Extra& extra, int batch,
-                                      bool alike, Partial& partial, int& row,
-                                      const ChangeRow& change_row) {
-    const int first_lane = static_cast<int>(threadIdx.x) % 32 / LANES * LANES + batch;
-    if (alike && own_row != row) {
-      widen<Element>(q.load(row), own);
-      own_row = row;
-    }
-    Keys::Part keys[BATCH];
-    Values::Part values[BATCH];
+  __device__ __forceinline__ void add(const RowBatch<LANES>& batch, const Loads& loads,
+                                      Partial& partial) const {
+    float scores[BATCH], largest = minus_infinity();
+    group_dots<Element, LANES>(loads.keys, own, scores);
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
-      const int col = __shfl_sync(FULL_MASK, index.col, first_lane + j);
-      keys[j] = k.load(col);
-      values[j] = v.load(col);
+      scores[j] *= scale;
+      if constexpr (Config::BIAS_OR_DROPOUT)
+        scores[j] += __shfl_sync(FULL_MASK, loads.bias, batch.lane_of(j));
+      if (j >= batch.size) scores[j] = minus_infinity();
+      largest = fmaxf(largest, scores[j]);
     }
-    float scores[BATCH], kept[BATCH];
-    int rows[BATCH];
+    const float base = partial.raise_rarely(largest);
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
-      if (alike) {
-        scores[j] = dot<Element>(keys[j], own);
-      } else {
-        rows[j] = __shfl_sync(FULL_MASK, index.row, first_lane + j);
-        float own_of_j[KEY_CHUNKS][ELEMENTS];
-        widen<Element>(q.load(rows[j] < 0 ? 0 : rows[j]), own_of_j);
-        scores[j] = dot<Element>(keys[j], own_of_j);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < BATCH; ++j) {
-      scores[j] = group_sum<LANES>(scores[j]) * scale;
-      if (bias != nullptr) scores[j] += __shfl_sync(FULL_MASK, extra.bias, first_lane + j);
-      kept[j] = 1.f;
-      if (dropout.seed != nullptr) kept[j] = __shfl_sync(FULL_MASK, extra.kept, first_lane + j);
-    }
-    auto add_one = [&](int j, float base) {
-      const float weight = gemm_core::ptx::ex2(scores[j] - base);
+      float weight = gemm_core::ptx::ex2(scores[j] - base);
       partial.sum += weight;
-      add_part<Element>(partial.out, values[j], weight * kept[j]);
-    };
-    if (alike) {
-      float largest = scores[0];
-#pragma unroll
-      for (int j = 1; j < BATCH; ++j) largest = fmaxf(largest, scores[j]);
-      const float base = partial.raise(largest);
-#pragma unroll
-      for (int j = 0; j < BATCH; ++j) add_one(j, base);
-    } else {
-#pragma unroll
-      for (int j = 0; j < BATCH; ++j) {
-        if (rows[j] < 0) continue;
-        if (rows[j] != row) change_row(rows[j]);
-        add_one(j, partial.raise(scores[j]));
-      }
+      if constexpr (Config::BIAS_OR_DROPOUT)
+        weight *= __shfl_sync(FULL_MASK, loads.kept, batch.lane_of(j));
+      add_part<Element>(partial.out, loads.values[j], weight);
     }
   }
 

@@ -24,6 +24,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     Tuning,
     common_step,
     groups_of,
+    has_bias_or_dropout,
     pitch_bytes,
     row_macros,
     row_multiples,
@@ -88,6 +89,7 @@ def specialise(
     sizes: tuple[int, int, torch.dtype],
     step: int,
     step_out: int,
+    bias_or_dropout: bool,
     by_columns: bool,
     merges: bool,
     device: Device,
@@ -100,6 +102,7 @@ def specialise(
     spec = _spec_with_memory((2 * floats + 1) * threads * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "COLUMNS": by_columns,
+        "BIAS_OR_DROPOUT": bias_or_dropout,
         **row_macros(d, dv, dtype.itemsize, step, tuning, device),
     }  # fmt: skip
 
@@ -149,7 +152,7 @@ class Gradients(GradientPasses):
             loader.runtime, self._tuning, (problem.d, problem.dv, problem.dtype),
             common_step(*row_bytes, *multiples),
             common_step(*row_bytes, *(address(x) for x in results)),
-            by_columns, rows.cuts > 0, self._device,
+            has_bias_or_dropout(inputs.operands), by_columns, rows.cuts > 0, self._device,
         )  # fmt: skip
         floats = self._groups.lanes * piece_floats(self._groups, problem.dtype, by_columns)
         nonzeros = rows.nonzeros

@@ -26,6 +26,8 @@ struct Config {
   static constexpr int KEY_CHUNKS = SDDMM_KEY_CHUNKS, VALUE_CHUNKS = SDDMM_VALUE_CHUNKS;
   // Whether rows of Q and K, and of V and dO, end where the last lane's last load does.
   static constexpr bool KEY_NO_TAIL = SDDMM_KEY_NO_TAIL, VALUE_NO_TAIL = SDDMM_VALUE_NO_TAIL;
+  // Whether scores have a bias, or weights are dropped.
+  static constexpr bool BIAS_OR_DROPOUT = SDDMM_BIAS_OR_DROPOUT;
   // The number of nonzeros of a group whose loads are in flight together.
   static constexpr int BATCH = SDDMM_BATCH;
   // The number of threads of a block, and of blocks that the registers of a multiprocessor hold.
@@ -92,25 +94,27 @@ struct Partial {
 };
 static_assert(GroupPieces<Partial, LANES, Config::THREADS>::BYTES <= Config::SHARED_BYTES, "");
 
-// offset: bias - lse, in units of log(2).
-struct Extra {
-  float offset, delta, kept;
-};
-
 // The gradients of one head.
 struct Backward {
   static constexpr int LANES = ::LANES, BATCH = Config::BATCH, THREADS = Config::THREADS;
   using Partial = ::Partial;
-  using Extra = ::Extra;
+  // The rows of a batch; and of the lane's own nonzero what belongs to its query, its bias, and the
+  // factor by which dropout keeps it.
+  struct Loads {
+    Keys::Part keys[BATCH];
+    Values::Part values[BATCH];
+    float lse, delta, bias, kept;
+  };
 
   const Arguments& p;
   const int head;
   const Keys own_key, key;
   const Values own_value, value;
   const Dropout dropout;
-  // The rows that were last used by a whole batch.
-  float own_keys[KEY_CHUNKS][ELEMENTS] = {}, own_values[VALUE_CHUNKS][ELEMENTS] = {};
-  int own_row = -1;
+  // The row, or column, that is summed.
+  Keys::Part own_keys{};
+  Values::Part own_values{};
+  float own_lse = 0.f, own_delta = 0.f;  // of a row
 
   __device__ __forceinline__ Backward(const Arguments& p, int head)
       : p(p),
@@ -121,81 +125,75 @@ struct Backward {
         value(p.value + head * p.head_value, p.pitch_value, p.dv),
         dropout{p.seed, p.dropout_threshold, p.kept} {}
 
-  __device__ __forceinline__ Extra load_extra(const NonzeroIndex& index) const {
-    if (index.row < 0) return {0.f, 0.f, 0.f};
-    const i64 query =
-        static_cast<i64>(head) * p.query_count + (COLUMNS ? index.col : index.row);
-    float offset = -finite_base(p.lse[query]);
-    if (p.bias != nullptr) offset += widened(p.bias[head * p.head_bias + index.position]);
-    return {offset * LOG2_E, p.delta[query], dropout.factor(head, index.position)};
+  __device__ __forceinline__ void begin_row(int row) {
+    own_keys = own_key.load(row), own_values = own_value.load(row);
+    if constexpr (!COLUMNS) own_lse = p.lse[query(row)], own_delta = p.delta[query(row)];
   }
 
-  template <class ChangeRow>
-  __device__ __forceinline__ void add(const NonzeroIndex& index, const Extra& extra, int batch,
-                                      bool alike, Partial& partial, int& row,
-                                      const ChangeRow& change_row) {
-    const int in_group = static_cast<int>(threadIdx.x) % LANES;
-    const int first_lane = static_cast<int>(threadIdx.x) % 32 - in_group + batch;
-    if (alike && own_row != row) {
-      widen<Element>(own_key.load(row), own_keys);
-      widen<Element>(own_value.load(row), own_values);
-      own_row = row;
-    }
-    Keys::Part keys[BATCH];
-    Values::Part values[BATCH];
+  __device__ __forceinline__ Loads load(const RowBatch<LANES>& batch) const {
+    Loads loads;
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
-      const int col = __shfl_sync(FULL_MASK, index.col, first_lane + j);
-      keys[j] = key.load(col);
-      values[j] = value.load(col);
+      const int col = __shfl_sync(FULL_MASK, batch.own.col, batch.lane_of(j));
+      loads.keys[j] = key.load_if(j < batch.size, col);
+      loads.values[j] = value.load_if(j < batch.size, col);
     }
-    float scores[BATCH], grads[BATCH];  // of the weights
-    int rows[BATCH];
-#pragma unroll
-    for (int j = 0; j < BATCH; ++j) {
-      if (alike) {
-        scores[j] = dot<Element>(keys[j], own_keys);
-        grads[j] = dot<Element>(values[j], own_values);
-      } else {
-        rows[j] = __shfl_sync(FULL_MASK, index.row, first_lane + j);
-        const int existing = rows[j] < 0 ? 0 : rows[j];
-        float own_of_j[KEY_CHUNKS][ELEMENTS], own_value_of_j[VALUE_CHUNKS][ELEMENTS];
-        widen<Element>(own_key.load(existing), own_of_j);
-        scores[j] = dot<Element>(keys[j], own_of_j);
-        widen<Element>(own_value.load(existing), own_value_of_j);
-        grads[j] = dot<Element>(values[j], own_value_of_j);
+    if constexpr (COLUMNS) {
+      loads.lse = loads.delta = 0.f;
+      if (batch.has_own)
+        loads.lse = p.lse[query(batch.own.col)], loads.delta = p.delta[query(batch.own.col)];
+    }
+    if constexpr (Config::BIAS_OR_DROPOUT) {
+      loads.bias = 0.f, loads.kept = 1.f;
+      if (batch.has_own) {
+        const int position = batch.own.position;
+        if (p.bias != nullptr)
+          loads.bias = widened(p.bias[head * p.head_bias + position]);
+        loads.kept = dropout.factor(head, position);
       }
     }
+    return loads;
+  }
+
+  __device__ __forceinline__ void add(const RowBatch<LANES>& batch, const Loads& loads,
+                                      Partial& partial) const {
+    auto of = [&](float x, int j) { return __shfl_sync(FULL_MASK, x, batch.lane_of(j)); };
+    float scores[BATCH], grads[BATCH];  // grads: of the weights
+    group_dots<Element, LANES>(loads.keys, own_keys, scores);
+    group_dots<Element, LANES>(loads.values, own_values, grads);
     const float scale = p.scale * LOG2_E;
-    float weights[BATCH];  // as dropout leaves them
-    float own_grad = 0.f;  // of the score of this lane's nonzero
+    float own_offset = -finite_base(COLUMNS ? loads.lse : own_lse);  // in units of log(2)
+    if constexpr (Config::BIAS_OR_DROPOUT) own_offset += loads.bias;
+    own_offset *= LOG2_E;
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
-      const float offset = __shfl_sync(FULL_MASK, extra.offset, first_lane + j);
-      const float delta = __shfl_sync(FULL_MASK, extra.delta, first_lane + j);
-      const float weight = gemm_core::ptx::ex2(group_sum<LANES>(scores[j]) * scale + offset);
-      float kept = 1.f;
-      if (dropout.seed != nullptr) kept = __shfl_sync(FULL_MASK, extra.kept, first_lane + j);
-      weights[j] = weight * kept;
-      grads[j] = weight * (kept * group_sum<LANES>(grads[j]) - delta);  // of the score
-      if (in_group == batch + j) own_grad = grads[j];
-    }
-    if constexpr (!COLUMNS)
-      if (p.bias_grad != nullptr && index.row >= 0 && in_group >= batch && in_group < batch + BATCH)
-        store_bias_grad(index.position, own_grad);
-#pragma unroll
-    for (int j = 0; j < BATCH; ++j) {
-      if (!alike) {
-        if (rows[j] < 0) continue;
-        if (rows[j] != row) change_row(rows[j]);
-      }
+      const float offset = COLUMNS || Config::BIAS_OR_DROPOUT ? of(own_offset, j) : own_offset;
+      const float delta = COLUMNS ? of(loads.delta, j) : own_delta;
+      const float kept = Config::BIAS_OR_DROPOUT ? of(loads.kept, j) : 1.f;
+      float weight = gemm_core::ptx::ex2(scores[j] * scale + offset);
+      float grad = weight * (kept * grads[j] - delta);  // of the score
+      weight *= kept;
+      if (j >= batch.size) weight = grad = 0.f;
+      grads[j] = grad;
 #pragma unroll
       for (int c = 0; c < KEY_CHUNKS; ++c)
-        add_scaled<Element>(partial.sums[c], keys[j].chunk[c], grads[j]);
+        add_scaled<Element>(partial.sums[c], loads.keys[j].chunk[c], grad);
 #pragma unroll
       for (int c = 0; c < Partial::VALUES; ++c)
-        add_scaled<Element>(partial.sums[KEY_CHUNKS + c], values[j].chunk[c], weights[j]);
+        add_scaled<Element>(partial.sums[KEY_CHUNKS + c], loads.values[j].chunk[c], weight);
     }
+    if constexpr (!COLUMNS && Config::BIAS_OR_DROPOUT)
+      if (p.bias_grad != nullptr && batch.has_own) {
+        float own_grad = grads[0];
+#pragma unroll
+        for (int j = 1; j < BATCH; ++j)
+          if (static_cast<int>(threadIdx.x) % 32 == batch.lane_of(j)) own_grad = grads[j];
+        store_bias_grad(batch.own.position, own_grad);
+      }
+  }
+
+  __device__ __forceinline__ i64 query(int i) const {
+    return static_cast<i64>(head) * p.query_count + i;
   }
 
   __device__ __forceinline__ void store_bias_grad(int position, float grad) const {
