@@ -13,7 +13,7 @@ COMMANDS = (
         target=_OBJECTIVE,
         help=(
             ("gemm shape=MxNxK dtype=D", "every GEMM variant against cuBLAS at one shape"),
-            ("gemm +shapes=NAME", "the shapes of a list: hgemm, sgemm, n_rows"),
+            ("gemm +shapes=NAME", "the shapes of a list: hgemm, hopper, skinny, tf32, ..."),
         ),
     ),
     Report(

@@ -35,8 +35,9 @@ class GemmConfig:
     )
     variants: list[str] = key(
         [],
-        "The variants to measure beside cuBLAS; none: all that compute this dtype with these sums.",
-        "variants=mma_async",
+        "The variants to measure beside cuBLAS; * stands for any letters, and gemm is the choice "
+        "that a user gets. None: all that compute this dtype with these sums.",
+        "variants=gemm,wgmma_*",
     )
     seed: int = key(0, "The seed of the random operands.", "seed=1", at_least(0))
     timing: Timing = field(default_factory=lambda: Timing(max_samples=10, seconds=0.3))

@@ -1,4 +1,4 @@
-"""The methods of the GEMM objective: cuBLAS through torch.mm, and each variant of gemm_core."""
+"""The methods of GEMM: cuBLAS through torch.mm, gemm's own choice, and each variant by name."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from experiments.bench.errors import ExperimentError
 from experiments.bench.methods import Run
 from experiments.gemm.case import Case
 from gemm_core.ladder.api import gemm, problem_of
+from gemm_core.ladder.choose import choose
 from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import KERNEL_FOLDER, GemmProblem, KernelSpec
 from gemm_core.runtime.compile import Resources, compile_kernel
@@ -42,16 +43,23 @@ class Cublas:
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of gemm_core, called by name."""
+    """gemm with the kernel of a spec; without a spec, with the kernel that it chooses."""
 
-    spec: KernelSpec
-
-    @property
-    def precision(self) -> str:
-        return self.spec.precision
+    precision: str
+    spec: KernelSpec | None = None
 
     def refuses(self, case: Case) -> str | None:
-        return self.spec.refuses(self._problem(case), device(0))
+        if self.spec is not None:
+            return self.spec.refuses(self._problem(case), device(0))
+        try:
+            self.kernel(case)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def kernel(self, case: Case) -> KernelSpec:
+        """The kernel that computes the case. Raises ValueError if none does."""
+        return self.spec or choose(self._problem(case), device(0))
 
     def prepare(self, case: Case) -> Run:
         return partial(self.multiply, case, case.a, case.b)
@@ -61,9 +69,9 @@ class Variant:
             a,
             b,
             out=case.out,
-            kernel=self.spec.name,
+            kernel=None if self.spec is None else self.spec.name,
             accumulate=case.config.accumulate,
-            precision=self.spec.precision,
+            precision=self.precision,
         )
 
     def resources(self, case: Case) -> Resources:
@@ -71,21 +79,24 @@ class Variant:
         return compile_kernel(*self.compile_arguments(case)).resources
 
     def compile_arguments(self, case: Case) -> tuple[Path, dict[str, str], str]:
-        macros = self.spec.macros(self._problem(case))
-        return KERNEL_FOLDER / self.spec.source, macros, device(0).arch
+        spec = self.kernel(case)
+        return KERNEL_FOLDER / spec.source, spec.macros(self._problem(case)), device(0).arch
 
     def _problem(self, case: Case) -> GemmProblem:
-        accumulate = case.config.accumulate
-        return problem_of(case.a, case.b, case.out, accumulate, self.spec.precision)
+        return problem_of(case.a, case.b, case.out, case.config.accumulate, self.precision)
 
 
 GemmMethod = Cublas | Variant
 
 CUBLAS, CUBLAS_TF32 = "cublas", "cublas_tf32"
+# What a user gets who names no kernel.
+CHOICE, CHOICE_TF32 = "gemm", "gemm_tf32"
 ALL: dict[str, GemmMethod] = {
     CUBLAS: Cublas(),
     CUBLAS_TF32: Cublas("tf32"),
-    **{name: Variant(spec) for name, spec in KERNELS.items()},
+    CHOICE: Variant("ieee"),
+    CHOICE_TF32: Variant("tf32"),
+    **{name: Variant(spec.precision, spec) for name, spec in KERNELS.items()},
 }
 
 

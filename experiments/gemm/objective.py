@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from experiments.bench.columns import measurements
-from experiments.bench.digest import file_of
+from experiments.bench.digest import Code, file_of
 from experiments.bench.errors import ExperimentError, unknown
 from experiments.bench.objective import Objective
 from experiments.bench.page.tables import Table
@@ -24,6 +25,7 @@ from experiments.gemm.methods import ALL, CUBLAS, CUBLAS_TF32, GemmMethod, Varia
 from experiments.gemm.record import GemmRecord
 from experiments.gemm.verify import References
 from gemm_core.ladder import choose, registry
+from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import KERNEL_FOLDER
 from gemm_core.runtime.compile import compile_all
 
@@ -71,6 +73,9 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
 
     def method_identity(self, method: GemmMethod) -> dict[str, Any]:
         spec = method.spec
+        if isinstance(method, Variant) and spec is None:
+            code = Code((file_of(choose),), measuring=()).digest()
+            return {"precision": method.precision, "spec": repr(KERNELS), "choice": code}
         # choose() ranks by h200_tflops; it has no other effect.
         return {
             "precision": method.precision,
@@ -78,8 +83,10 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
         }
 
     def sources(self, method: GemmMethod) -> list[Path]:
-        spec = method.spec
-        return [file_of(Variant), *([KERNEL_FOLDER / spec.source] if spec else [])]
+        if isinstance(method, Variant):
+            specs = KERNELS.values() if method.spec is None else [method.spec]
+            return [file_of(Variant), *(KERNEL_FOLDER / spec.source for spec in specs)]
+        return [file_of(Variant)]
 
     def make_case(self, label: str, config: GemmConfig, identity: Mapping[str, Any]) -> Case:
         return make_case(config)
@@ -97,7 +104,8 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
         if isinstance(method, Variant):
             resources = method.resources(case)
             record.registers, record.spill_bytes = resources.registers, resources.spill_bytes
-            record.shared_bytes = method.spec.shared_bytes
+            spec = method.kernel(case)
+            record.shared_bytes, record.kernel = spec.shared_bytes, spec.name
 
     def reference(self, case: Case) -> References:
         return References.of(case)
@@ -189,23 +197,35 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
 
 def variants(config: GemmConfig) -> dict[str, GemmMethod]:
     """cuBLAS, and the variants that compute this dtype with these sums, in the ladder's order."""
-    dtype = getattr(torch, config.dtype)
     serving = {
         name: method
         for name, method in ALL.items()
-        if (spec := method.spec) is not None
-        and dtype in spec.dtypes
-        and config.accumulate in spec.accumulates
-        and _B_LAYOUT[config.b_rows] in spec.b_layouts
+        if isinstance(method, Variant) and _may_serve(method, config)
     }
     for name in config.variants:
-        if name not in serving:
+        if not fnmatch.filter(serving, name):
             kind = f"variant of {config.dtype} with sums in {config.accumulate}"
             raise ExperimentError(unknown(kind, name, serving))
-    chosen = {name: serving[name] for name in config.variants or serving}
+    chosen = {
+        name: method
+        for name, method in serving.items()
+        if not config.variants or any(fnmatch.fnmatch(name, asked) for asked in config.variants)
+    }
     in_tf32 = any(method.precision == "tf32" for method in chosen.values())
     cublas = [CUBLAS, *([CUBLAS_TF32] if in_tf32 else [])]
     return {**{name: ALL[name] for name in cublas}, **chosen}
+
+
+def _may_serve(method: Variant, config: GemmConfig) -> bool:
+    """Whether a variant computes this dtype with these sums and reads this layout of B."""
+    dtype, spec = getattr(torch, config.dtype), method.spec
+    if spec is None:
+        return method.precision == "ieee" or dtype == torch.float32
+    return (
+        dtype in spec.dtypes
+        and config.accumulate in spec.accumulates
+        and _B_LAYOUT[config.b_rows] in spec.b_layouts
+    )
 
 
 GEMM = Gemm()

@@ -11,8 +11,9 @@ from experiments.bench.record import Record
 class GemmRecord(Record):
     """A record of GEMM: the shape, the arithmetic, the variant and what it was compiled to.
 
-    baseline: the variant of cuBLAS that computes the same. error: relative Frobenius norm against
-    float64, on random normal operands.
+    kernel: the kernel of ours that computed it, "" where none did. baseline: the variant of cuBLAS
+    that computes the same. error: relative Frobenius norm against float64, on random normal
+    operands.
     """
 
     m: int
@@ -23,6 +24,7 @@ class GemmRecord(Record):
     b_rows: str
     variant: str
     baseline: str
+    kernel: str = ""
     registers: int | None = None
     shared_bytes: int | None = None
     spill_bytes: int | None = None
@@ -46,6 +48,11 @@ class GemmRecord(Record):
     @property
     def is_cublas(self) -> bool:
         return self.variant.startswith("cublas")
+
+    @property
+    def is_rung(self) -> bool:
+        """Whether it is a kernel by name, neither cuBLAS nor gemm's choice of one."""
+        return not self.is_cublas and self.kernel in ("", self.variant)
 
     @property
     def tflops(self) -> float | None:

@@ -30,6 +30,7 @@ COLUMNS: Groups = {
         "of_cublas": "fraction of cuBLAS's speed in the same session",
     },
     "compiled": {
+        "kernel": "the kernel that computed it",
         "registers": "registers of a thread",
         "shared_bytes": "shared memory of a block",
         "spill_bytes": "bytes of registers that a thread spills",
@@ -71,7 +72,7 @@ def rows(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
         gain = r.tflops / previous if r.tflops and previous else None
         lines.append(
             {
-                "variant": r.variant,
+                "variant": r.variant if r.is_rung or r.is_cublas else f"{r.variant}: {r.kernel}",
                 "status": r.status,
                 "time ms": "" if r.median_ms is None else f"{r.median_ms:.3f}",
                 "TFLOP/s": "" if r.tflops is None else f"{r.tflops:.1f}",
@@ -83,7 +84,7 @@ def rows(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
                 "error": "" if r.error is None else f"{r.error:.1e}",
             }
         )
-        if r.tflops and not r.is_cublas:
+        if r.tflops and r.is_rung:
             previous = r.tflops
     return lines
 
@@ -156,6 +157,7 @@ def csv_lines(records: Sequence[GemmRecord]) -> list[dict[str, object]]:
             "accumulate": r.accumulate,
             "b_rows": r.b_rows,
             "variant": r.variant,
+            "kernel": r.kernel,
             "status": r.status,
             "reason": r.reason,
             "median_ms": r.median_ms,

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
-from experiments.bench import timing
+from experiments import cli
+from experiments.bench import arguments, timing
+from experiments.bench.arguments import CONF
 from experiments.bench.config import Timing
 from experiments.bench.errors import ExperimentError, RowsFailed
 from experiments.bench.report import merge
 from experiments.bench.report import report as write_report
 from experiments.bench.run import run
 from experiments.bench.store import Store
-from experiments.gemm import methods, published, report
+from experiments.gemm import methods, objective, published, report
 from experiments.gemm.case import Case, make_case
 from experiments.gemm.config import GemmConfig, LadderConfig
 from experiments.gemm.methods import ALL, Cublas
 from experiments.gemm.objective import GEMM, Gemm, variants
 from experiments.gemm.record import GemmRecord
 from experiments.gemm.verify import Reference
+from gemm_core.ladder.registry import KERNELS
 from sddmm.testing import H200
 
 
@@ -170,6 +176,59 @@ def test_variants_are_those_that_compute_what_is_asked_for() -> None:
         variants(GemmConfig(variants=["sgemm_naive"]))
 
 
+def test_what_gemm_chooses_is_a_method_of_its_own() -> None:
+    half = list(variants(GemmConfig()))
+    assert half[:2] == ["cublas", "gemm"]
+    assert "gemm_tf32" not in half
+    floats = variants(GemmConfig(dtype="float32", variants=["gemm*"]))
+    assert list(floats) == ["cublas", "cublas_tf32", "gemm", "gemm_tf32"]
+    baselines = {name: GEMM.method_fields(name, m)["baseline"] for name, m in floats.items()}
+    assert baselines["gemm"] == "cublas"
+    assert baselines["gemm_tf32"] == "cublas_tf32"
+
+
+def test_a_star_names_many_variants() -> None:
+    chosen = list(variants(GemmConfig(variants=["mma_128x256*", "wgmma_split?_*"])))
+    assert chosen[0] == "cublas"
+    assert set(chosen[1:]) == {
+        name
+        for name in ALL
+        if name.startswith(("mma_128x256", "wgmma_split")) and "tf32" not in name
+    }
+    with pytest.raises(ExperimentError, match=r"unknown variant of float16 .* 'wgmma_tf32_\*'"):
+        variants(GemmConfig(variants=["gemm", "wgmma_tf32_*"]))
+
+
+def test_the_choice_is_measured_again_when_a_rung_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, rung = ALL["gemm"], ALL["mma_64x64x32_stage3"]
+    before = [GEMM.method_identity(method) for method in (chosen, rung)]
+    other = {name: replace(spec, h200_tflops=1.0) for name, spec in KERNELS.items()}
+    monkeypatch.setattr(objective, "KERNELS", other)
+    after = [GEMM.method_identity(method) for method in (chosen, rung)]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+    sources = {path.name for path in GEMM.sources(chosen)}
+    assert {spec.source for spec in KERNELS.values()} <= sources
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "shapes").glob("*.yaml")))
+def test_every_list_of_shapes_names_variants_that_serve_it(name: str) -> None:
+    shapes = OmegaConf.load(CONF / "shapes" / f"{name}.yaml")
+    own = {key: shapes[key] for key in ("variants",) if key in shapes}
+    params = shapes.hydra.sweeper.params
+    for values in itertools.product(*(str(each).split(",") for each in params.values())):
+        config = GemmConfig(**own, **dict(zip(params, values, strict=True)))
+        assert len(variants(config)) >= 3
+
+
+def test_a_list_of_shapes_sets_variants_and_timing() -> None:
+    cli.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = cli.typed(compose("gemm", arguments.prepare(["+shapes=hopper"])))
+    assert config.variants[0] == "gemm"
+    assert config.timing.warm_up_ms == 100
+
+
 def test_without_a_gpu_gemm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ExperimentError, match="torch sees no CUDA device"):
@@ -204,7 +263,20 @@ def test_a_variant_says_what_it_refuses_and_what_it_was_compiled_to(
     assert record.registers
     assert record.spill_bytes == 0
     assert record.shared_bytes == served.spec.shared_bytes
+    choice = gemm_record("gemm", 2.0)
+    GEMM.annotate(choice, ALL["gemm"], case)
+    assert ALL["gemm"].refuses(case) is None
+    assert choice.kernel in KERNELS
+    assert choice.shared_bytes == KERNELS[choice.kernel].shared_bytes
+    rung = gemm_record("mma", 4.0, kernel="mma")
+    rows = report.rows([gemm_record("cublas", 1.0), choice, rung])
+    assert [row["variant"] for row in rows] == ["cublas", f"gemm: {choice.kernel}", "mma"]
+    assert [row["of previous"] for row in rows] == ["", "", ""], "gemm is no rung"
     monkeypatch.setattr(methods, "device", lambda index: replace(H200, capability=(8, 0)))
+    nothing = replace(case, config=GemmConfig(dtype="bfloat16", accumulate="fp16"))
+    assert "no kernel serves this problem" in str(
+        ALL["gemm"].refuses(replace(nothing, a=case.a.bfloat16(), b=case.b.bfloat16()))
+    )
     wgmma = next(method for name, method in ALL.items() if name.startswith("wgmma"))
     assert "capability" in str(wgmma.refuses(case))
     assert GEMM.method_fields("x", ALL["cublas_tf32"])["baseline"] == "cublas"
