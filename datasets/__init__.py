@@ -11,6 +11,7 @@ from datasets.hashed import hashed_rmat, hashed_rmat_indices
 from datasets.masks import (
     blocks_and_noise,
     causal,
+    dilated_window,
     packed_causal,
     random_blocks,
     sliding_window,
@@ -34,6 +35,7 @@ __all__ = [
     "blocks_and_noise",
     "cached",
     "causal",
+    "dilated_window",
     "fem",
     "file_digest",
     "hashed_rmat",

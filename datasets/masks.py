@@ -1,4 +1,4 @@
-"""Attention masks: causal, packed, sliding windows, random blocks; and blocks with noise."""
+"""Attention masks: causal, packed, sliding and dilated windows, random blocks; and with noise."""
 
 from __future__ import annotations
 
@@ -48,6 +48,22 @@ def sliding_window(
     first[is_global] = min(global_tokens, length)
     ranges = np.stack([np.zeros_like(row), first], 1), np.stack([row * 0 + global_tokens, last], 1)
     return from_column_ranges(*ranges, length, values, seed)
+
+
+def dilated_window(
+    length: int, window: int, dilation: int, *, values: str = "ones", seed: int = 0
+) -> scipy.sparse.csr_array:
+    """The positions whose i - j is a multiple of `dilation`, -window to window times (Longformer)."""
+    check_shape(length, length)
+    if window < 0:
+        raise ValueError(f"window must be >= 0, got {window}")
+    if dilation < 1:
+        raise ValueError(f"dilation must be >= 1, got {dilation}")
+    reach = min(window, (length - 1) // dilation)
+    row = np.arange(length, dtype=np.int64)[:, None]
+    columns = row + dilation * np.arange(-reach, reach + 1)
+    flat = (row * length + columns)[(columns >= 0) & (columns < length)]
+    return csr_from_flat(flat, length, length, values, np.random.default_rng(seed))
 
 
 def random_blocks(

@@ -290,6 +290,19 @@ class SlidingWindow(Generated):
 
 
 @dataclass
+class DilatedWindow(Generated):
+    """A band of which each dilation-th diagonal is stored."""
+
+    generator = datasets.dilated_window
+    length: int = _key(MISSING, "Rows, and columns.", "length=4096")
+    window: int = _key(MISSING, "Stored diagonals on each side.", "window=64")
+    dilation: int = _key(MISSING, "Steps from one diagonal to the next.", "dilation=4")
+
+    def size(self) -> Size:
+        return Size(self.length, self.length, self.length * min(self.length, 2 * self.window + 1))
+
+
+@dataclass
 class RandomBlocks(Sized):
     """Dense squares of a grid, drawn at random."""
 
@@ -354,6 +367,7 @@ SOURCES: dict[str, type[Source]] = {
     "causal": Causal,
     "packed_causal": PackedCausal,
     "sliding_window": SlidingWindow,
+    "dilated_window": DilatedWindow,
     "random_blocks": RandomBlocks,
     "blocks_and_noise": BlocksAndNoise,
     "file": File,

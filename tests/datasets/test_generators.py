@@ -36,6 +36,11 @@ GENERATORS: dict[str, tuple[Any, dict[str, Any], int]] = {
     ),
     "causal": (datasets.causal, {"rows": 7, "cols": 9}, 7 * 8 // 2 + 2 * 7),
     "sliding_window": (datasets.sliding_window, {"length": 9, "window": 1}, 9 + 2 * 8),
+    "dilated_window": (
+        datasets.dilated_window,
+        {"length": 9, "window": 1, "dilation": 2},
+        9 + 2 * 7,
+    ),
     "random_blocks": (
         datasets.random_blocks,
         {"rows": 32, "cols": 48, "block": 8, "density": 0.25},
@@ -186,6 +191,14 @@ def test_masks_are_where_they_should_be() -> None:
         np.testing.assert_array_equal(window, (abs(i - j) <= width) | whole)
 
 
+def test_a_dilated_window_has_gaps_between_its_diagonals() -> None:
+    i, j = np.indices((9, 9))
+    for window, dilation in ((2, 3), (0, 4), (3, 1), (20, 5)):
+        dense = datasets.dilated_window(9, window, dilation).toarray()
+        is_stored = ((i - j) % dilation == 0) & (abs(i - j) <= window * dilation)
+        np.testing.assert_array_equal(dense, is_stored)
+
+
 def test_packed_sequences_are_causal_and_do_not_see_each_other() -> None:
     dense = datasets.packed_causal(50, 6, seed=2).toarray() != 0
     first = dense.argmax(1)
@@ -264,6 +277,8 @@ def test_fem_couples_each_node_with_its_27_neighbours_by_dense_blocks() -> None:
         (lambda: datasets.packed_causal(4, 5), r"sequences must lie in 1\.\.length = 4"),
         (lambda: datasets.sliding_window(4, -1), "window must be >= 0"),
         (lambda: datasets.sliding_window(4, 1, global_tokens=5), r"must lie in 0\.\.length = 4"),
+        (lambda: datasets.dilated_window(4, -1, 2), "window must be >= 0"),
+        (lambda: datasets.dilated_window(4, 1, 0), "dilation must be >= 1"),
         (lambda: datasets.random_blocks(4, 4, 0, 0.5), "block must be >= 1"),
         (lambda: datasets.random_blocks(4, 4, 2, 1.5), r"fraction in 0\.\.1, got 1.5"),
         (lambda: datasets.blocks_and_noise(4, 2, 1, fill=2), "fill must be a probability"),

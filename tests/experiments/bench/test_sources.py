@@ -29,6 +29,7 @@ def test_every_source_knows_its_size_before_it_loads(tmp_path: Path) -> None:
         sources.Causal(rows=40, cols=30),
         sources.PackedCausal(length=30, sequences=3),
         sources.SlidingWindow(length=30, window=3, global_tokens=4),
+        sources.DilatedWindow(length=30, window=3, dilation=4),
         sources.RandomBlocks(rows=30, cols=40, block=8, density=0.4),
         sources.BlocksAndNoise(length=30, block=8, noise_nnz=50),
         sources.File(path=str(path)),
