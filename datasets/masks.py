@@ -53,7 +53,7 @@ def sliding_window(
 def dilated_window(
     length: int, window: int, dilation: int, *, values: str = "ones", seed: int = 0
 ) -> scipy.sparse.csr_array:
-    """The positions whose i - j is a multiple of `dilation`, -window to window times (Longformer)."""
+    """All i - j that are a multiple of `dilation`, from -window to window times it (Longformer)."""
     check_shape(length, length)
     if window < 0:
         raise ValueError(f"window must be >= 0, got {window}")

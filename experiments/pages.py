@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from experiments import call_picture, kernel_picture, ladder_picture
+from experiments.attention.objective import ATTENTION
 from experiments.bench import report, table
 from experiments.bench.config import ReportConfig
 from experiments.bench.digest import ROOT
@@ -59,6 +60,8 @@ STUDIES: dict[str, AnyObjective] = {
     "docs/results/h200/spmm": SPMM,
     "docs/results/h200/spmm_transposed": SPMM,
     "docs/results/h200/training": TRAINING,
+    "docs/results/h200/attention": ATTENTION,
+    "docs/results/h200/attention_training": ATTENTION,
 }
 RESULTS |= {
     folder: objective

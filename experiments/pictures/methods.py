@@ -34,6 +34,9 @@ LOOKS = {
     "torch_float32": Look(ORANGE, "^", hollow=True),
     "sampled_addmm": Look(ORANGE, "^"),
     "torch_dense": Look(PURPLE, "D"),
+    "flex": Look(GREEN, "s"),
+    "sdpa": Look(PURPLE, "D"),
+    "turbo_gnn": Look(VERMILLION, "v"),
     "cublas": Look(BLACK, "s"),
     "cublas_tf32": Look(BLACK, "s", hollow=True),
     # re-implementations
@@ -43,6 +46,8 @@ LOOKS = {
     "gather_einsum": Look(SKY, "P"),
     "gather_index_add": Look(SKY, "P"),
     "gather_sum": Look(SKY, "P"),
+    "gather_scatter": Look(SKY, "P"),
+    "parts": Look(BLUE, "o", hollow=True),
     "scipy_rows": Look(SKY, "X"),
     # yardsticks
     "row_gather": Look(GREY, "<", hollow=True),

@@ -36,10 +36,12 @@ def warm_in_parallel(
     names: Sequence[str],
     compile_for: Compile,
     max_nnz: int | None = None,
+    slow_names: Sequence[str] = (),
 ) -> None:
     """Generate the matrices, then call compile_for(name, cases of one dtype) for all of them.
 
-    max_nnz: of the matrices that are worth loading to compile for, if not all are.
+    max_nnz: of the matrices that are worth loading to compile for, if not all are. slow_names: take
+    so long to compile that each case, of any size, is a task of its own.
     """
     workers = min(_MAX_WORKERS, os.cpu_count() or 1)
     matrices = list({repr(config.matrix): config for config in configs}.values())
@@ -52,7 +54,8 @@ def warm_in_parallel(
                 if max_nnz is not None and (config.matrix.size().nnz or 0) > max_nnz:
                     continue
                 by_dtype.setdefault(config.dtype, []).append(config)
-            tasks = [(name, own) for name in names for own in by_dtype.values()]
+            tasks = [(name, [config]) for name in slow_names for config in configs]
+            tasks += [(name, own) for name in names for own in by_dtype.values()]
             list(pool.map(compile_for, *zip(*tasks, strict=True)))
 
 

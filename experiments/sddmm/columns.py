@@ -16,8 +16,9 @@ CASES = {
     "heads": "products at one pattern",
     "seed": "seed of the dense operands",
     "transpose": "whether the product is by the transpose of S",
+    "backward": "whether the gradients were computed too",
 }
-SHORT = frozenset({"matrix", "nnz", "k", "d", "dtype", "heads", "transpose"})
+SHORT = frozenset({"matrix", "nnz", "k", "d", "dtype", "heads", "transpose", "backward"})
 
 ON_PATTERN: Groups = {
     CASE: CASES,

@@ -1,4 +1,4 @@
-"""The commands on sparse matrices: SDDMM, and by the key `objective` SpMM and training steps."""
+"""The commands on sparse matrices: SDDMM, and by the key `objective` SpMM, training, attention."""
 
 from experiments.bench.commands import Call, Measure, Report
 from experiments.sddmm.config import Config, ReportConfig
@@ -7,10 +7,13 @@ _OBJECTIVE = "experiments.sddmm.objective:SDDMM"
 _OBJECTIVES = {
     "spmm": "experiments.spmm.objective:SPMM",
     "training": "experiments.training.objective:TRAINING",
+    "attention": "experiments.attention.objective:ATTENTION",
     "distributed": "experiments.distributed.objective:DISTRIBUTED",
 }
 _FOLDERS = {
-    "methods": tuple(f"experiments.{name}.methods" for name in ("sddmm", "spmm", "training"))
+    "methods": tuple(
+        f"experiments.{name}.methods" for name in ("sddmm", "spmm", "training", "attention")
+    )
 }
 
 COMMANDS = (
@@ -23,7 +26,7 @@ COMMANDS = (
             ("run +matrix=M k=K", "measure every method on a matrix: verify, time, record"),
             ("run +study=NAME", "the runs of a study: peers, published_5000, ..."),
             ("run matrix=A,B k=256,512", "every combination of these values"),
-            ("run objective=spmm", "spmm, or training: sddmm with its gradients"),
+            ("run objective=spmm", "spmm, attention, or training: sddmm with its gradients"),
             ("run +distributed=ring", "several GPUs or processes: start it with torchrun"),
         ),
         targets=_OBJECTIVES,
@@ -38,6 +41,7 @@ COMMANDS = (
         targets={
             "spmm": "experiments.spmm.ahead:warm",
             "training": "experiments.training.ahead:warm",
+            "attention": "experiments.attention.ahead:warm",
         },
         folders=_FOLDERS,
         about="Generates the matrices and compiles the kernels of a study, so that no run waits.",

@@ -1,4 +1,4 @@
-"""The configuration of a run on a sparse matrix: of SDDMM, SpMM or a training step."""
+"""The configuration of a run on a sparse matrix: of SDDMM, SpMM, attention or a training step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.bench import config
 from experiments.bench.config import DTYPES, Timing
 from experiments.bench.keys import Rule, at_least, check, key, one_of, require
 
-OBJECTIVES = ("sddmm", "spmm", "training", "distributed")
+OBJECTIVES = ("sddmm", "spmm", "training", "attention", "distributed")
 DEFAULT_RECORDS = "results/records.jsonl"
 
 _PART = re.compile(r"\d+/\d+")
@@ -33,7 +33,8 @@ def _objective() -> Any:
     return key(
         "sddmm",
         "What is measured: sddmm; spmm, whose K is the number of columns of the dense operand; "
-        "training, which is sddmm with its gradients; or distributed, all three by several ranks.",
+        "training, which is sddmm with its gradients; attention, whose K is d; or distributed, "
+        "which is sddmm, spmm and training by several ranks.",
         "objective=spmm",
         one_of(*OBJECTIVES),
     )
@@ -52,6 +53,10 @@ class Config:
     transpose: bool = key(
         False, "Multiply by the transpose of the matrix; in spmm only.",
         "objective=spmm transpose=true",
+    )  # fmt: skip
+    backward: bool = key(
+        False, "Compute the gradients too, as a step of training does; in attention only.",
+        "+study=attention_smoke backward=true",
     )  # fmt: skip
     sparsity: float | None = key(
         None,
@@ -160,6 +165,9 @@ class Config:
             self.records = default_records(self.objective)
         if self.transpose:
             require(self.objective == "spmm", "transpose", "false but in spmm", self.transpose)
+        if self.backward:
+            is_attention = self.objective == "attention"
+            require(is_attention, "backward", "false but in attention", self.backward)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _CHOSEN = re.compile(r"^\s*kernel\s+(\w+)", re.MULTILINE)
-_PREDICTED = re.compile(r"(\w+): ([0-9.e+-]+) us predicted")
+_PREDICTED = re.compile(r"(\w+): ([0-9.e+-]+) us (?:predicted|estimated)")
 
 
 def chosen_kernel(explanation: str) -> str:

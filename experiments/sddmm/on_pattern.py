@@ -1,4 +1,4 @@
-"""The part that objectives on a sparse matrix share: SDDMM, SpMM and training steps."""
+"""The part that objectives on a sparse matrix share: SDDMM, SpMM, attention, training steps."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def commands(objective: str, records: Sequence[Record]) -> list[str]:
     """
     cases: dict[tuple[object, ...], list[Record]] = {}
     for r in records:
-        cases.setdefault((r.matrix, *r.case, _transposes(r)), []).append(r)
+        cases.setdefault((r.matrix, *r.case, *_flags(r).values()), []).append(r)
     return list(dict.fromkeys(_command(objective, own) for own in cases.values()))
 
 
@@ -42,9 +42,9 @@ def _command(objective: str, records: Sequence[Record]) -> str:
         named = [] if objective == "sddmm" else [f"objective={objective}"]
         kernels = ["kernels=true"] if any(own.is_forced for own in records) else []
         sizes = [f"k={r.k}", f"dtype={r.dtype}", f"heads={r.heads}", f"seed={r.seed}"]
-        transpose = ["transpose=true"] if _transposes(r) else []
+        flags = [f"{name}=true" for name, is_set in _flags(r).items() if is_set]
         return shlex.join(
-            [*program, *named, *matrix, *sizes, *transpose, *kernels, _methods(records), *on_cpu]
+            [*program, *named, *matrix, *sizes, *flags, *kernels, _methods(records), *on_cpu]
         )
     for study in _studies(objective, r):
         seed = [f"seed={r.seed}"] if r.seed else []
@@ -75,8 +75,9 @@ def _methods(records: Sequence[Record]) -> str:
     return f"methods=[{','.join(names)}]"
 
 
-def _transposes(r: Record) -> bool:
-    return bool(getattr(r, "transpose", False))
+def _flags(r: Record) -> dict[str, bool]:
+    """The keys that are true or false, and that the records of some objectives hold."""
+    return {name: bool(getattr(r, name, False)) for name in ("transpose", "backward")}
 
 
 @cache
@@ -97,7 +98,8 @@ def _studies(objective: str, r: Record) -> Iterator[str]:
     for name, study in _study_files():
         entry = dict(study["problems"].get(r.matrix) or {})
         same_problem = study.get("objective", "sddmm") == objective and at in entry.get("at", [])
-        if not same_problem or bool(study.get("transpose", False)) != _transposes(r):
+        flags = _flags(r)
+        if not same_problem or any(bool(study.get(name)) != own for name, own in flags.items()):
             continue
         source = SOURCES[entry.pop("source")]
         own = {key: value for key, value in entry.items() if key not in ("family", "at")}

@@ -176,7 +176,7 @@ def test_a_file_is_a_matrix(call, tmp_path: Path) -> None:
         (["k"], "'k' is no setting; settings are KEY=VALUE, such as k=VALUE"),
         (["--k=5"], "unknown option '--k'; settings have no dashes: k=5"),
         (["matrix=nope"], "unknown matrix 'nope'; choose from: 1000x1000, banded_20k, "),
-        (["+study=nope"], "unknown study 'nope'; choose from: first_call, folder, peers, "),
+        (["+study=nope"], "unknown study 'nope'; choose from: attention, attention_smoke, "),
         (["k=abc"], "k=abc: Value 'abc' of type 'str' could not be converted to Integer"),
         (["k=0"], "k must be >= 1, got 0"),
         (["sparsity=1"], "sparsity must be a fraction in 0 <= sparsity < 1, got 1.0"),
@@ -362,7 +362,7 @@ def test_matrices_of_a_study_are_generated_ahead(
     assert not (tmp_path / "results" / "records.jsonl").exists()
 
 
-@pytest.mark.parametrize("objective", ["spmm", "training"])
+@pytest.mark.parametrize("objective", ["spmm", "training", "attention"])
 def test_other_objectives_are_measured_and_reported_by_the_same_commands(
     call, tmp_path: Path, objective: str
 ) -> None:
@@ -372,11 +372,12 @@ def test_other_objectives_are_measured_and_reported_by_the_same_commands(
     assert "| 30x40 " in (tmp_path / "out" / "report.md").read_text()
     stderr = call("run", "objective=gemm", code=1)
     assert (
-        stderr == "error: objective must be one of sddmm, spmm, training, distributed, got gemm\n"
+        stderr == "error: objective must be one of sddmm, spmm, training, attention, distributed, "
+        "got gemm\n"
     )
 
 
-@pytest.mark.parametrize("study", ["spmm", "training"])
+@pytest.mark.parametrize("study", ["spmm", "training", "attention"])
 def test_matrices_of_other_studies_are_generated_ahead(
     call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: str
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import cli
+from experiments.attention.objective import ATTENTION
+from experiments.attention.record import Record as AttentionRecord
 from experiments.bench import arguments, report
 from experiments.bench.config import ReportConfig
 from experiments.bench.errors import NoRecords
@@ -81,6 +83,7 @@ OBJECTIVES: dict[str, tuple[AnyObjective, list[Any], list[Any]]] = {
     "regret": (SDDMM, list(FORCED), [*REFUSED, record("first", None, kernel="first")]),
     "spmm": (SPMM, of_kind(SpmmRecord, *FORCED), of_kind(SpmmRecord, *REFUSED)),
     "training": (TRAINING, of_kind(TrainingRecord, *PAIR), of_kind(TrainingRecord, *REFUSED)),
+    "attention": (ATTENTION, of_kind(AttentionRecord, *PAIR), of_kind(AttentionRecord, *REFUSED)),
     "gemm": (GEMM, [gemm("cublas", 1.0), gemm("mma", 2.0)], [gemm("mma", None)]),
 }
 

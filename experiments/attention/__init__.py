@@ -1,0 +1,1 @@
+"""The objective `attention`: sparse attention, forward alone or as a step of training."""
