@@ -15,7 +15,7 @@ from torch import Tensor
 import sddmm
 from experiments.attention.case import Case, Step
 from experiments.bench.verify import Verdict
-from experiments.spmm.verify import nonzeros_of
+from experiments.spmm.verify import nonzeros_of, sampled_rows
 from sddmm import testing
 from sddmm.backends.base import AttentionOperands
 from sddmm.backends.csr_product import reference_product
@@ -84,7 +84,7 @@ class _SubProblem:
 
     def __init__(self, case: Case, rows: Tensor, columns: Tensor) -> None:
         view = case.pattern.by_row
-        positions, self._local_rows = nonzeros_of(view.indptr.long(), rows)
+        positions, self._local_rows = nonzeros_of(view.indptr, rows)
         cols = view.indices[positions].long()
         present = torch.cat([cols, columns]).unique()
         self._rows, self._columns = rows, columns
@@ -174,20 +174,17 @@ def _sample(case: Case, full_work: int) -> tuple[Tensor, Tensor]:
     gradients, columns with the one among them that has the most nonzeros and is within the work.
     """
     view = case.pattern.by_row
-    lengths = view.indptr.diff().long()
-    # An entry of an empty row is written too.
     per_nonzero = case.k * case.heads
-    row_work = (lengths + 1) * per_nonzero
-    rows, columns = (torch.arange(size, device=lengths.device) for size in (case.m, case.n))
-    if int(row_work.sum()) <= full_work or case.m == 0:
-        return rows, columns
-    generator = torch.Generator().manual_seed(case.seed)
-    chosen = _within(row_work, full_work, generator)
-    chosen = torch.cat([chosen, rows[:1], rows[-1:], row_work.argmax()[None]])
+    chosen = sampled_rows(view.indptr, per_nonzero, case.seed, full_work)
+    columns = torch.arange(case.n, device=chosen.device)
+    if chosen.numel() == case.m:
+        return chosen, columns
     if not case.backward:
-        return chosen.unique(), columns[:0]
+        return chosen, columns[:0]
+    row_work = (view.indptr.diff().long() + 1) * per_nonzero
     row_ids, cols = case.pattern.row_ids.long(), view.indices.long()
     column_work = torch.zeros_like(columns).index_add_(0, cols, row_work[row_ids]) + per_nonzero
+    generator = torch.Generator().manual_seed(case.seed)
     whole = _within(column_work, full_work, generator)
     number = torch.bincount(cols, minlength=case.n).masked_fill(column_work > full_work, -1)
     whole = torch.cat([whole, number.argmax()[None]])

@@ -34,7 +34,7 @@ def _objective() -> Any:
         "sddmm",
         "What is measured: sddmm; spmm, whose K is the number of columns of the dense operand; "
         "training, which is sddmm with its gradients; attention, whose K is d; or distributed, "
-        "which is sddmm, spmm and training by several ranks.",
+        "which is all of these by several ranks.",
         "objective=spmm",
         one_of(*OBJECTIVES),
     )
