@@ -22,6 +22,7 @@ from sddmm.distributed.agreement import agree
 from sddmm.distributed.blocks import Panel
 from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.shards import Shards, cast_for_autocast, local_part
+from sddmm.distributed.sliced_attention import sliced_backward, sliced_forward
 from sddmm.distributed.timeline import span
 from sddmm.distributed.travel import exchange_panels, panels_of
 from sddmm.dtypes import DTYPES
@@ -170,6 +171,12 @@ def _forward(
     block, d = S.block, k.shape[-1]
     block_q = block.gather_rows(q)
     block_bias = None if bias is None else block.gather_values(bias)
+    if S.way == "slices":
+        operands = AttentionOperands(block_q, k, v, block_bias, scale)
+        out, lse = sliced_forward(block, S.ring_sizes, operands)
+        if S.grid.replicas == 1:
+            return out, lse
+        return _collected(S, torch.cat([out.to(lse.dtype), lse[..., None]], dim=-1), q.dtype)
     merged: Tensor | None = None
     for panel, rows, label in panels_of(block, S.way, torch.cat([k, v], dim=-1), S.ring_sizes):
         with span("compute", label):
@@ -179,10 +186,15 @@ def _forward(
             part = torch.cat([out.to(lse.dtype), lse[..., None]], dim=-1)
             merged = part if merged is None else _merged(merged, part)
     assert merged is not None
-    own_rows, *others = block.collect_rows(merged)
+    return _collected(S, merged, q.dtype)
+
+
+def _collected(S: DistributedPattern, merged: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """This rank's rows of the result and of the logarithms, from all replicas' of the block."""
+    own_rows, *others = S.block.collect_rows(merged)
     for other in others:
         own_rows = _merged(own_rows, other)
-    return own_rows[..., :-1].to(q.dtype), own_rows[..., -1].contiguous()
+    return own_rows[..., :-1].to(dtype), own_rows[..., -1].contiguous()
 
 
 def _merged(first: Tensor, second: Tensor) -> Tensor:
@@ -211,6 +223,20 @@ def _backward(
     logarithms = torch.stack([lse, torch.zeros_like(lse) if grad_lse is None else grad_lse], -1)
     block_lse, block_grad_lse = block.gather_rows(logarithms).unbind(-1)
     block_bias = None if bias is None else block.gather_values(bias)
+    if S.way == "slices":
+        of_block = AttentionOperands(block_q, k, v, block_bias, scale)
+        grads, both, of_bias = sliced_backward(
+            block, S.ring_sizes, of_block, (block_out, block_lse, block_grad, block_grad_lse),
+            needs, _panel_backward,
+        )  # fmt: skip
+        if grads is not None and S.grid.replicas > 1:
+            grads = grads.to(wide)
+        return AttentionGradients(
+            None if grads is None else block.scatter_rows(grads).to(q.dtype),
+            both[..., :d] if needs[1] else None,
+            both[..., d:] if needs[2] else None,
+            None if of_bias is None else block.scatter_values(of_bias),
+        )
     grad_q = torch.zeros(block_q.shape, dtype=wide, device=q.device) if needs[0] else None
     has_bias = needs[3] and bias is not None
     grad_bias = bias.new_zeros((*bias.shape[:-1], block.nnz)) if bias is not None else None

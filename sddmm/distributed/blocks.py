@@ -14,14 +14,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.distributed.cuts import Cuts, sizes
+from sddmm.distributed.cuts import Cuts, from_sizes, sizes
 from sddmm.distributed.grid import Grid
 from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
 
-Way = Literal["ring", "rows"]
-"""How rows of a dense operand travel: whole panels round the ring, or touched rows alone."""
-WAYS: tuple[Way, ...] = ("ring", "rows")
+Way = Literal["ring", "rows", "slices"]
+"""How rows of a dense operand travel: whole panels round the ring; touched rows alone; or, but for
+samples, whose panels go round the ring, all rows of a few columns or a head at a time."""
+WAYS: tuple[Way, ...] = ("ring", "rows", "slices")
 
 
 class Panel(NamedTuple):
@@ -58,7 +59,7 @@ class Block:
     panels: by ring position. requested: by ring position, the rows of this rank's part of B that
     the rank there touches; empty unless only those are sent. pieces: by replica, where the nonzeros
     that it computes stand among this rank's own. piece_sizes: by replica, how many of its own
-    nonzeros this rank computes.
+    nonzeros this rank computes. whole: for slices, all panels side by side.
     """
 
     grid: Grid
@@ -68,6 +69,7 @@ class Block:
     requested: list[Tensor]
     pieces: list[Tensor]
     piece_sizes: list[int]
+    whole: SparsePattern | None = None
 
     @property
     def rows(self) -> int:
@@ -223,6 +225,7 @@ def make_block(
     touched: list[Tensor] | None,
     counts: Counts,
     index_dtype: torch.dtype,
+    has_whole: bool,
 ) -> Block:
     """Cut a block into panels. touched: the columns whose rows of B are sent; None for all.
 
@@ -248,7 +251,14 @@ def make_block(
         )
     requested = [] if touched is None else _exchange_requests(grid, panels, counts)
     nnz = block.columns.numel()
-    return Block(grid, row_sizes, nnz, panels, requested, block.pieces, block.piece_sizes)
+    pieces, piece_sizes, whole = block.pieces, block.piece_sizes, None
+    if has_whole:
+        begins = [columns[grid.ring_place(s)] for s in range(grid.rings)]
+        widths = [counts.columns[grid.ring_place(s)] for s in range(grid.rings)]
+        moved = torch.tensor([*from_sizes(widths)[:-1]]) - torch.tensor(begins)
+        cols = block.columns + moved.to(block.columns.device)[rings]
+        whole = _csr(block.row_ids, cols, (sum(row_sizes), sum(widths)), index_dtype)
+    return Block(grid, row_sizes, nnz, panels, requested, pieces, piece_sizes, whole)
 
 
 def _exchange_requests(grid: Grid, panels: list[Panel], counts: Counts) -> list[Tensor]:

@@ -17,6 +17,11 @@ from sddmm.cache import CACHE
 from sddmm.distributed.agreement import agree
 from sddmm.distributed.blocks import Panel
 from sddmm.distributed.pattern import DistributedPattern
+from sddmm.distributed.slices import (
+    prepare_sliced_product,
+    sliced_product,
+    sliced_transposed_product,
+)
 from sddmm.distributed.timeline import span
 from sddmm.distributed.travel import panels_of, reduce_panels
 from sddmm.dtypes import common_accumulator
@@ -176,6 +181,10 @@ def prepare_product(
 ) -> None:
     """Prepare the products of all panels with operands like these."""
     out_dtype = common_accumulator(values.dtype, dense.dtype)
+    if S.way == "slices":
+        dtype = options.out_dtype if _is_direct(S, options) else out_dtype
+        prepare_sliced_product(S.block, values, dense, options.transpose, dtype)
+        return
     for panel in S.block.panels:
         pattern, transpose = panel.pattern, options.transpose
         problem = product_problem(pattern, values, dense, None, transpose, out_dtype)
@@ -187,6 +196,11 @@ def _compute_product(
     S: DistributedPattern, values: Tensor, dense: Tensor, options: Weighting
 ) -> Tensor:
     weights = S.block.gather_values(values)
+    if S.way == "slices":
+        wide = common_accumulator(values.dtype, dense.dtype)
+        dtype = options.out_dtype if _is_direct(S, options) else wide
+        sums = sliced_product(S.block, S.ring_sizes, weights, dense, options.alpha, dtype)
+        return S.block.scatter_rows(sums).to(options.out_dtype)
     total: Tensor | None = None
     for panel, rows, label in panels_of(S.block, S.way, dense, S.ring_sizes):
         with span("compute", label):
@@ -200,12 +214,21 @@ def _compute_transposed_product(
     S: DistributedPattern, values: Tensor, dense: Tensor, options: Weighting
 ) -> Tensor:
     weights, rows = S.block.gather_values(values), S.block.gather_rows(dense)
+    if S.way == "slices":
+        return sliced_transposed_product(
+            S.block, S.ring_sizes, weights, rows, options.alpha, options.out_dtype
+        )
 
     def compute(panel: Panel, label: str) -> Tensor:
         with span("compute", label):
             return _part(panel, weights, rows, options)
 
     return reduce_panels(S.block, S.way, S.ring_sizes, compute).to(options.out_dtype)
+
+
+def _is_direct(S: DistributedPattern, options: Weighting) -> bool:
+    """Whether a slice's product is the result, and not a term of a sum over ranks."""
+    return not options.transpose and S.grid.replicas == 1
 
 
 def _part(panel: Panel, weights: Tensor, dense: Tensor, options: Weighting) -> Tensor:

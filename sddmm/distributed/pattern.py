@@ -47,8 +47,8 @@ class DistributedPattern:
 
     local: this rank's rows, CSR, with all n columns; its own copy of the indices. rows, columns:
     the slices of S's rows and columns whose rows of A and of B this rank holds. values: one for
-    each nonzero of `local`, or None. way: how rows of B travel, "ring" or "rows" (`explain` of a
-    plan says why). grid: the ranks.
+    each nonzero of `local`, or None. way: how rows of B travel, "ring", "rows" or "slices"
+    (`explain` of a plan says why). grid: the ranks.
     """
 
     shape: tuple[int, int]
@@ -84,8 +84,9 @@ class DistributedPattern:
         crow_indices: (rows here + 1,), from 0; col_indices: columns of the whole matrix. columns:
         how many rows of B this rank holds; by default as many as rows of S where m = n, else
         torch.chunk's part of n. group: a process group, by default of all ranks; or mesh: a
-        DeviceMesh of one dimension, or of two for replicas: (rings, replicas). way: "ring" or
-        "rows", by default what takes less time. timeout_s: how long to wait for another rank.
+        DeviceMesh of one dimension, or of two for replicas: (rings, replicas). way: "ring",
+        "rows" or "slices", by default which of the first two takes less time. timeout_s: how long
+        to wait for another rank.
 
         Raises ValueError or TypeError on all ranks where one rank's arguments are wrong, where the
         parts do not add up to the shape, or where ranks differ in what they must have in common.
@@ -205,7 +206,7 @@ class DistributedPattern:
             chosen, refused = way, {chosen: f"way={way!r} was asked for"}
         block = make_block(
             grid, rows, row_cuts, column_cuts, touched if chosen == "rows" else None, counts,
-            local.index_dtype,
+            local.index_dtype, chosen == "slices",
         )  # fmt: skip
         fields = {
             "shape": shape, "local": local, "values": values, "grid": grid, "way": chosen,

@@ -27,7 +27,7 @@ def panels_of(
     x: this rank's rows, ([h,] n_r, k). sizes: the rows at each position of the ring. The rows that
     come with a panel are valid until the next panel is asked for.
     """
-    return _by_ring(block, x, sizes) if way == "ring" else _by_rows(block, x)
+    return _by_rows(block, x) if way == "rows" else _by_ring(block, x, sizes)
 
 
 def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel, Tensor, str]]:
@@ -79,7 +79,7 @@ def reduce_panels(
     from the one after the panel's owner ("ring") or from the owner backwards ("rows").
     """
     return (
-        _reduce_by_ring(block, sizes, compute) if way == "ring" else _reduce_by_rows(block, compute)
+        _reduce_by_rows(block, compute) if way == "rows" else _reduce_by_ring(block, sizes, compute)
     )
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sddmm.distributed.blocks import WAYS, Counts, Way
+from sddmm.distributed.blocks import Counts, Way
+
+# The ways between which the counts of a pattern decide.
+_CHOICES: tuple[Way, ...] = ("ring", "rows")
 
 Operation = Literal["sddmm", "spmm", "spmm_transposed", "attention", "attention_backward"]
 
@@ -60,7 +63,7 @@ class Request:
 def received_bytes(counts: Counts, way: Way, request: Request) -> list[int]:
     """The bytes that each rank receives in a call, by place."""
     return [
-        sum(_ring_rows(counts, way, place, what) * row for what, row in _travels(request))
+        sum(_ring_rows(counts, way, place, what) * row for what, row in _travels(request, way))
         + _replica_bytes(counts, place, request)
         for place in range(len(counts.rows))
     ]
@@ -70,11 +73,11 @@ def predicted_us(counts: Counts, way: Way, request: Request, link: Link) -> floa
     """The time of a call's messages alone: in every step all ranks wait for the largest one."""
     p, c = len(counts.rows), counts.replicas
     q, us = p // c, 0.0
-    for what, row in _travels(request):
-        if way == "ring":
+    for what, row in _travels(request, way):
+        if way != "rows":
             # All ranks of a ring hold all its panels at once, so every step lasts as long as the
             # largest.
-            steps = q if what == "sums of all" and q > 1 else q - 1
+            steps = q if (what, way) == ("sums of all", "ring") and q > 1 else q - 1
             us += link.us(steps, steps * max(counts.columns) * row)
             continue
         rows = sum(
@@ -93,7 +96,7 @@ def choose_way(counts: Counts, link: Link) -> tuple[Way, dict[Way, str]]:
     It depends on the pattern alone, so that all calls on it go one way.
     """
     request = Request("sddmm", 1 << 20, 1, 2, 4, 2, 1)
-    us = {way: predicted_us(counts, way, request, link) for way in WAYS}
+    us = {way: predicted_us(counts, way, request, link) for way in _CHOICES}
     chosen: Way = "rows" if us["rows"] < us["ring"] else "ring"
     other: Way = "ring" if chosen == "rows" else "rows"
     share = touched_share(counts)
@@ -119,14 +122,16 @@ def touched_share(counts: Counts) -> float:
 _Travel = Literal["panels", "sums", "sums of all"]
 
 
-def _travels(request: Request) -> list[tuple[_Travel, int]]:
+def _travels(request: Request, way: Way) -> list[tuple[_Travel, int]]:
     """What travels in the rings in a call, and the bytes of each of its rows."""
     width = (request.width + request.v_width) * request.heads
     panels: tuple[_Travel, int] = ("panels", width * request.item)
     if request.operation == "spmm_transposed":
         return [("sums", width * request.sum_item)]
     if request.operation == "attention_backward":
-        return [panels, ("sums of all", width * request.sum_item)]
+        # Sums of slices travel as their kernels round them; those of a ring, as they are added.
+        item = request.item if way == "slices" else request.sum_item
+        return [panels, ("sums of all", width * item)]
     return [panels]
 
 
@@ -138,7 +143,9 @@ def _ring_rows(counts: Counts, way: Way, place: int, what: _Travel) -> int:
     if q == 1:
         return 0
     others = [s for s in range(q) if s != ring]
-    if way == "ring":
+    if way == "slices" and what != "panels":
+        return (q - 1) * counts.columns[place]
+    if way != "rows":
         absent = {"panels": ring, "sums": (ring - 1) % q, "sums of all": None}[what]
         return sum(counts.columns[s * c + replica] for s in range(q) if s != absent)
     if what == "panels":

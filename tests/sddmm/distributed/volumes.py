@@ -48,7 +48,9 @@ def expected(case: Case, operation: str) -> int:
     ring = [place for place in range(p) if place % c == here % c]
     columns = [S.column_cuts[r + 1] - S.column_cuts[r] for r in range(p)]
     rows = [S.row_cuts[r + 1] - S.row_cuts[r] for r in range(p)]
-    if S.way == "ring":
+    if S.way == "slices" and operation == "spmm_transposed":
+        moved = (len(ring) - 1) * columns[here]
+    elif S.way != "rows":
         absent = here if operation != "spmm_transposed" else (here - c) % p
         moved = sum(columns[r] for r in ring if r != absent)
     elif operation == "spmm_transposed":

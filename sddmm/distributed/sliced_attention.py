@@ -1,0 +1,127 @@
+"""Sparse attention whose operands travel head by head, so that no results are merged.
+
+Without heads there is one slice, which comes before anything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from sddmm.backends.base import AttentionGradients, AttentionOperands
+from sddmm.distributed.blocks import Block
+from sddmm.distributed.slices import Slice, gathered, summed, whole_pattern
+from sddmm.distributed.timeline import span
+from sddmm.dtypes import DTYPES
+from sddmm.ops.attention_operator import attend
+from sddmm.sparse.pattern import SparsePattern
+
+PanelBackward = Callable[
+    [
+        SparsePattern, AttentionOperands, Tensor, Tensor, Tensor, Tensor,
+        tuple[bool, bool, bool, bool],
+    ],
+    AttentionGradients,
+]  # fmt: skip
+
+
+def sliced_forward(
+    block: Block, sizes: list[int], operands: AttentionOperands
+) -> tuple[Tensor, Tensor]:
+    """The result of the block's rows, and the logarithms of their sums.
+
+    operands: q and the bias are the block's, k and v this rank's rows.
+    """
+    q, _, v, bias, scale = operands[:5]
+    wide = DTYPES[q.dtype].accumulator
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    lse = q.new_empty(q.shape[:-1], dtype=wide)
+    for at, rows, label in _slices(block, sizes, operands):
+        with span("compute", label):
+            own = _own(at, q, rows, bias, scale)
+            part = attend(whole_pattern(block), own)
+            at.of(out).copy_(part[0])
+            (lse if at.head is None else lse[at.head]).copy_(part[1])
+    return out, lse
+
+
+def sliced_backward(
+    block: Block,
+    sizes: list[int],
+    operands: AttentionOperands,
+    of_rows: tuple[Tensor, Tensor, Tensor, Tensor],
+    needs: tuple[bool, bool, bool, bool],
+    compute: PanelBackward,
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Gradients: of q for the block's rows; of k and v side by side for this rank's; of the bias.
+
+    of_rows: the block's result, logarithms, and the gradients of both. compute: the gradients of a
+    pattern.
+    """
+    q, k, v, bias, scale = operands[:5]
+    wide, width = DTYPES[q.dtype].accumulator, k.shape[-1] + v.shape[-1]
+    grad_q = torch.empty_like(q) if needs[0] else None
+    both = k.new_empty((*k.shape[:-1], width))
+    has_bias = needs[3] and bias is not None
+    grad_bias = torch.zeros_like(bias, dtype=wide) if has_bias and bias is not None else None
+
+    def parts() -> Iterator[tuple[int, Tensor]]:
+        for j, (at, rows, label) in enumerate(_slices(block, sizes, operands)):
+            with span("compute", label):
+                own = _own(at, q, rows, bias, scale)
+                out, lse, grad_out, grad_lse = (
+                    _part(at, x, i % 2 == 0) for i, x in enumerate(of_rows)
+                )
+                found = compute(
+                    whole_pattern(block), own, out, lse, grad_out, grad_lse,
+                    (needs[0], needs[1], needs[2], has_bias),
+                )  # fmt: skip
+                if grad_q is not None and found.q is not None:
+                    at.of(grad_q).copy_(found.q)
+                if grad_bias is not None and found.bias is not None:
+                    at.values(grad_bias).add_(found.bias)
+                columns = [
+                    rows.new_zeros((rows.shape[0], size)) if g is None else g.to(q.dtype)
+                    for g, size in ((found.k, k.shape[-1]), (found.v, v.shape[-1]))
+                ]
+                part = torch.cat(columns, dim=-1)
+            yield j, part
+
+    heads = _heads(q)
+    for j, total in summed(block, sizes, parts(), wide):
+        heads[j].of(both).copy_(total)
+    return grad_q, both, None if grad_bias is None or bias is None else grad_bias.to(bias.dtype)
+
+
+def _heads(q: Tensor) -> list[Slice]:
+    heads: list[int | None] = [None] if q.dim() == 2 else list(range(q.shape[0]))
+    return [Slice(head, slice(None)) for head in heads]
+
+
+def _slices(
+    block: Block, sizes: list[int], operands: AttentionOperands
+) -> Iterator[tuple[Slice, Tensor, str]]:
+    """Each head with its rows of k and v, side by side."""
+    q, k, v = operands[:3]
+    heads = _heads(q)
+
+    def part_of(j: int) -> Tensor:
+        return torch.cat([heads[j].of(k), heads[j].of(v)], dim=-1)
+
+    for j, rows, label in gathered(block, sizes, len(heads), part_of):
+        yield heads[j], rows, label
+
+
+def _own(
+    at: Slice, q: Tensor, rows: Tensor, bias: Tensor | None, scale: float
+) -> AttentionOperands:
+    d = q.shape[-1]
+    own_bias = None if bias is None else at.values(bias)
+    return AttentionOperands(at.of(q), rows[:, :d], rows[:, d:], own_bias, scale)
+
+
+def _part(at: Slice, x: Tensor, has_columns: bool) -> Tensor:
+    """A head of ([h,] rows, columns), or of ([h,] rows)."""
+    return at.of(x) if has_columns else x if at.head is None else x[at.head]
