@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from experiments.attention.case import make_case
+from experiments.attention.forced import forced_kernels
 from experiments.attention.methods import FLEX, METHODS, OURS, PARTS, YARDSTICKS
 from experiments.sddmm.ahead import warm_in_parallel
 from experiments.sddmm.config import Config
@@ -19,6 +20,7 @@ def warm_caches(configs: Sequence[Config]) -> None:
     """Fill the caches of matrices and of kernels for these cases, FlexAttention's too."""
     chosen = set(configs[0].methods) or set(METHODS.names())
     names = [name for name in (OURS, *YARDSTICKS, PARTS) if name in chosen]
+    names += forced_kernels() if configs[0].kernels else ()
     slow_names = [name for name in (FLEX,) if name in chosen]
     warm_in_parallel(configs, names, _compile, _MAX_NNZ, slow_names)
 
@@ -34,7 +36,7 @@ def _compile(name: str, configs: Sequence[Config]) -> None:
         from torch._inductor import config as inductor
 
         inductor.compile_threads = 1  # as every case has a process of its own
-    method = METHODS.select([name])[name]
+    method = forced_kernels().get(name) or METHODS.select([name])[name]
     for config in configs:
         with contextlib.suppress(Exception):  # which the run of the case shows
             case = make_case("", config)

@@ -9,6 +9,7 @@ import torch
 
 from experiments.attention import report
 from experiments.attention.case import Case, make_case
+from experiments.attention.forced import ForcedKernel, forced_kernels
 from experiments.attention.methods import BASELINE, METHODS, OURS, YARDSTICKS
 from experiments.attention.record import Record
 from experiments.attention.verify import Reference
@@ -53,7 +54,8 @@ class Attention(OnPattern[Case, Record]):
         return METHODS.names()
 
     def methods(self, config: Config) -> Mapping[str, Method]:
-        return METHODS.select(list(config.methods))
+        kernels = forced_kernels() if config.kernels else {}
+        return {**METHODS.select(list(config.methods)), **kernels}
 
     def warm_caches(self, configs: Sequence[Config]) -> None:
         if len(configs) > 1 and configs[0].warm:
@@ -63,6 +65,9 @@ class Attention(OnPattern[Case, Record]):
 
     def identity(self, config: Config) -> dict[str, Any]:
         return {**super().identity(config), "backward": config.backward}
+
+    def method_identity(self, method: Method) -> dict[str, Any]:
+        return {"kernel": method.kernel} if isinstance(method, ForcedKernel) else {}
 
     def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
         return make_case(label, config, identity["definition"])
@@ -99,8 +104,8 @@ class Attention(OnPattern[Case, Record]):
         ]
 
     def times_first_call(self, method: Method) -> bool:
-        """A yardstick is no call that a user makes once."""
-        return not _is_yardstick(method)
+        """Neither a kernel by its name nor a yardstick is a call that a user makes once."""
+        return not isinstance(method, ForcedKernel) and not _is_yardstick(method)
 
     def first_call(self, method: Method, case: Case) -> Run:
         """The method's public call, or prepare and run, on a copy of the indices."""

@@ -31,6 +31,8 @@ LIMIT, LIMIT_OF_STEP, LIMIT_ON_MASKS = 2.4, 8.5, 1.5
 MOST_BESIDES_MB = 64.0
 # Below this a row is lost to a peer; above, a difference is that of two runs of one kernel.
 LOST = 1 / 1.03
+# The planner's choice over our fastest kernel, above which it is named.
+MOST_REGRET = 1.1
 # The name of K in this objective.
 D = "d"
 PEERS = (FLEX, "sdpa", "parts", "gather_scatter", "turbo_gnn")
@@ -81,6 +83,17 @@ class Problem:
         return self.over_yardstick is not None and self.over_yardstick > self.limit
 
     @cached_property
+    def best_kernel(self) -> Best | None:
+        """Our fastest kernel; it is the choice itself if none is faster."""
+        forced = [(r.method, microseconds(r.median_ms)) for r in self.others if r.is_forced]
+        return least([(self.ours.kernel, self.us), *forced])
+
+    @property
+    def regret(self) -> float | None:
+        """The time of the choice over that of our fastest kernel."""
+        return self.us / self.best_kernel[1] if self.us and self.best_kernel else None
+
+    @cached_property
     def best_peer(self) -> Best | None:
         return least((r.method, microseconds(r.median_ms)) for r in self._peers())
 
@@ -121,7 +134,7 @@ class Problem:
         return least((r.method, microseconds(r.median_first_call_ms)) for r in self._peers())
 
     def _peers(self) -> list[Record]:
-        return [r for r in self.others if r.method not in YARDSTICKS]
+        return [r for r in self.others if not r.is_forced and r.method not in YARDSTICKS]
 
 
 def problems(records: Iterable[Record]) -> list[Problem]:
@@ -168,6 +181,9 @@ _GROUPS = {
         "chosen": "the kernel that the planner chose",
         "us": "its time, replayed from a CUDA graph, with the gradients where there is a backward",
         "predicted_us": "what the cost model predicted for its forward",
+        "best_kernel": "the fastest of our kernels, each measured by its name",
+        "best_us": "its time",
+        "regret": "the choice over the fastest of our kernels",
     },
     "yardsticks": {
         "row_gather_us": "our SDDMM on the same pattern, by the kernel row_gather",
@@ -234,12 +250,19 @@ def as_summary(found: Sequence[Problem]) -> str:
         for p in found
         if p.besides_mb is not None and p.besides_mb > MOST_BESIDES_MB
     ]
+    regrets = [
+        f"* {problem_name(p.ours, D)}: {p.regret:.2f}, {p.ours.kernel} {time_cell(p.us)} us, "
+        f"{best_cell(p.best_kernel)} us"
+        for p in found
+        if p.regret and p.regret > MOST_REGRET
+    ]
     memory = (f"**More than {MOST_BESIDES_MB:g} MB besides the results** ({len(large)})", "")
     is_step = any(p.ours.backward for p in found)
     return "\n".join((
         table.as_text(_summary_rows(found)), "",
         f"**Above the limit** ({len(over)})", "", *over, "",
         f"**A peer is faster by more than 3 %** ({len(lost)})", "", *lost, "",
+        f"**A regret above {MOST_REGRET}** ({len(regrets)})", "", *regrets, "",
         *((*memory, *large, "") if is_step else ()),
     ))  # fmt: skip
 
@@ -291,7 +314,7 @@ def _row(p: Problem) -> dict[str, str]:
     return {
         "class": r.family, "matrix": r.matrix, "nnz": f"{r.nnz:,}",
         "d": str(r.k), "dtype": r.dtype, "heads": str(r.heads), "chosen": r.kernel or r.status,
-        "us": time_cell(p.us), "yardstick": p.yardstick,
+        "us": time_cell(p.us), "regret": ratio_cell(p.regret), "yardstick": p.yardstick,
         "ours / yardstick": ratio_cell(p.over_yardstick),
         **{name: ratio_cell(p.over_ours(name)) for name in PEERS},
         **(memory if r.backward else {}),
@@ -303,13 +326,14 @@ def _row(p: Problem) -> dict[str, str]:
 
 def _csv_row(p: Problem) -> dict[str, object]:
     r = p.ours
-    best, first = (x or ("", None) for x in (p.best_peer, p.first_peer))
+    kernel, best, first = (x or ("", None) for x in (p.best_kernel, p.best_peer, p.first_peer))
     peaks = {name: p.record_of(name) for name in PEERS}
     return {
         "device": r.place_name,
         "class": r.family, "matrix": r.matrix, "m": r.m, "n": r.n, "nnz": r.nnz, "d": r.k,
         "dtype": r.dtype, "heads": r.heads, "backward": r.backward, "status": r.status,
         "chosen": r.kernel, "us": p.us, "predicted_us": r.predicted_us.get(r.kernel),
+        "best_kernel": kernel[0], "best_us": kernel[1], "regret": p.regret,
         "row_gather_us": p.us_of(ROW_GATHER), "yardstick": p.yardstick,
         "over_yardstick": p.over_yardstick, "limit": p.limit,
         **{f"{name}_us": p.us_of(name) for name in PEERS},

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.attention.forced import ForcedKernel
 from experiments.attention.methods import MASKS
 from experiments.attention.objective import ATTENTION
 from experiments.attention.record import Record
@@ -21,6 +22,7 @@ from experiments.bench.sources import Uniform
 from experiments.bench.store import Store
 from experiments.sddmm.config import Config
 from experiments.sddmm.problems import problems_of
+from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS
 from sddmm.testing import emulated_gpu
 from tests.conftest import ROOT
 from tests.experiments.attention.cases import case_of
@@ -80,6 +82,21 @@ def test_the_planners_choice_is_recorded() -> None:
     assert record.kernel in record.predicted_us
 
 
+@pytest.mark.parametrize("kernel", list(ATTENTION_KERNELS)[:1])
+def test_a_kernel_by_its_name_computes_result_and_gradients(kernel: str) -> None:
+    method = ForcedKernel(kernel)
+    case = case_of(dtype="float16", heads=2, backward=True)
+    with emulated_gpu():
+        assert method.refuses(case) is None
+        (trial,) = ATTENTION.trials(method, case, method.prepare(case), ATTENTION.reference(case))
+        verdict = trial.check(trial.call())
+        assert (verdict.checked, verdict.wrong) == (4 * 2 * 60 * 16, 0)
+        sparse = case_of(Uniform(rows=300, cols=300, nnz=100), dtype="float16")
+        reason = method.refuses(sparse)
+    is_tile = bool(ATTENTION_KERNELS[kernel].tile_sizes)
+    assert str(reason).startswith("not measured: few tiles are dense") == is_tile
+
+
 def of(method: str, us: float | None, **changes: Any) -> Record:
     own: dict[str, Any] = {"family": "uniform", "k": 8, **changes}
     return Record(
@@ -125,6 +142,18 @@ def test_the_memory_of_a_step_is_told_without_its_results() -> None:
     assert (float(row["besides_mb"]), row["parts_peak_bytes"]) == (65.0, "90000000")
     assert float(row["flex_prepare_us"]) == 2_001_000
     assert "besides the results** (1)\n\n* 10x10 d=8 float32: 65.0 MB" in pages["summary.md"]
+
+
+def test_the_choice_is_compared_with_each_of_our_kernels() -> None:
+    times = {"attention_gather": 20.0, "attention_tile": 30.0}
+    forced = [of(name, us, kernel=name) for name, us in times.items()]
+    records = [of("ours", 30.0, kernel="attention_tile"), *forced]
+    pages = ATTENTION.pages(records)
+    (row,) = csv.DictReader(io.StringIO(pages["report.csv"]))
+    assert (row["best_kernel"], float(row["regret"]), row["best_peer"]) == (
+        "attention_gather", 1.5, "",
+    )  # fmt: skip
+    assert "**A regret above 1.1** (1)\n\n* 10x10 d=8 float32: 1.50" in pages["summary.md"]
 
 
 def test_a_report_has_labels_commands_and_a_last_sentence() -> None:
