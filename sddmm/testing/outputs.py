@@ -21,7 +21,10 @@ def poisoned_outputs() -> Iterator[None]:
     def poisoned(empty: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def make(*args: Any, **kwargs: Any) -> Tensor:
             tensor = empty(*args, **kwargs)
-            return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+            if tensor.is_floating_point():
+                with torch.no_grad():  # a leaf that requires gradients is not changed otherwise
+                    tensor.fill_(torch.nan)
+            return tensor
 
         return make
 

@@ -66,4 +66,6 @@ def compile_size(
     for name in ("rows", "columns"):
         if name in kernels:
             tuning, by_columns = ATTENTION_GATHER.gradient_tuning, name == "columns"
-            gradient.specialise(loader.runtime, tuning, *options, by_columns, merges, device)
+            gradient.specialise(
+                loader.runtime, tuning, *options, merges, by_columns, merges, device
+            )  # fmt: skip
