@@ -84,9 +84,13 @@ def rule_of(case: Case) -> Rule:
 
 
 def block_side(case: Case) -> int:
-    """Rows and columns of a block: those of FlexAttention's kernels, or the mask's if smaller."""
+    """Rows and columns of a block: those of FlexAttention's kernels, or the mask's if smaller.
+
+    The kernels of its backward, of torch 2.11, divide 128 only.
+    """
     side = case.definition.get("block", BLOCK)
-    return SMALL_BLOCK if side % BLOCK and side % SMALL_BLOCK == 0 else BLOCK
+    is_small = side % BLOCK and side % SMALL_BLOCK == 0 and not case.backward
+    return SMALL_BLOCK if is_small else BLOCK
 
 
 def block_mask(case: Case) -> BlockMask:
