@@ -16,6 +16,12 @@ _log = logging.getLogger(__name__)
 # A padded copy is a launch that reads and writes each byte at the rate of an H200's memory.
 _COPIED_BYTES_PER_US, _COPY_US = 2.1e6, 5.0
 
+# The share of a wave's time that blocks take which have a multiprocessor each where more would fit,
+# and that of blocks which leave half of the multiprocessors free.
+_ALONE, _HALF_FREE = 0.5, 0.65
+# The time of exchanging sums, for each block that shares a tile.
+_EXCHANGE_US = 1.0
+
 # The estimate of resident blocks assumes as many registers per thread as the large tiles use.
 _REGISTERS_PER_THREAD = 256
 
@@ -29,12 +35,16 @@ def resident_blocks(spec: KernelSpec, device: Device) -> int:
 
 def predicted_us(spec: KernelSpec, problem: GemmProblem, device: Device) -> float:
     """The predicted time in us: full waves of blocks, each at the kernel's measured rate."""
-    slots = device.sm_count * resident_blocks(spec, device)
-    waves = ceil_div(spec.blocks(problem), slots)
+    blocks, resident = spec.blocks(problem), resident_blocks(spec, device)
+    slots = device.sm_count * resident
+    waves: float = ceil_div(blocks, slots)
+    if blocks <= slots // 2:
+        waves = _ALONE if resident > 1 else _HALF_FREE
     split_k = 1 if spec.tma is None else spec.tma.split_k
     block_flops = 2 * spec.tile[0] * spec.tile[1] * max(ceil_div(problem.k, split_k), spec.tile[2])
     rate = spec.h200_tflops or math.nan
-    return waves * slots * block_flops / (rate * 1e6) + _copy_us(spec, problem)
+    exchange_us = 0.0 if split_k == 1 else waves * split_k * _EXCHANGE_US
+    return waves * slots * block_flops / (rate * 1e6) + exchange_us + _copy_us(spec, problem)
 
 
 def _copy_us(spec: KernelSpec, problem: GemmProblem) -> float:

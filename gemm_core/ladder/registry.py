@@ -340,29 +340,35 @@ _MMA = (
 
 _SQUARE, _WIDE, _WIDE_TF32 = (128, 128, 64), (128, 256, 64), (128, 256, 32)
 
-# Each rung adds one thing to the rung before it.
+# Each rung adds one thing to the rung before it; the last serve products with few tiles.
 _WGMMA = (
-    _wgmma("wgmma_128x128x64_stage3", _PLAIN, _SQUARE, 3, None, threads=256, min_blocks=2,
+    _wgmma("wgmma_128x128x64_stage3", _PLAIN, _SQUARE, 3, 560, threads=256, min_blocks=2,
            pending=0),
-    _wgmma("wgmma_pending_128x128x64_stage3", _PLAIN, _SQUARE, 3, None, threads=256, min_blocks=2,
+    _wgmma("wgmma_pending_128x128x64_stage3", _PLAIN, _SQUARE, 3, 595, threads=256, min_blocks=2,
            pending=1),
-    _wgmma("wgmma_roles_128x128x64_stage6", _ROLES, _SQUARE, 6, None),
-    _wgmma("wgmma_roles_128x256x64_stage4", _ROLES, _WIDE, 4, None),
-    _wgmma("wgmma_persistent_128x256x64_stage4", _ROLES, _WIDE, 4, None, Tma(is_persistent=True)),
-    _wgmma("wgmma_raster_128x256x64_stage4", _ROLES, _WIDE, 4, None, Tma(is_persistent=True),
+    _wgmma("wgmma_roles_128x128x64_stage6", _ROLES, _SQUARE, 6, 522),
+    _wgmma("wgmma_roles_128x256x64_stage4", _ROLES, _WIDE, 4, 606),
+    _wgmma("wgmma_persistent_128x256x64_stage4", _ROLES, _WIDE, 4, 612, Tma(is_persistent=True)),
+    _wgmma("wgmma_raster_128x256x64_stage4", _ROLES, _WIDE, 4, 612, Tma(is_persistent=True),
            raster_group=16),
-    _wgmma("wgmma_cluster_128x256x64_stage4", _ROLES, _WIDE, 4, None,
+    _wgmma("wgmma_cluster_128x256x64_stage4", _ROLES, _WIDE, 4, 616,
            Tma(cluster=2, is_persistent=True), raster_group=8),
-    _wgmma("wgmma_store_128x256x64_stage3", _ROLES, _WIDE, 3, None,
+    _wgmma("wgmma_store_128x256x64_stage3", _ROLES, _WIDE, 3, 662,
            Tma(cluster=2, is_persistent=True, stores=True), raster_group=16),
-    _wgmma("wgmma_pingpong_128x128x64_stage5", _PINGPONG, _SQUARE, 5, None,
+    _wgmma("wgmma_pingpong_128x128x64_stage5", _PINGPONG, _SQUARE, 5, 655,
            Tma(cluster=2, is_persistent=True, stores=True), raster_group=4),
+    _wgmma("wgmma_64x64x64_stage6", _PLAIN, (64, 64, 64), 6, 440, threads=128, min_blocks=2,
+           pending=1, raster_group=8),
+    _wgmma("wgmma_64x128x64_stage8", _PLAIN, (64, 128, 64), 8, 510, threads=128, pending=1,
+           raster_group=8),
+    _wgmma("wgmma_split2_64x128x64_stage8", _SPLIT_K, (64, 128, 64), 8, 430, Tma(split_k=2),
+           threads=128, pending=1, raster_group=8),
     *(
-        _wgmma(f"wgmma_split{split}_128x128x64_stage6", _SPLIT_K, _SQUARE, 6, None,
-               Tma(split_k=split), threads=256, raster_group=8, pending=1)
+        _wgmma(f"wgmma_split{split}_128x128x64_stage6", _SPLIT_K, _SQUARE, 6, 500,
+               Tma(split_k=split), threads=256, pending=1, raster_group=8)
         for split in (2, 4, 8)
     ),
-    _wgmma("wgmma_tf32_128x256x32_stage4", _ROLES, _WIDE_TF32, 4, None,
+    _wgmma("wgmma_tf32_128x256x32_stage4", _ROLES, _WIDE_TF32, 4, 360,
            Tma(cluster=2, is_persistent=True), raster_group=8, precision="tf32"),
 )  # fmt: skip
 

@@ -20,10 +20,10 @@ PRECISIONS = ("ieee", "tf32x3", "tf32")
 
 ieee: float32 products. tf32x3: each operand is the sum of two TF32 numbers, which gives about
 float32's accuracy. tf32: each operand is rounded to the nearest TF32 number, with a fraction of 10
-bits. In both, finite operands stay finite, however large; infinities and NaN reach the products
-that they reach in float32; numbers below 2^-126 may count as zero. A product of finite numbers that
-overflows float32 is infinite, or NaN in tf32x3. The rungs wgmma_tf32_*, which serve by name only,
-round operands from 3.4020e38 to infinity.
+bits; numbers from 3.4020e38 on may become infinite by it. In tf32x3 finite operands stay finite,
+however large. In both, infinities and NaN reach the products that they reach in float32; numbers
+below 2^-126 may count as zero. A product of finite numbers that overflows float32 is infinite, or
+NaN in tf32x3.
 """
 
 LAYOUTS_OF_B = ("kn", "nk")
