@@ -7,6 +7,13 @@
 
 namespace sddmm {
 
+// The elements from `i` on. The compiler keeps their address, rather than computing it at each use.
+template <class T>
+__device__ __forceinline__ const T* from_element(const T* elements, i64 i) {
+  asm volatile("" : "+l"(i));
+  return elements + i;
+}
+
 // The first element that a lane of a group of LANES lanes holds of a row.
 template <class T, int LANES>
 __device__ __forceinline__ int first_of_lane() {
@@ -26,13 +33,16 @@ struct RowParts {
   int pitch_bytes;  // from row to row
   int elements;     // the number of elements of a row from this lane's first on; may be negative
 
-  __device__ __forceinline__ RowParts(const T* row_zero, int pitch_bytes, int k)
-      : first(row_zero + first_of_lane<T, LANES>()),
+  // offset: that of row 0, in elements.
+  __device__ __forceinline__ RowParts(const T* operand, i64 offset, int pitch_bytes, int k)
+      : first(from_element(operand, offset + first_of_lane<T, LANES>())),
         pitch_bytes(pitch_bytes),
         elements(k - first_of_lane<T, LANES>()) {}
   __device__ __forceinline__ Part load(int i) const {
+    int pitch = pitch_bytes;
+    asm volatile("" : "+r"(pitch));  // otherwise it is widened early, and the product takes five steps
     const auto* row = reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) +
-                                                 static_cast<i64>(i) * pitch_bytes);
+                                                 static_cast<i64>(i) * pitch);
     Part part;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c)

@@ -40,9 +40,9 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
   const i64 group = (static_cast<i64>(blockIdx.x) * Config::THREADS + threadIdx.x) / LANES;
   const i64 row = group < p.rows ? group : p.rows - 1;
   const int head = static_cast<int>(row / p.m), in_head = static_cast<int>(row - i64(head) * p.m);
-  const Rows out(p.out + static_cast<i64>(head) * p.m * p.dv,
+  const Rows out(p.out, static_cast<i64>(head) * p.m * p.dv,
                  p.dv * static_cast<int>(sizeof(Element)), p.dv);
-  const Rows grad(p.grad + head * p.head_grad, p.pitch_grad, p.dv);
+  const Rows grad(p.grad, head * p.head_grad, p.pitch_grad, p.dv);
   float elements[Config::CHUNKS][Rows::ELEMENTS];
   widen<Element>(out.load(in_head), elements);
   const float sum = group_sum<LANES>(dot<Element>(grad.load(in_head), elements));

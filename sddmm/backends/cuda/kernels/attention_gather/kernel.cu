@@ -84,9 +84,9 @@ struct Forward {
   Keys::Part own{};  // the row of Q
 
   __device__ __forceinline__ Forward(const Arguments& p, int head)
-      : q(p.q + head * p.head_q, p.pitch_q, p.d),
-        k(p.k + head * p.head_k, p.pitch_k, p.d),
-        v(p.v + head * p.head_v, p.pitch_v, p.dv),
+      : q(p.q, head * p.head_q, p.pitch_q, p.d),
+        k(p.k, head * p.head_k, p.pitch_k, p.d),
+        v(p.v, head * p.head_v, p.pitch_v, p.dv),
         out(p.out + static_cast<i64>(head) * p.m * p.dv),
         lse(p.lse + static_cast<i64>(head) * p.m),
         bias(p.bias == nullptr ? nullptr : p.bias + head * p.head_bias),

@@ -111,6 +111,7 @@ struct Backward {
   const Keys own_key, key;
   const Values own_value, value;
   const Dropout dropout;
+  const float *lse, *delta;  // of the head
   // The row, or column, that is summed.
   Keys::Part own_keys{};
   Values::Part own_values{};
@@ -119,15 +120,17 @@ struct Backward {
   __device__ __forceinline__ Backward(const Arguments& p, int head)
       : p(p),
         head(head),
-        own_key(p.own_key + head * p.head_own_key, p.pitch_own_key, p.d),
-        key(p.key + head * p.head_key, p.pitch_key, p.d),
-        own_value(p.own_value + head * p.head_own_value, p.pitch_own_value, p.dv),
-        value(p.value + head * p.head_value, p.pitch_value, p.dv),
-        dropout{p.seed, p.dropout_threshold, p.kept} {}
+        own_key(p.own_key, head * p.head_own_key, p.pitch_own_key, p.d),
+        key(p.key, head * p.head_key, p.pitch_key, p.d),
+        own_value(p.own_value, head * p.head_own_value, p.pitch_own_value, p.dv),
+        value(p.value, head * p.head_value, p.pitch_value, p.dv),
+        dropout{p.seed, p.dropout_threshold, p.kept},
+        lse(from_element(p.lse, static_cast<i64>(head) * p.query_count)),
+        delta(from_element(p.delta, static_cast<i64>(head) * p.query_count)) {}
 
   __device__ __forceinline__ void begin_row(int row) {
     own_keys = own_key.load(row), own_values = own_value.load(row);
-    if constexpr (!COLUMNS) own_lse = p.lse[query(row)], own_delta = p.delta[query(row)];
+    if constexpr (!COLUMNS) own_lse = lse[row], own_delta = delta[row];
   }
 
   __device__ __forceinline__ Loads load(const RowBatch<LANES>& batch) const {
@@ -140,8 +143,7 @@ struct Backward {
     }
     if constexpr (COLUMNS) {
       loads.lse = loads.delta = 0.f;
-      if (batch.has_own)
-        loads.lse = p.lse[query(batch.own.col)], loads.delta = p.delta[query(batch.own.col)];
+      if (batch.has_own) loads.lse = lse[batch.own.col], loads.delta = delta[batch.own.col];
     }
     if constexpr (Config::BIAS_OR_DROPOUT) {
       loads.bias = 0.f, loads.kept = 1.f;
@@ -190,10 +192,6 @@ struct Backward {
           if (static_cast<int>(threadIdx.x) % 32 == batch.lane_of(j)) own_grad = grads[j];
         store_bias_grad(batch.own.position, own_grad);
       }
-  }
-
-  __device__ __forceinline__ i64 query(int i) const {
-    return static_cast<i64>(head) * p.query_count + i;
   }
 
   __device__ __forceinline__ void store_bias_grad(int position, float grad) const {
