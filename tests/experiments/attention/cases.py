@@ -18,8 +18,8 @@ from experiments.bench.sources import (
 )
 from experiments.sddmm.config import Config
 
-GRAPH = Uniform(rows=50, cols=60, nnz=900)
-SQUARE = Uniform(rows=60, cols=60, nnz=900)
+GRAPH = Uniform(rows=30, cols=40, nnz=300)
+SQUARE = Uniform(rows=40, cols=40, nnz=300)
 MASKS: dict[str, Source] = {
     "window": SlidingWindow(length=300, window=20, global_tokens=5),
     "dilated": DilatedWindow(length=300, window=10, dilation=3),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
+
 import torch
 
 from experiments.attention.case import Step
@@ -19,15 +20,14 @@ def with_change(step: Step, name: str, row: int, change: float) -> Step:
     return step._replace(**{name: x})
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_a_wrong_value_of_any_result_is_noticed(name: str) -> None:
+def test_a_wrong_value_of_any_result_is_noticed() -> None:
     case = case_of(heads=2, backward=True)
     right, reference = rounded(definition(case), torch.float32), Reference(case)
     verdict = reference.check(right)
-    assert (verdict.checked, verdict.wrong) == (4 * 2 * 60 * 16, 0)
+    assert (verdict.checked, verdict.wrong) == (4 * 2 * 40 * 16, 0)
     assert verdict.error is not None
     assert verdict.error < 1e-6
-    for change in (1e-3, torch.nan):
+    for name, change in itertools.product(RESULTS, (1e-3, torch.nan)):
         verdict = reference.check(with_change(right, name, 5, change))
         assert verdict.wrong == 2
         assert verdict.error is not None
@@ -44,7 +44,7 @@ def test_a_missing_gradient_and_another_shape_are_wrong() -> None:
 
 
 def test_large_problems_are_verified_on_rows_and_on_whole_columns() -> None:
-    source = PowerLaw(rows=300, cols=300, nnz=3000, exponent=1.8)
+    source = PowerLaw(rows=300, cols=300, nnz=1500, exponent=1.8)
     case = case_of(source, backward=True, k=4)
     right = rounded(definition(case), torch.float32)
     reference = Reference(case, full_work=3000)
@@ -64,11 +64,11 @@ def test_large_problems_are_verified_on_rows_and_on_whole_columns() -> None:
 
 
 def test_peers_may_round_more_often_than_ours() -> None:
-    case = case_of(dtype="float16", heads=2, backward=True)
+    case = case_of(dtype="float16", backward=True)
     right, reference = rounded(definition(case), torch.float16), Reference(case)
     assert reference.check(right).wrong == 0
     off = Step(*(x + 4 * torch.finfo(torch.float16).eps * x.abs() for x in right if x is not None))
     assert reference.check(off).wrong > 0
     assert reference.check(off, is_peer=True).wrong == 0
     twice = Step(*(2 * x for x in right if x is not None))
-    assert reference.check(twice, is_peer=True).wrong > 1000
+    assert reference.check(twice, is_peer=True).wrong > 500
