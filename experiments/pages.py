@@ -11,7 +11,7 @@ stands for either value. A folder stands for its report.md, `prediction` for the
 `experiments/distributed/prediction.py`. `list of "TITLE"` shows, instead of a
 table, the list under the line **TITLE** (n). The source `records` is a table of the committed
 records themselves. `<!-- variables -->` marks the table of environment variables, which comes from
-the code.
+the code. In place of a table of a study that has no records yet stands a sentence that says so.
 """
 
 from __future__ import annotations
@@ -78,8 +78,12 @@ RECORD_PICTURES = {
     "docs/results/h200/spmm": ("speedup",),
     "docs/results/h200/spmm_transposed": ("speedup",),
     "docs/results/h200/training": ("speedup",),
+    "docs/results/h200/attention": ("speedup",),
+    "docs/results/h200/attention_training": ("speedup",),
     "docs/results/h200/gemm": ("ladder",),
 }
+RECORD_PICTURES = {folder: own for folder, own in RECORD_PICTURES.items() if folder in RESULTS}
+_NOT_MEASURED = "\nThe study has not been measured yet.\n"
 KERNEL_PICTURES = "docs/how_it_works/kernels"
 CALL_PICTURE = "docs/how_it_works/call.svg"
 LADDER_PICTURE = "docs/ladder_tiles.svg"
@@ -134,6 +138,9 @@ def with_tables(page: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         marker = f"<!-- results: {match['marker']} -->"
+        folder = match["source"].rpartition("/")[0]
+        if folder in STUDIES and folder not in RESULTS:
+            return f"{marker}\n{_NOT_MEASURED}\n<!-- end -->"
         return f"{marker}\n{_list(match) if match['list'] else _table(match)}\n<!-- end -->"
 
     return _VARIABLES.sub(_variables, _BLOCK.sub(block, page))

@@ -76,6 +76,15 @@ def test_a_page_with_another_figure_is_mended() -> None:
     assert pages.with_tables(drifted) == page
 
 
+def test_a_study_without_records_says_so_until_it_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = "docs/results/h200/training"
+    page = f"<!-- results: {folder}/summary.md where class=all -->\nold\n<!-- end -->"
+    assert "| all " in pages.with_tables(page)
+    monkeypatch.delitem(pages.RESULTS, folder)
+    (shown,) = re.findall(r"-->\n\n(.*)\n\n<!-- end", pages.with_tables(page))
+    assert shown == "The study has not been measured yet."
+
+
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
