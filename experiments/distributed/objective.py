@@ -10,6 +10,7 @@ import io
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from experiments.bench.store import Keeper, Store
 from experiments.bench.verify import Trial
 from experiments.distributed import timeline
 from experiments.distributed.case import Case, make_case
+from experiments.distributed.expected import expected_efficiency
 from experiments.distributed.measure import divide, measure
 from experiments.distributed.operations import OPERATIONS
 from experiments.distributed.ranks import joined
@@ -127,9 +129,10 @@ class Distributed(OnPattern[Case, Record]):
                 "one process ms": table.figure(r.one_median_ms),
                 "speed-up": _ratio(r.speedup),
                 "efficiency": "" if r.speedup is None else _ratio(r.speedup / r.ranks),
+                "predicted": _ratio(expected_efficiency(r)),
                 "received MB": table.figure(max(r.received_bytes, default=0) / 1e6),
                 "messages alone ms": table.figure(r.messages_ms),
-                "predicted ms": table.figure(r.predicted_messages_ms),
+                "messages predicted ms": table.figure(r.predicted_messages_ms),
                 "waited ms": table.figure(r.waited_ms),
                 "hidden": "" if r.hidden is None else f"{r.hidden:.0%}",
                 "error": "" if r.error is None else f"{r.error:.1e}",
@@ -182,19 +185,20 @@ class Distributed(OnPattern[Case, Record]):
     def pictures(
         self, records: Sequence[Record], reference: str
     ) -> dict[str, Callable[[], Picture]]:
-        """None but the timeline of pages(): operations are not compared with each other."""
-        return {}
+        """The efficiency; operations are not compared with each other. pages() has a timeline."""
+        from experiments.pictures import ranks
+
+        return {ranks.NAME: partial(ranks.draw, records)}
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
-        """The tables, and the timeline of the largest case."""
+        """The tables, and the timeline of one case."""
         pages = {
             "report.md": report.as_markdown(self, records),
             "report.csv": table.csv_text(self.csv_lines(records)),
         }
-        drawn = [r for r in records if r.spans]
+        drawn = timeline.chosen(records)
         if drawn:
-            largest = max(r.nnz * r.k for r in drawn)
-            pages["timeline.svg"] = timeline.draw([r for r in drawn if r.nnz * r.k == largest])
+            pages["timeline.svg"] = timeline.draw(drawn)
         return pages
 
 

@@ -26,6 +26,11 @@ LOOKS = {
     # ours
     "ours": Look(BLUE, "o"),
     "ours_eager": Look(BLUE, "o", hollow=True),
+    # operations on several ranks
+    "sddmm": Look(BLUE, "o"),
+    "spmm": Look(ORANGE, "^"),
+    "training": Look(SKY, "P"),
+    "attention": Look(GREEN, "s"),
     # libraries
     "cusparse": Look(GREEN, "s"),
     "cusparse_alg2": Look(GREEN, "s"),

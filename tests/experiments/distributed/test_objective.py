@@ -17,8 +17,11 @@ from experiments.bench.config import ReportConfig, Timing
 from experiments.bench.errors import ExperimentError
 from experiments.bench.sources import Uniform
 from experiments.bench.store import Store
+from experiments.distributed import timeline
+from experiments.distributed.expected import expected_efficiency, expected_ms
 from experiments.distributed.objective import DISTRIBUTED
 from experiments.distributed.record import Record
+from experiments.pictures.figures import figures
 from experiments.sddmm.config import Config
 
 RECORD = Record(
@@ -93,7 +96,7 @@ def test_records_of_other_ways_and_ranks_are_other_cases() -> None:
 
 
 def test_the_report_has_figures_and_a_timeline_of_the_largest_case() -> None:
-    small = replace(RECORD, matrix="small", nnz=2, way="rows")
+    small = replace(RECORD, matrix="small", nnz=2, way="rows", definition={"source": "other"})
     pages = DISTRIBUTED.pages([RECORD, small])
     assert "| ring " in pages["report.md"]
     (line, _) = csv.DictReader(io.StringIO(pages["report.csv"]))
@@ -112,4 +115,48 @@ def test_the_report_of_several_ranks_is_written_with_its_page(tmp_path: Path) ->
         DISTRIBUTED, ReportConfig(records=[str(store.path)], output=str(tmp_path / "out"))
     )
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"report.md", "report.csv", "report.html", "timeline.svg"}
+    pictures = {"timeline.svg", "efficiency.svg", "efficiency.png"}
+    assert written == {"report.md", "report.csv", "report.html", *pictures}
+
+
+def test_the_timeline_is_of_the_matrix_that_most_records_have_on_the_most_ranks() -> None:
+    on_four = [replace(RECORD, ranks=4, way=way) for way in ("ring", "rows")]
+    larger = replace(RECORD, ranks=4, nnz=50, definition={"source": "other"})
+    assert timeline.chosen([RECORD, larger, *on_four]) == on_four
+    messages = [["transfer", "panel 1", 100.0, 900.0]]
+    on_gpu = replace(RECORD, spans=[spans + messages for spans in RECORD.spans])
+    drawn = timeline.draw([on_gpu])
+    assert "messages on their way" in drawn
+    assert "messages on their way" not in timeline.draw([RECORD])
+
+
+def test_the_time_that_is_expected_overlaps_messages_with_what_the_steps_compute() -> None:
+    """One process takes 8 ms: two ranks 4 ms, of which panels are a half and slices an eighth."""
+    record = replace(RECORD, one_ms=[8.0], predicted_messages_ms=3.0)
+    assert expected_ms(record) == pytest.approx(3.0 + 2.0)  # the second panel waits for messages
+    assert expected_ms(replace(record, predicted_messages_ms=1.0)) == pytest.approx(2.0 + 2.0)
+    sliced = replace(record, way="slices", method="spmm", heads=8)
+    assert expected_ms(sliced) == pytest.approx((3.0 + 7 * 4.0 + 4.0) / 8)
+    assert expected_ms(replace(sliced, method="sddmm")) == expected_ms(record)
+    of_columns = replace(sliced, heads=1, k=256, dtype="float16")  # four lines of 128 bytes
+    assert expected_ms(of_columns) == pytest.approx((3.0 + 3 * 4.0 + 4.0) / 4)
+    assert expected_ms(replace(of_columns, method="attention")) == pytest.approx(3.0 + 4.0)
+    assert expected_efficiency(record) == pytest.approx(8.0 / 5.0 / 2)
+    assert expected_ms(replace(record, one_ms=[])) is None
+    two_replicas = replace(record, ranks=4, replicas=2)
+    assert expected_ms(two_replicas) == pytest.approx(3.0 + 1.0)
+
+
+def test_the_picture_of_efficiency_has_a_panel_for_each_number_of_ranks() -> None:
+    slow = replace(RECORD, way="rows", samples_ms=[50.0])
+    untimed = replace(RECORD, ranks=8, one_ms=[])
+    on_four = replace(RECORD, ranks=4, definition={"source": "other"})
+    (picture,) = figures(DISTRIBUTED, [slow, RECORD, on_four, untimed])
+    assert picture.figure is not None
+    panels = {ax.get_title(): ax for ax in picture.figure.axes}
+    assert list(panels) == ["2 ranks", "4 ranks"]
+    measured = panels["2 ranks"].lines[0]
+    assert measured.get_xdata().tolist() == [2.0]  # 20 nonzeros in 10 rows
+    assert measured.get_ydata().tolist() == pytest.approx([8.5 / 5.0 / 2])
+    (nothing,) = figures(DISTRIBUTED, [untimed])
+    assert nothing.figure is None
