@@ -84,9 +84,9 @@ class Problem:
 
     @cached_property
     def best_kernel(self) -> Best | None:
-        """Our fastest kernel; it is the choice itself if none is faster."""
-        forced = [(r.method, microseconds(r.median_ms)) for r in self.others if r.is_forced]
-        return least([(self.ours.kernel, self.us), *forced])
+        """Our fastest kernel, where they were measured; the choice itself if none is faster."""
+        forced = least((r.method, microseconds(r.median_ms)) for r in self.others if r.is_forced)
+        return forced and least([(self.ours.kernel, self.us), forced])
 
     @property
     def regret(self) -> float | None:
@@ -164,7 +164,8 @@ def pages(records: Sequence[Record]) -> dict[str, str]:
     """The files of the report by name."""
     found = problems(records)
     several = len({p.ours.place for p in found}) > 1
-    rows = [({"device": p.ours.place_name} if several else {}) | _row(p) for p in found]
+    with_steps = any(p.ours.backward for p in found)
+    rows = [({"device": p.ours.place_name} if several else {}) | _row(p, with_steps) for p in found]
     return {
         "summary.md": as_summary(found),
         "report.md": "\n\n".join(
@@ -235,23 +236,23 @@ _LEGEND = (
 def as_summary(found: Sequence[Problem]) -> str:
     """The geometric means for each class of patterns and for all, and the rows that are lost."""
     over = [
-        f"* {problem_name(p.ours, D)}: {p.over_yardstick:.2f} of {p.limit}, "
+        f"* {_name(p)}: {p.over_yardstick:.2f} of {p.limit}, "
         f"{p.ours.kernel} {time_cell(p.us)} us, {p.yardstick} {time_cell(p.us_of(p.yardstick))} us"
         for p in found
         if p.is_over_limit
     ]
     lost = [
-        f"* {problem_name(p.ours, D)}: {best_cell(p.best_peer)} us, ours {time_cell(p.us)}"
+        f"* {_name(p)}: {best_cell(p.best_peer)} us, ours {time_cell(p.us)}"
         for p in found
         if p.is_lost
     ]
     large = [
-        f"* {problem_name(p.ours, D)}: {p.besides_mb:,.1f} MB"
+        f"* {_name(p)}: {p.besides_mb:,.1f} MB"
         for p in found
         if p.besides_mb is not None and p.besides_mb > MOST_BESIDES_MB
     ]
     regrets = [
-        f"* {problem_name(p.ours, D)}: {p.regret:.2f}, {p.ours.kernel} {time_cell(p.us)} us, "
+        f"* {_name(p)}: {p.regret:.2f}, {p.ours.kernel} {time_cell(p.us)} us, "
         f"{best_cell(p.best_kernel)} us"
         for p in found
         if p.regret and p.regret > MOST_REGRET
@@ -304,7 +305,12 @@ def _largest(found: Sequence[Problem]) -> str:
     return f"{max(ratios):.2f}" if ratios else ""
 
 
-def _row(p: Problem) -> dict[str, str]:
+def _name(p: Problem) -> str:
+    return problem_name(p.ours, D) + (", with gradients" if p.ours.backward else "")
+
+
+def _row(p: Problem, with_steps: bool) -> dict[str, str]:
+    """with_steps: whether the table has training steps, and so their columns."""
     r = p.ours
     memory = {
         "peak MB": _megabytes(r.peak_bytes),
@@ -313,11 +319,13 @@ def _row(p: Problem) -> dict[str, str]:
     }
     return {
         "class": r.family, "matrix": r.matrix, "nnz": f"{r.nnz:,}",
-        "d": str(r.k), "dtype": r.dtype, "heads": str(r.heads), "chosen": r.kernel or r.status,
-        "us": time_cell(p.us), "regret": ratio_cell(p.regret), "yardstick": p.yardstick,
+        "d": str(r.k), "dtype": r.dtype, "heads": str(r.heads),
+        **({"gradients": "with" if r.backward else ""} if with_steps else {}),
+        "chosen": r.kernel or r.status, "us": time_cell(p.us), "regret": ratio_cell(p.regret),
+        "yardstick": p.yardstick,
         "ours / yardstick": ratio_cell(p.over_yardstick),
         **{name: ratio_cell(p.over_ours(name)) for name in PEERS},
-        **(memory if r.backward else {}),
+        **(memory if with_steps else {}),
         "prepare us": time_cell(microseconds(r.prepare_ms)),
         "first us": time_cell(p.first_us),
         "first peer us": time_cell(p.first_peer[1] if p.first_peer else None),

@@ -135,6 +135,7 @@ def test_attention_is_held_to_row_gather_and_on_masks_to_flex_attention() -> Non
     pages = ATTENTION.pages(records)
     assert "**Above the limit** (2)\n\n* 10x10 d=8 float32: 2.50 of 2.4" in pages["summary.md"]
     assert "**A peer is faster by more than 3 %** (4)" in pages["summary.md"]
+    assert "* 10x10 d=11 float32, with gradients: 1.55 of 1.5" in pages["summary.md"]
     assert "gather_scatter: skipped: too many: ... bytes (4)" in pages["report.md"]
 
 
@@ -146,7 +147,10 @@ def test_the_memory_of_a_step_is_told_without_its_results() -> None:
     (row,) = csv.DictReader(io.StringIO(pages["report.csv"]))
     assert (float(row["besides_mb"]), row["parts_peak_bytes"]) == (65.0, "90000000")
     assert float(row["flex_prepare_us"]) == 2_001_000
-    assert "besides the results** (1)\n\n* 10x10 d=8 float32: 65.0 MB" in pages["summary.md"]
+    assert (
+        "besides the results** (1)\n\n* 10x10 d=8 float32, with gradients: 65.0 MB"
+        in pages["summary.md"]
+    )
 
 
 def test_the_choice_is_compared_with_each_of_our_kernels() -> None:
