@@ -37,7 +37,7 @@ def expected_efficiency(record: Record) -> float | None:
 
 def _slices(record: Record) -> int:
     """The slices in which the operand travels; 0 for panels."""
-    if record.way != "slices" or record.method == "sddmm":
+    if record.way not in ("slices", "row_slices") or record.method == "sddmm":
         return 0
     if record.heads > 1:
         return record.heads

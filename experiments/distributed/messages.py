@@ -9,7 +9,7 @@ from torch import Tensor
 
 from experiments.distributed.operations import Measured, Operands
 from sddmm.distributed import DistributedPattern
-from sddmm.distributed.blocks import Panel
+from sddmm.distributed.blocks import Panel, is_sliced
 from sddmm.distributed.slices import Slice, gathered, slices_of, summed
 from sddmm.distributed.travel import exchange_panels, panels_of, reduce_panels
 from sddmm.distributed.volumes import Operation, Request
@@ -57,7 +57,7 @@ def _of_spmm(own: Operands) -> Callable[[], None]:
 
     def send() -> None:
         S.block.gather_values(weights)
-        _send_slices(S, b_t) if S.way == "slices" else _send_panels(S, b_t)
+        _send_slices(S, b_t) if is_sliced(S.way) else _send_panels(S, b_t)
         if S.grid.replicas > 1:
             S.block.scatter_rows(sums)
 
@@ -70,7 +70,7 @@ def _of_transposed(own: Operands) -> Callable[[], None]:
 
     def send() -> None:
         S.block.gather_values(weights)
-        if S.way == "slices":
+        if is_sliced(S.way):
             _send_sums_of_slices(S, S.block.gather_rows(a), wide)
             return
         S.block.gather_rows(a)
@@ -86,7 +86,7 @@ def _of_attention(own: Operands) -> Callable[[], None]:
 
     def send() -> None:
         S.block.gather_rows(q)
-        _send_slices(S, both, True) if S.way == "slices" else _send_panels(S, both)
+        _send_slices(S, both, True) if is_sliced(S.way) else _send_panels(S, both)
         if S.grid.replicas > 1:
             S.block.collect_rows(merged)
 
@@ -104,7 +104,7 @@ def _of_attention_backward(own: Operands) -> Callable[[], None]:
         if has_replicas:
             for x in (q, q, q, logarithms):
                 S.block.gather_rows(x)
-        if S.way == "slices":
+        if is_sliced(S.way):
             _send_slices(S, both, True)
             _send_sums_of_slices(S, both, both.dtype, True)
         else:
@@ -137,17 +137,17 @@ def _send_panels(S: DistributedPattern, x: Tensor) -> None:
 def _send_slices(S: DistributedPattern, x: Tensor, is_whole: bool = False) -> None:
     """Let the slices of x travel. is_whole: of an attention, whose columns are not cut."""
     cut = _cut(x, is_whole)
-    for _ in gathered(S.block, S.ring_sizes, len(cut), lambda j: cut[j].of(x)):
+    for _ in gathered(S.block, len(cut), lambda j: cut[j].of(x)):
         pass
 
 
 def _send_sums_of_slices(
     S: DistributedPattern, x: Tensor, dtype: torch.dtype, is_whole: bool = False
 ) -> None:
-    rows, cut = sum(S.ring_sizes), _cut(x, is_whole)
+    rows, cut = sum(S.block.widths), _cut(x, is_whole)
     widths = [at.of(x).shape[-1] for at in cut]
     parts = ((j, x.new_zeros((rows, width), dtype=dtype)) for j, width in enumerate(widths))
-    for _ in summed(S.block, S.ring_sizes, parts, DTYPES[x.dtype].accumulator):
+    for _ in summed(S.block, parts, DTYPES[x.dtype].accumulator):
         pass
 
 

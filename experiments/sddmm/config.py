@@ -150,7 +150,7 @@ class Config:
         "auto",
         "How rows of B travel between ranks; auto: as the counts of the matrix choose.",
         "+distributed=ring way=rows",
-        one_of("auto", "ring", "rows", "slices"),
+        one_of("auto", "ring", "rows", "slices", "row_slices"),
     )
     replicas: int = key(
         1,

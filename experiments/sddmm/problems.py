@@ -24,7 +24,7 @@ from experiments.bench.errors import ExperimentError
 from experiments.bench.sources import SOURCES, Source
 from experiments.sddmm.config import Config, part_of
 
-_DIVISION = re.compile(r"(auto|ring|rows|slices)(?: (\d+) replicas)?")
+_DIVISION = re.compile(r"(auto|ring|rows|slices|row_slices)(?: (\d+) replicas)?")
 _AT = re.compile(rf"(\d+) ({'|'.join(DTYPES)})(?: (\d+) heads)?")
 
 

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from sddmm.attention import attention_backward, attention_problem, is_fused
 from sddmm.backends.base import MANY_CALLS, AttentionGradients, AttentionOperands
 from sddmm.distributed.agreement import agree
-from sddmm.distributed.blocks import Panel
+from sddmm.distributed.blocks import Panel, is_sliced
 from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.shards import Shards, cast_for_autocast, local_part
 from sddmm.distributed.sliced_attention import sliced_backward, sliced_forward
@@ -171,9 +171,9 @@ def _forward(
     block, d = S.block, k.shape[-1]
     block_q = block.gather_rows(q)
     block_bias = None if bias is None else block.gather_values(bias)
-    if S.way == "slices":
+    if is_sliced(S.way):
         operands = AttentionOperands(block_q, k, v, block_bias, scale)
-        out, lse = sliced_forward(block, S.ring_sizes, operands)
+        out, lse = sliced_forward(block, operands)
         if S.grid.replicas == 1:
             return out, lse
         return _collected(S, torch.cat([out.to(lse.dtype), lse[..., None]], dim=-1), q.dtype)
@@ -223,10 +223,10 @@ def _backward(
     logarithms = torch.stack([lse, torch.zeros_like(lse) if grad_lse is None else grad_lse], -1)
     block_lse, block_grad_lse = block.gather_rows(logarithms).unbind(-1)
     block_bias = None if bias is None else block.gather_values(bias)
-    if S.way == "slices":
+    if is_sliced(S.way):
         of_block = AttentionOperands(block_q, k, v, block_bias, scale)
         grads, both, of_bias = sliced_backward(
-            block, S.ring_sizes, of_block, (block_out, block_lse, block_grad, block_grad_lse),
+            block, of_block, (block_out, block_lse, block_grad, block_grad_lse),
             needs, _panel_backward,
         )  # fmt: skip
         if grads is not None and S.grid.replicas > 1:

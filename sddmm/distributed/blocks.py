@@ -14,15 +14,25 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.distributed.cuts import Cuts, from_sizes, sizes
+from sddmm.distributed.cuts import Cuts, sizes
 from sddmm.distributed.grid import Grid
 from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
 
-Way = Literal["ring", "rows", "slices"]
-"""How rows of a dense operand travel: whole panels round the ring; touched rows alone; or, but for
-samples, whose panels go round the ring, all rows of a few columns or a head at a time."""
-WAYS: tuple[Way, ...] = ("ring", "rows", "slices")
+Way = Literal["ring", "rows", "slices", "row_slices"]
+"""How a dense operand travels: whole panels round the ring; in each panel the touched rows alone;
+all rows, or the touched ones, of a few columns or a head at a time. Samples do without slices."""
+WAYS: tuple[Way, ...] = ("ring", "rows", "slices", "row_slices")
+
+
+def sends_touched(way: Way) -> bool:
+    """Whether only rows that nonzeros touch are sent."""
+    return way in ("rows", "row_slices")
+
+
+def is_sliced(way: Way) -> bool:
+    """Whether products and attention go by slices."""
+    return way in ("slices", "row_slices")
 
 
 class Panel(NamedTuple):
@@ -59,7 +69,8 @@ class Block:
     panels: by ring position. requested: by ring position, the rows of this rank's part of B that
     the rank there touches; empty unless only those are sent. pieces: by replica, where the nonzeros
     that it computes stand among this rank's own. piece_sizes: by replica, how many of its own
-    nonzeros this rank computes. whole: for slices, all panels side by side.
+    nonzeros this rank computes. whole: for slices, all panels side by side. widths:
+    by ring position, the columns of its panel.
     """
 
     grid: Grid
@@ -70,6 +81,10 @@ class Block:
     pieces: list[Tensor]
     piece_sizes: list[int]
     whole: SparsePattern | None = None
+
+    @property
+    def widths(self) -> list[int]:
+        return [panel.pattern.shape[1] for panel in self.panels]
 
     @property
     def rows(self) -> int:
@@ -234,6 +249,7 @@ def make_block(
     row_sizes = [counts.rows[place] for place in grid.block_places]
     rings = block.owners // grid.replicas
     panels = []
+    side_by_side, before = torch.empty_like(block.columns) if has_whole else None, 0
     for s in range(grid.rings):
         own_touched = None if touched is None or s == grid.ring else touched[s]
         begin, end = (columns[grid.ring_place(s) + side] for side in (0, 1))
@@ -249,16 +265,15 @@ def make_block(
         panels.append(
             Panel(_csr(ids, cols, (sum(row_sizes), width), index_dtype), places, own_touched)
         )
+        if side_by_side is not None:
+            side_by_side[slice(None) if places is None else places] = cols + before
+        before += width
     requested = [] if touched is None else _exchange_requests(grid, panels, counts)
+    whole = None
+    if side_by_side is not None:
+        whole = _csr(block.row_ids, side_by_side, (sum(row_sizes), before), index_dtype)
     nnz = block.columns.numel()
-    pieces, piece_sizes, whole = block.pieces, block.piece_sizes, None
-    if has_whole:
-        begins = [columns[grid.ring_place(s)] for s in range(grid.rings)]
-        widths = [counts.columns[grid.ring_place(s)] for s in range(grid.rings)]
-        moved = torch.tensor([*from_sizes(widths)[:-1]]) - torch.tensor(begins)
-        cols = block.columns + moved.to(block.columns.device)[rings]
-        whole = _csr(block.row_ids, cols, (sum(row_sizes), sum(widths)), index_dtype)
-    return Block(grid, row_sizes, nnz, panels, requested, pieces, piece_sizes, whole)
+    return Block(grid, row_sizes, nnz, panels, requested, block.pieces, block.piece_sizes, whole)
 
 
 def _exchange_requests(grid: Grid, panels: list[Panel], counts: Counts) -> list[Tensor]:

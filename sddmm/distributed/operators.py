@@ -15,7 +15,7 @@ from torch import Tensor
 from sddmm.backends.base import MANY_CALLS, resolve_lazy_view
 from sddmm.cache import CACHE
 from sddmm.distributed.agreement import agree
-from sddmm.distributed.blocks import Panel
+from sddmm.distributed.blocks import Panel, is_sliced
 from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.slices import (
     prepare_sliced_product,
@@ -181,7 +181,7 @@ def prepare_product(
 ) -> None:
     """Prepare the products of all panels with operands like these."""
     out_dtype = common_accumulator(values.dtype, dense.dtype)
-    if S.way == "slices":
+    if is_sliced(S.way):
         dtype = options.out_dtype if _is_direct(S, options) else out_dtype
         prepare_sliced_product(S.block, values, dense, options.transpose, dtype)
         return
@@ -196,10 +196,10 @@ def _compute_product(
     S: DistributedPattern, values: Tensor, dense: Tensor, options: Weighting
 ) -> Tensor:
     weights = S.block.gather_values(values)
-    if S.way == "slices":
+    if is_sliced(S.way):
         wide = common_accumulator(values.dtype, dense.dtype)
         dtype = options.out_dtype if _is_direct(S, options) else wide
-        sums = sliced_product(S.block, S.ring_sizes, weights, dense, options.alpha, dtype)
+        sums = sliced_product(S.block, weights, dense, options.alpha, dtype)
         return S.block.scatter_rows(sums).to(options.out_dtype)
     total: Tensor | None = None
     for panel, rows, label in panels_of(S.block, S.way, dense, S.ring_sizes):
@@ -214,10 +214,8 @@ def _compute_transposed_product(
     S: DistributedPattern, values: Tensor, dense: Tensor, options: Weighting
 ) -> Tensor:
     weights, rows = S.block.gather_values(values), S.block.gather_rows(dense)
-    if S.way == "slices":
-        return sliced_transposed_product(
-            S.block, S.ring_sizes, weights, rows, options.alpha, options.out_dtype
-        )
+    if is_sliced(S.way):
+        return sliced_transposed_product(S.block, weights, rows, options.alpha, options.out_dtype)
 
     def compute(panel: Panel, label: str) -> Tensor:
         with span("compute", label):

@@ -17,7 +17,9 @@ from sddmm.distributed.blocks import (
     Way,
     count,
     gather_block,
+    is_sliced,
     make_block,
+    sends_touched,
     touched_columns,
 )
 from sddmm.distributed.cuts import Cuts
@@ -47,8 +49,8 @@ class DistributedPattern:
 
     local: this rank's rows, CSR, with all n columns; its own copy of the indices. rows, columns:
     the slices of S's rows and columns whose rows of A and of B this rank holds. values: one for
-    each nonzero of `local`, or None. way: how rows of B travel, "ring", "rows" or "slices"
-    (`explain` of a plan says why). grid: the ranks.
+    each nonzero of `local`, or None. way: how rows of B travel, one of "ring", "rows",
+    "slices" and "row_slices" (`explain` of a plan says why). grid: the ranks.
     """
 
     shape: tuple[int, int]
@@ -85,8 +87,8 @@ class DistributedPattern:
         how many rows of B this rank holds; by default as many as rows of S where m = n, else
         torch.chunk's part of n. group: a process group, by default of all ranks; or mesh: a
         DeviceMesh of one dimension, or of two for replicas: (rings, replicas). way: "ring",
-        "rows" or "slices", by default which of the first two takes less time. timeout_s: how long
-        to wait for another rank.
+        "rows", "slices" or "row_slices"; by default which of the first two takes less time.
+        timeout_s: how long to wait for another rank.
 
         Raises ValueError or TypeError on all ranks where one rank's arguments are wrong, where the
         parts do not add up to the shape, or where ranks differ in what they must have in common.
@@ -205,8 +207,8 @@ class DistributedPattern:
         if way is not None and way != chosen:
             chosen, refused = way, {chosen: f"way={way!r} was asked for"}
         block = make_block(
-            grid, rows, row_cuts, column_cuts, touched if chosen == "rows" else None, counts,
-            local.index_dtype, chosen == "slices",
+            grid, rows, row_cuts, column_cuts, touched if sends_touched(chosen) else None,
+            counts, local.index_dtype, is_sliced(chosen),
         )  # fmt: skip
         fields = {
             "shape": shape, "local": local, "values": values, "grid": grid, "way": chosen,

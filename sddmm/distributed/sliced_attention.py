@@ -27,9 +27,7 @@ PanelBackward = Callable[
 ]  # fmt: skip
 
 
-def sliced_forward(
-    block: Block, sizes: list[int], operands: AttentionOperands
-) -> tuple[Tensor, Tensor]:
+def sliced_forward(block: Block, operands: AttentionOperands) -> tuple[Tensor, Tensor]:
     """The result of the block's rows, and the logarithms of their sums.
 
     operands: q and the bias are the block's, k and v this rank's rows.
@@ -38,7 +36,7 @@ def sliced_forward(
     wide = DTYPES[q.dtype].accumulator
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse = q.new_empty(q.shape[:-1], dtype=wide)
-    for at, rows, label in _slices(block, sizes, operands):
+    for at, rows, label in _slices(block, operands):
         with span("compute", label):
             own = _own(at, q, rows, bias, scale)
             part = attend(whole_pattern(block), own)
@@ -49,7 +47,6 @@ def sliced_forward(
 
 def sliced_backward(
     block: Block,
-    sizes: list[int],
     operands: AttentionOperands,
     of_rows: tuple[Tensor, Tensor, Tensor, Tensor],
     needs: tuple[bool, bool, bool, bool],
@@ -68,7 +65,7 @@ def sliced_backward(
     grad_bias = torch.zeros_like(bias, dtype=wide) if has_bias and bias is not None else None
 
     def parts() -> Iterator[tuple[int, Tensor]]:
-        for j, (at, rows, label) in enumerate(_slices(block, sizes, operands)):
+        for j, (at, rows, label) in enumerate(_slices(block, operands)):
             with span("compute", label):
                 own = _own(at, q, rows, bias, scale)
                 out, lse, grad_out, grad_lse = (
@@ -90,7 +87,7 @@ def sliced_backward(
             yield j, part
 
     heads = _heads(q)
-    for j, total in summed(block, sizes, parts(), wide):
+    for j, total in summed(block, parts(), wide):
         heads[j].of(both).copy_(total)
     return grad_q, both, None if grad_bias is None or bias is None else grad_bias.to(bias.dtype)
 
@@ -100,9 +97,7 @@ def _heads(q: Tensor) -> list[Slice]:
     return [Slice(head, slice(None)) for head in heads]
 
 
-def _slices(
-    block: Block, sizes: list[int], operands: AttentionOperands
-) -> Iterator[tuple[Slice, Tensor, str]]:
+def _slices(block: Block, operands: AttentionOperands) -> Iterator[tuple[Slice, Tensor, str]]:
     """Each head with its rows of k and v, side by side."""
     q, k, v = operands[:3]
     heads = _heads(q)
@@ -110,7 +105,7 @@ def _slices(
     def part_of(j: int) -> Tensor:
         return torch.cat([heads[j].of(k), heads[j].of(v)], dim=-1)
 
-    for j, rows, label in gathered(block, sizes, len(heads), part_of):
+    for j, rows, label in gathered(block, len(heads), part_of):
         yield heads[j], rows, label
 
 

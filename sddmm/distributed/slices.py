@@ -1,4 +1,4 @@
-"""Dense operands that travel in slices: a head, or a few columns, of all rows at a time.
+"""Dense operands that travel in slices: a head, or a few columns, of all rows that are sent.
 
 While a rank computes with one slice, the next one comes from all others. A slice's result is whole:
 nothing is merged, and sums are added in one process's order, which panels cannot offer. Partial
@@ -54,23 +54,26 @@ def whole_pattern(block: Block) -> SparsePattern:
 
 
 def gathered(
-    block: Block, sizes: list[int], count: int, part_of: Callable[[int], Tensor]
+    block: Block, count: int, part_of: Callable[[int], Tensor]
 ) -> Iterator[tuple[int, Tensor, str]]:
-    """Number, all rows of the ring, and a label, of each slice, while the next one travels.
+    """Number, rows, and a label, of each slice, while the next one travels.
 
-    part_of: returns this rank's rows of a slice, (n_r, w), by its number. sizes: the rows at each
-    ring position.
+    The rows are those of the columns of `whole_pattern`. part_of: returns this rank's rows of a
+    slice, (n_r, w), by its number.
     """
     grid = block.grid
 
     def start(j: int) -> tuple[Transfer, Tensor]:
         own = part_of(j).contiguous()
-        every = own.new_empty((sum(sizes), own.shape[-1]))
-        pieces = torch.split(every, sizes)
+        every = own.new_empty((sum(block.widths), own.shape[-1]))
+        pieces = torch.split(every, block.widths)
         pieces[grid.ring].copy_(own)
         others = [s for s in range(grid.rings) if s != grid.ring]
         receives = {grid.ring_place(s): pieces[s] for s in others}
-        return grid.start(dict.fromkeys(receives, own), receives, f"slice {j}"), every
+        sends = {
+            grid.ring_place(s): own[block.requested[s]] if block.requested else own for s in others
+        }
+        return grid.start(sends, receives, f"slice {j}"), every
 
     begun = start(0) if count else None
     for j in range(count):
@@ -81,44 +84,59 @@ def gathered(
         yield j, every, f"slice {j}"
 
 
+class _Arriving(NamedTuple):
+    """Partial sums of a slice: this rank's own, and those of others by ring position."""
+
+    number: int
+    own: Tensor
+    others: dict[int, Tensor]
+    transfer: Transfer
+
+
 def summed(
-    block: Block, sizes: list[int], parts: Iterable[tuple[int, Tensor]], dtype: torch.dtype
+    block: Block, parts: Iterable[tuple[int, Tensor]], dtype: torch.dtype
 ) -> Iterator[tuple[int, Tensor]]:
     """Number, and this rank's rows of all ranks' sums, (n_r, w), of each slice.
 
-    parts: number and this rank's partial sums, (rows of the ring, w). They travel while the next
-    part is computed, and are added in `dtype` by ring position.
+    parts: number and this rank's partial sums, (columns of `whole_pattern`, w). They travel while
+    the next part is computed, and are added in `dtype`, the own ones first, then by ring position.
     """
-    grid = block.grid
-    pending: tuple[int, Transfer, list[Tensor]] | None = None
+    grid, pending = block.grid, None
+    others = [s for s in range(grid.rings) if s != grid.ring]
     for j, part in parts:
-        pieces = list(torch.split(part.contiguous(), sizes))
+        pieces = torch.split(part.contiguous(), block.widths)
         own = pieces[grid.ring]
-        others = [s for s in range(grid.rings) if s != grid.ring]
-        arriving = {grid.ring_place(s): torch.empty_like(own) for s in others}
-        sends = {grid.ring_place(s): pieces[s] for s in others}
-        transfer = grid.start(sends, arriving, f"sums of slice {j}")
+        arriving = {s: own.new_empty((_rows_for_others(block, s), own.shape[-1])) for s in others}
+        transfer = grid.start(
+            {grid.ring_place(s): pieces[s] for s in others},
+            {grid.ring_place(s): x for s, x in arriving.items()},
+            f"sums of slice {j}",
+        )
         if pending is not None:
-            yield _finished(pending, dtype)
-        terms = [own if s == grid.ring else arriving[grid.ring_place(s)] for s in range(grid.rings)]
-        pending = j, transfer, terms
+            yield _added(block, pending, dtype)
+        pending = _Arriving(j, own, arriving, transfer)
     if pending is not None:
-        yield _finished(pending, dtype)
+        yield _added(block, pending, dtype)
 
 
-def _finished(
-    pending: tuple[int, Transfer, list[Tensor]], dtype: torch.dtype
-) -> tuple[int, Tensor]:
-    j, transfer, (first, *others) = pending
-    transfer.wait()
-    total = first.to(dtype, copy=True)
-    for other in others:
-        total += other
-    return j, total
+def _rows_for_others(block: Block, s: int) -> int:
+    """How many of this rank's rows the rank at a ring position has sums of."""
+    return block.requested[s].numel() if block.requested else block.widths[block.grid.ring]
+
+
+def _added(block: Block, pending: _Arriving, dtype: torch.dtype) -> tuple[int, Tensor]:
+    pending.transfer.wait()
+    total = pending.own.to(dtype, copy=True)
+    for s, sums in pending.others.items():
+        if block.requested:
+            total[block.requested[s]] += sums  # each row occurs once
+        else:
+            total += sums
+    return pending.number, total
 
 
 def sliced_product(
-    block: Block, sizes: list[int], weights: Tensor, dense: Tensor, alpha: float, dtype: torch.dtype
+    block: Block, weights: Tensor, dense: Tensor, alpha: float, dtype: torch.dtype
 ) -> Tensor:
     """The block's rows of alpha * W X, ([h,] rows, d). weights: ([h,] nnz) of the block.
 
@@ -126,7 +144,7 @@ def sliced_product(
     """
     cut = slices_of(dense)
     out = dense.new_empty((*dense.shape[:-2], block.rows, dense.shape[-1]), dtype=dtype)
-    for j, rows, label in gathered(block, sizes, len(cut), lambda j: cut[j].of(dense)):
+    for j, rows, label in gathered(block, len(cut), lambda j: cut[j].of(dense)):
         with span("compute", label):
             own = cut[j].values(weights)
             part = product(whole_pattern(block), own, rows, alpha=alpha, out_dtype=dtype)
@@ -135,11 +153,11 @@ def sliced_product(
 
 
 def sliced_transposed_product(
-    block: Block, sizes: list[int], weights: Tensor, rows: Tensor, alpha: float, dtype: torch.dtype
+    block: Block, weights: Tensor, rows: Tensor, alpha: float, dtype: torch.dtype
 ) -> Tensor:
     """This rank's rows of alpha * W^T X, ([h,] n_r, d). rows: the block's rows of X."""
     cut, wide = slices_of(rows), common_accumulator(weights.dtype, rows.dtype)
-    count = sizes[block.grid.ring]
+    count = block.widths[block.grid.ring]
     out = rows.new_empty((*rows.shape[:-2], count, rows.shape[-1]), dtype=dtype)
 
     def parts() -> Iterator[tuple[int, Tensor]]:
@@ -151,7 +169,7 @@ def sliced_transposed_product(
                 )  # fmt: skip
             yield j, part
 
-    for j, total in summed(block, sizes, parts(), wide):
+    for j, total in summed(block, parts(), wide):
         cut[j].of(out).copy_(total)
     return out
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from sddmm.distributed.blocks import Block, Panel, Way
+from sddmm.distributed.blocks import Block, Panel, Way, sends_touched
 from sddmm.distributed.grid import Grid, Transfer
 
 
@@ -27,7 +27,7 @@ def panels_of(
     x: this rank's rows, ([h,] n_r, k). sizes: the rows at each position of the ring. The rows that
     come with a panel are valid until the next panel is asked for.
     """
-    return _by_rows(block, x) if way == "rows" else _by_ring(block, x, sizes)
+    return _by_rows(block, x) if sends_touched(way) else _by_ring(block, x, sizes)
 
 
 def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel, Tensor, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sddmm.distributed.blocks import Counts, Way
+from sddmm.distributed.blocks import Counts, Way, is_sliced, sends_touched
 
 # The ways between which the counts of a pattern decide.
 _CHOICES: tuple[Way, ...] = ("ring", "rows")
@@ -74,7 +74,7 @@ def predicted_us(counts: Counts, way: Way, request: Request, link: Link) -> floa
     p, c = len(counts.rows), counts.replicas
     q, us = p // c, 0.0
     for what, row in _travels(request, way):
-        if way != "rows":
+        if not sends_touched(way):
             # All ranks of a ring hold all its panels at once, so every step lasts as long as the
             # largest.
             steps = q if (what, way) == ("sums of all", "ring") and q > 1 else q - 1
@@ -130,7 +130,7 @@ def _travels(request: Request, way: Way) -> list[tuple[_Travel, int]]:
         return [("sums", width * request.sum_item)]
     if request.operation == "attention_backward":
         # Sums of slices travel as their kernels round them; those of a ring, as they are added.
-        item = request.item if way == "slices" else request.sum_item
+        item = request.item if is_sliced(way) else request.sum_item
         return [panels, ("sums of all", width * item)]
     return [panels]
 
@@ -145,7 +145,7 @@ def _ring_rows(counts: Counts, way: Way, place: int, what: _Travel) -> int:
     others = [s for s in range(q) if s != ring]
     if way == "slices" and what != "panels":
         return (q - 1) * counts.columns[place]
-    if way != "rows":
+    if not sends_touched(way):
         absent = {"panels": ring, "sums": (ring - 1) % q, "sums of all": None}[what]
         return sum(counts.columns[s * c + replica] for s in range(q) if s != absent)
     if what == "panels":

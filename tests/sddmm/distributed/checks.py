@@ -23,7 +23,7 @@ from tests.sddmm.distributed.cases import (
     with_operands,
 )
 
-WAYS = ("ring", "rows", "slices")
+WAYS = ("ring", "rows", "slices", "row_slices")
 
 
 def even(size: int) -> list[int]:

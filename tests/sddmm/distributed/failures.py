@@ -85,7 +85,7 @@ def of_arguments() -> None:
     far = rows[0], rows[1] + 20 * on(1)
     kind = ValueError if on(1) else DistributedError
     require_raises(kind, "col_indices", lambda: DistributedPattern.from_csr(*far, (20, 20)))
-    ways = "way must be one of ring, rows, slices or None, got 'star'"
+    ways = "way must be one of ring, rows, slices, row_slices or None, got 'star'"
     require_raises(
         ValueError, ways, lambda: DistributedPattern.from_csr(*rows, (20, 20), way="star")
     )

@@ -50,7 +50,7 @@ def expected(case: Case, operation: str) -> int:
     rows = [S.row_cuts[r + 1] - S.row_cuts[r] for r in range(p)]
     if S.way == "slices" and operation == "spmm_transposed":
         moved = (len(ring) - 1) * columns[here]
-    elif S.way != "rows":
+    elif S.way in ("ring", "slices"):
         absent = here if operation != "spmm_transposed" else (here - c) % p
         moved = sum(columns[r] for r in ring if r != absent)
     elif operation == "spmm_transposed":
