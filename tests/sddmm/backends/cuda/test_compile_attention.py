@@ -53,12 +53,12 @@ def compile_size(
         problem = AttentionProblem(
             64, 64, 64, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0)
         )
-        ATTENTION_TILE.load(problem, False, step == 16, False, device)
+        ATTENTION_TILE.load(problem, False, step == 16, False, False, device)
     for name in ("tile_rows", "tile_columns"):
         if name in kernels:
             by_columns = name == "tile_columns"
             tile_gradient.load(
-                loader.runtime, size, by_columns, by_columns, step == 16, False, device
+                loader.runtime, size, by_columns, by_columns, step == 16, False, False, device
             )  # fmt: skip
     if "forward" in kernels:
         specialise(loader.runtime, ATTENTION_GATHER, *options, merges, merges, device)

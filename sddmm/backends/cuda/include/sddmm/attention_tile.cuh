@@ -1,5 +1,5 @@
-// What a warp does of attention with a tile of 64 x 64 positions: its 16 rows of scores by mma.sync,
-// their softmax, and the product with V.
+// What a warp does of attention with a tile of ROWS x 64 positions, of which it has 16 or 32 rows: the
+// products with the rows of a tile by mma.sync, and which positions hold nonzeros.
 #pragma once
 
 #include "gemm_core/fragment.cuh"
@@ -15,122 +15,235 @@ namespace sddmm {
 namespace fragment = gemm_core::fragment;
 namespace ptx = gemm_core::ptx;
 
-// The rows and columns of a tile, and those of it that a warp has.
-constexpr int SIDE = 64, WARP_ROWS = 16;
+// The columns of a tile, and the rows of a product by mma.sync.
+constexpr int SIDE = 64, MMA_ROWS = 16;
 
-// 64 rows of COLUMNS halves in shared memory.
+// Rows of COLUMNS halves in shared memory, and this thread's part of their copies from rows of k
+// elements. ALIGNED: every row starts at a multiple of 16 bytes; then copies are asynchronous.
 template <class T, int COLUMNS, int THREADS, bool ALIGNED>
 struct HalfRows {
-  static constexpr int CHUNKS = COLUMNS / 8, BYTES = SIDE * COLUMNS * 2;
+  static constexpr int CHUNKS = COLUMNS / 8, ROW_BYTES = COLUMNS * 2;
   using Layout = gemm_core::Swizzle<CHUNKS>;
+  // The rows that a block copies at once, each thread 16 bytes of them.
+  static constexpr int STEP = THREADS / CHUNKS;
+  static_assert(THREADS % CHUNKS == 0 && STEP % 8 == 0, "a thread's chunks lie alike");
 
-  // Copies rows of k elements, `rows` of which exist; all else becomes zeros. ALIGNED: every row
-  // starts at a multiple of 16 bytes; then the copy is asynchronous.
-  static __device__ __forceinline__ void copy(unsigned char* target, const T* from, i64 pitch,
-                                              int rows, int k) {
+  const T* rows;
+  i64 pitch;  // elements from row to row
+  int k;
+
+  static __device__ __forceinline__ int thread_row() {
+    return static_cast<int>(static_cast<u32>(threadIdx.x) / CHUNKS);
+  }
+  static __device__ __forceinline__ int thread_chunk() {
+    return static_cast<int>(static_cast<u32>(threadIdx.x) % CHUNKS);
+  }
+  // Copies ROWS rows from row `first` on, of `count` in all; what does not exist becomes zeros.
+  template <int ROWS>
+  __device__ __forceinline__ void copy(unsigned char* target, int first, int count) const {
+    static_assert(ROWS % STEP == 0, "no thread is left out");
+    unsigned char* const to = target + Layout::offset(thread_row(), thread_chunk());
+    const T* source = rows + (first + thread_row()) * pitch + thread_chunk() * 8;
+    if (ALIGNED && first + ROWS <= count && k == COLUMNS) {
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < SIDE * CHUNKS; i += THREADS) {
-      const int row = i / CHUNKS, chunk = i % CHUNKS, left = k - chunk * 8;
-      const int elements = row >= rows || left < 0 ? 0 : left < 8 ? left : 8;
-      unsigned char* const to = target + Layout::offset(row, chunk);
-      const T* const source = from + (elements > 0 ? row * pitch + chunk * 8 : 0);
-      if constexpr (ALIGNED) {
-        ptx::cp_async_16(ptx::shared_address(to), source, elements * 2);
-      } else {
+      for (int i = 0; i < ROWS; i += STEP, source += STEP * pitch)
+        ptx::cp_async_16(ptx::shared_address(to) + i * ROW_BYTES, source);
+      return;
+    }
+    const int left = k - thread_chunk() * 8, in_row = left < 0 ? 0 : left < 8 ? left : 8;
 #pragma unroll 1
-        for (int e = 0; e < 8; ++e) reinterpret_cast<T*>(to)[e] = e < elements ? source[e] : T{};
+    for (int i = 0; i < ROWS; i += STEP, source += STEP * pitch) {
+      const int elements = first + i + thread_row() < count ? in_row : 0;
+      if constexpr (ALIGNED) {
+        ptx::cp_async_16(ptx::shared_address(to) + i * ROW_BYTES, source, elements * 2);
+      } else {
+        T* const stored = reinterpret_cast<T*>(to + i * ROW_BYTES);
+#pragma unroll 1
+        for (int e = 0; e < 8; ++e) stored[e] = e < elements ? source[e] : T{};
       }
     }
   }
 };
 
-// The scores of a warp's 16 rows with 64 columns: element e of block j is that of mma_c in columns
-// 8 j and on. A lane so has the two rows lane / 4 and lane / 4 + 8, and 16 columns of each.
-using Scores = float[SIDE / 8][4];
-
-// q: the warp's rows of Q as fragments. keys: 64 rows of K in shared memory, in `Rows`.
-template <class T, class Rows, int STEPS>
-__device__ __forceinline__ void multiply_keys(Scores& scores, const u32 (&q)[STEPS][4],
-                                              const unsigned char* keys) {
-  const fragment::Position own = fragment::ldmatrix_b(threadIdx.x % 32);
-  const u32 base = ptx::shared_address(keys);
+// Elements of a warp's products, or of sums, are laid out as mma_c: in each block of 16 rows and each
+// eight columns a lane has four, in the rows lane / 4 and lane / 4 + 8, and two columns of each.
+// Calls use(block, j, e) for all of them.
+template <int BLOCKS, int EIGHTS, class Use>
+__device__ __forceinline__ void each_element(const float (&)[BLOCKS][EIGHTS][4], const Use& use) {
 #pragma unroll
-  for (int step = 0; step < STEPS; ++step)
+  for (int block = 0; block < BLOCKS; ++block)
 #pragma unroll
-    for (int j = 0; j < SIDE / 8; j += 2) {
-      u32 b[4];
-      ptx::ldmatrix_x4(b, base + Rows::Layout::offset(8 * j + own.row, 2 * step + own.column / 8));
-      ptx::mma_m16n8k16(scores[j], q[step], b[0], b[1], T{});
-      ptx::mma_m16n8k16(scores[j + 1], q[step], b[2], b[3], T{});
-    }
+    for (int j = 0; j < EIGHTS; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) use(block, j, e);
 }
 
-// The same, with the warp's rows of the first operand in shared memory, in `Rows` too: `own` is that
-// of row 0, and the warp's first row is `warp_row`.
-template <class T, class Rows>
-__device__ __forceinline__ void multiply_rows(Scores& products, const unsigned char* own,
-                                              int warp_row, const unsigned char* others) {
-  const fragment::Position a_row = fragment::ldmatrix_a(threadIdx.x % 32);
-  const fragment::Position b_row = fragment::ldmatrix_b(threadIdx.x % 32);
-  const u32 own_base = ptx::shared_address(own), base = ptx::shared_address(others);
+// products += rows of the first operand times those of the second, which lie in shared memory, in
+// `Rows`, from row `first` of `others` on. load_own(a, block, step): the fragment of the first
+// operand of block `block` of 16 rows, in columns 16 step and on.
+template <class T, class Rows, int BLOCKS, int EIGHTS, class LoadOwn>
+__device__ __forceinline__ void multiply_rows(float (&products)[BLOCKS][EIGHTS][4],
+                                              const LoadOwn& load_own, const unsigned char* others,
+                                              int first) {
+  const fragment::Position own = fragment::ldmatrix_b(threadIdx.x % 32);
+  const u32 base = ptx::shared_address(others) + first * Rows::ROW_BYTES;
 #pragma unroll
   for (int step = 0; step < Rows::CHUNKS / 2; ++step) {
-    u32 a[4];
-    ptx::ldmatrix_x4(
-        a, own_base + Rows::Layout::offset(warp_row + a_row.row, 2 * step + a_row.column / 8));
+    u32 a[BLOCKS][4];
 #pragma unroll
-    for (int j = 0; j < SIDE / 8; j += 2) {
+    for (int block = 0; block < BLOCKS; ++block) load_own(a[block], block, step);
+#pragma unroll
+    for (int j = 0; j < EIGHTS; j += 2) {
       u32 b[4];
-      ptx::ldmatrix_x4(
-          b, base + Rows::Layout::offset(8 * j + b_row.row, 2 * step + b_row.column / 8));
-      ptx::mma_m16n8k16(products[j], a, b[0], b[1], T{});
-      ptx::mma_m16n8k16(products[j + 1], a, b[2], b[3], T{});
+      ptx::ldmatrix_x4(b, base + Rows::Layout::offset(8 * j + own.row, 2 * step + own.column / 8));
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block) {
+        ptx::mma_m16n8k16(products[block][j], a[block], b[0], b[1], T{});
+        ptx::mma_m16n8k16(products[block][j + 1], a[block], b[2], b[3], T{});
+      }
     }
   }
 }
 
-// sums += weights V. weights: rounded to halves. values: 64 rows of V in shared memory, in `Rows`.
-template <class T, class Rows, int BLOCKS>
-__device__ __forceinline__ void multiply_values(float (&sums)[BLOCKS][4], const Scores& weights,
-                                                const unsigned char* values) {
+// The fragment of 16 rows from `row` on in shared memory, in `Rows`.
+template <class Rows>
+__device__ __forceinline__ void load_fragment(u32 (&a)[4], const unsigned char* rows, int row,
+                                              int step) {
   const fragment::Position own = fragment::ldmatrix_a(threadIdx.x % 32);
-  const u32 base = ptx::shared_address(values);
+  ptx::ldmatrix_x4(a, ptx::shared_address(rows) +
+                          Rows::Layout::offset(row + own.row, 2 * step + own.column / 8));
+}
+
+// sums += weights V. weights: rounded to halves. values: the rows of V in shared memory, in `Rows`;
+// the first of them is that of the weights' first column.
+template <class T, class Rows, int BLOCKS, int EIGHTS, int VALUE_EIGHTS>
+__device__ __forceinline__ void multiply_values(float (&sums)[BLOCKS][VALUE_EIGHTS][4],
+                                                const float (&weights)[BLOCKS][EIGHTS][4],
+                                                const unsigned char* values, int first) {
+  const fragment::Position own = fragment::ldmatrix_a(threadIdx.x % 32);
+  const u32 base = ptx::shared_address(values) + first * Rows::ROW_BYTES;
 #pragma unroll
-  for (int step = 0; step < SIDE / 16; ++step) {
-    const float(&left)[4] = weights[2 * step];
-    const float(&right)[4] = weights[2 * step + 1];
+  for (int step = 0; step < EIGHTS / 2; ++step) {
     using N = Numeric<T>;
-    const u32 a[4] = {N::pair(left[0], left[1]), N::pair(left[2], left[3]),
-                      N::pair(right[0], right[1]), N::pair(right[2], right[3])};
+    u32 a[BLOCKS][4];
 #pragma unroll
-    for (int j = 0; j < BLOCKS; j += 2) {
+    for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&part)[4] = weights[block][2 * step + i / 2];
+        a[block][i] = N::pair(part[i % 2 * 2], part[i % 2 * 2 + 1]);
+      }
+#pragma unroll
+    for (int j = 0; j < VALUE_EIGHTS; j += 2) {
       u32 b[4];
       ptx::ldmatrix_x4_trans(
           b, base + Rows::Layout::offset(16 * step + own.row, j + own.column / 8));
-      ptx::mma_m16n8k16(sums[j], a, b[0], b[1], T{});
-      ptx::mma_m16n8k16(sums[j + 1], a, b[2], b[3], T{});
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block) {
+        ptx::mma_m16n8k16(sums[block][j], a[block], b[0], b[1], T{});
+        ptx::mma_m16n8k16(sums[block][j + 1], a[block], b[2], b[3], T{});
+      }
     }
   }
 }
 
-// The nonzeros of a tile. lines: {first nonzero, low and high word of the mask, 0} of each of its
-// rows, or of its columns if BY_COLUMN.
+// What is known of a tile before its masks: its first column, and for each 32 rows whether nonzeros
+// are at all of their positions, or at none.
+struct TilePlace {
+  int first_column;
+  u32 flags;  // bits 0 to 15: full; bits 16 to 31: empty
+
+  __device__ __forceinline__ bool is_full(int row) const { return flags >> row / 32 & 1; }
+  __device__ __forceinline__ bool is_empty(int row) const { return flags >> (16 + row / 32) & 1; }
+  template <int ROWS>
+  __device__ __forceinline__ bool all_full() const {
+    constexpr u32 ALL = (1u << ROWS / 32) - 1;
+    return (flags & ALL) == ALL;
+  }
+};
+static_assert(sizeof(TilePlace) == 8, "an int2 of tiles.py");
+
+// The places of two tiles and the masks of two in shared memory, where they arrive with the rows of
+// the tile before and of the tile.
+template <int ROWS>
+struct TileMasks {
+  static constexpr int MASK_BYTES = ROWS * 8, BYTES = 2 * MASK_BYTES + 16;
+  unsigned char* shared;
+  const TilePlace* places;
+  const int2* masks;
+
+  __device__ __forceinline__ const int2* of(int stage) const {
+    return reinterpret_cast<const int2*>(shared + stage * MASK_BYTES);
+  }
+  __device__ __forceinline__ TilePlace place(int stage) const {
+    return reinterpret_cast<const TilePlace*>(shared + 2 * MASK_BYTES)[stage];
+  }
+  __device__ __forceinline__ void copy_place(int tile, int stage) const {
+    if (threadIdx.x < 2)
+      ptx::cp_async_4(
+          ptx::shared_address(shared) + 2 * MASK_BYTES + stage * 8 + threadIdx.x * 4,
+          reinterpret_cast<const u32*>(places + tile) + threadIdx.x);
+  }
+  __device__ __forceinline__ void copy(int tile, int stage) const {
+    if (threadIdx.x < ROWS / 2)
+      ptx::cp_async_16(ptx::shared_address(shared) + stage * MASK_BYTES + threadIdx.x * 16,
+                       masks + static_cast<i64>(tile) * ROWS + threadIdx.x * 2);
+  }
+};
+
+// The numbers of the nonzeros of a tile. lines: {first nonzero, low and high word of the mask, 0} of
+// each of its rows, or, if BY_COLUMN, of the 64 columns of each 64 rows.
 template <bool BY_COLUMN>
-struct TileNonzeros {
+struct TileNumbers {
   const int4* lines;
 
-  // Calls use(exists, nonzero) of the position at this row and column of the tile. nonzero: its
-  // number, if it exists.
-  __device__ __forceinline__ bool exists(int row, int column) const {
-    const int4 line = lines[BY_COLUMN ? column : row];
-    const int bit = BY_COLUMN ? row : column;
-    return static_cast<u32>(bit < 32 ? line.y : line.z) >> bit % 32 & 1;
-  }
-  __device__ __forceinline__ int number(int row, int column) const {
-    const int4 line = lines[BY_COLUMN ? column : row];
-    const int bit = BY_COLUMN ? row : column;
+  __device__ __forceinline__ int of(int row, int column) const {
+    const int4 line = lines[BY_COLUMN ? row / SIDE * SIDE + column : row];
+    const int bit = BY_COLUMN ? row % SIDE : column;
     const u32 before = (1u << bit % 32) - 1;
     return line.x + (bit < 32 ? __popc(line.y & before) : __popc(line.y) + __popc(line.z & before));
+  }
+};
+
+// A warp's rows of a tile: which of a lane's elements are nonzeros.
+template <int BLOCKS, int EIGHTS, int ROWS, bool BY_COLUMN>
+struct WarpTile {
+  using Products = float[BLOCKS][EIGHTS][4];
+  int warp_row;
+  bool is_full;
+  const int2* masks;  // of the warp's rows, in shared memory; not there if `is_full`
+  const int4* lines;
+
+  // Calls use(block, j, e, exists) for the elements of the columns from `first` on. The masks are
+  // shifted to a lane's columns once, so that each element has its own constant bit.
+  template <class Use>
+  __device__ __forceinline__ void each(int first, const Use& use) const {
+    const fragment::Position own = fragment::mma_c(threadIdx.x % 32, 0);
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int2 row = is_full ? int2{-1, -1} : masks[MMA_ROWS * block + 8 * r + own.row];
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) {
+          const int word = first + 8 * j < 32 ? row.x : row.y;
+          const u32 bits = static_cast<u32>(word) >> (first % 32 + own.column);
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            use(block, j, 2 * r + e, (bits >> (8 * j % 32 + e) & 1) != 0);
+        }
+      }
+  }
+  // Calls use(block, j, e, nonzero), with the nonzero's number, for those that exist.
+  template <class Use>
+  __device__ __forceinline__ void each_nonzero(int first, const Use& use) const {
+    const TileNumbers<BY_COLUMN> numbers{lines};
+    each(first, [&](int block, int j, int e, bool exists) {
+      const fragment::Position at = fragment::mma_c(threadIdx.x % 32, e);
+      if (exists)
+        use(block, j, e,
+            numbers.of(warp_row + MMA_ROWS * block + at.row, first + 8 * j + at.column));
+    });
   }
 };
 

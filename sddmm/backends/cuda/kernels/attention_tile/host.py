@@ -35,8 +35,13 @@ from sddmm.backends.cuda.kernels.attention_gather.shares import (
 )
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses
-from sddmm.backends.cuda.kernels.attention_tile.tiles import new_pieces, padded, tiles_by_row
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import part_limit
+from sddmm.backends.cuda.kernels.attention_tile.tiles import (
+    block_rows,
+    new_pieces,
+    padded,
+    part_limit,
+    tiles_by_row,
+)
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.spec import Layouts, macros
 from sddmm.dropout import kept_factor, threshold
@@ -59,8 +64,8 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("q", "k", "v", "bias", "out", "lse")),
-        *((name, POINTER) for name in ("perm", "lines", "tiles", "parts", "shared_rows")),
-        *((name, POINTER) for name in ("pieces", "seed")),
+        *((name, POINTER) for name in ("perm", "lines", "masks", "tiles", "parts")),
+        *((name, POINTER) for name in ("shared_rows", "pieces", "seed")),
         ("dropout_threshold", LONG),
         *((name, LONG) for name in ("head_q", "head_k", "head_v", "head_bias")),
         *((name, LONG) for name in ("pitch_q", "pitch_k", "pitch_v")),
@@ -100,29 +105,31 @@ class AttentionTile(AttentionSpec):
         return (_Plan(self, layouts, problem, model.device),)
 
     def load(
-        self, problem: AttentionProblem, by_column: bool, aligned: bool, merges: bool,
-        device: Device,
+        self, problem: AttentionProblem, by_column: bool, aligned: bool, numbered: bool,
+        merges: bool, device: Device,
     ) -> Kernel:  # fmt: skip
         """The kernel for operands of a problem."""
         return _load(
-            loader.runtime, self, problem.d, problem.dv, problem.dtype, by_column, aligned, merges,
-            device,
+            loader.runtime, self, problem.d, problem.dv, problem.dtype, by_column, aligned,
+            numbered, merges, device,
         )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
 def _load(
     runtime: loader.CudaRuntime, spec: AttentionTile, d: int, dv: int, dtype: torch.dtype,
-    by_column: bool, aligned: bool, merges: bool, device: Device,
+    by_column: bool, aligned: bool, numbered: bool, merges: bool, device: Device,
 ) -> Kernel:  # fmt: skip
     key, value = padded(d), padded(dv)
-    min_blocks = 3 if max(key, value) <= 64 and aligned else 2
+    rows = block_rows(d, dv)
+    is_narrow = rows == 128
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "MERGES": merges, "KEY_COLUMNS": key,
-        "VALUE_COLUMNS": value, "BY_COLUMN": by_column, "ALIGNED": aligned,
-        "MIN_BLOCKS": min_blocks,
+        "VALUE_COLUMNS": value, "BY_COLUMN": by_column, "ALIGNED": aligned, "ROWS": rows,
+        "NUMBERED": numbered, "SPAN": 32 if is_narrow else SIDE,
+        "MIN_BLOCKS": 3 if is_narrow and aligned and not numbered else 2,
     }  # fmt: skip
-    shared_bytes = 2 * SIDE * (3 * key + 2 * value) + 16
+    shared_bytes = 2 * (rows * key + 2 * SIDE * (key + value)) + 16 * rows + 32
     spec = _with_memory(spec, shared_bytes)
     return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
 
@@ -140,7 +147,10 @@ class _Plan:
     ) -> None:
         self._spec, self._problem, self._device = spec, problem, device
         self._work, self._by_column = layouts.distinct_tiles((SIDE, SIDE))
-        self._tiles = tiles_by_row(self._work, self._by_column, problem.m, problem.heads, device)
+        rows = block_rows(problem.d, problem.dv)
+        self._tiles = tiles_by_row(
+            self._work, self._by_column, rows, problem.m, problem.heads, device
+        )
         self._nonzeros = layouts.by_row()
         self._gradients: GradientPasses | None = None
 
@@ -148,7 +158,7 @@ class _Plan:
         problem, tiles = self._problem, self._tiles
         q, k, v, bias = operands.q, operands.k, operands.v, operands.bias
         step = common_step(*(bits for x in (q, k, v) for bits in row_multiples(x)))
-        count = problem.heads * tiles.slots * SIDE * (padded(problem.dv) + 2)
+        count = problem.heads * tiles.slots * tiles.rows * (padded(problem.dv) + 2)
         pieces = new_pieces(count, problem.device)
         somewhere = lse.data_ptr()  # where a tensor without elements may begin
         named: dict[str, int | float] = {
@@ -164,9 +174,13 @@ class _Plan:
             "kept": kept_factor(operands.dropout_p),
         }  # fmt: skip
         arguments = [named[name] for name, *_ in Arguments._fields_]
+        is_aligned, is_numbered = step == 16, bias is not None or operands.dropout_p > 0
         for merges in (False, True) if tiles.slots else (False,):
-            kernel = self._spec.load(problem, tiles.by_column, step == 16, merges, self._device)
-            of_head = tiles.shared_count if merges else tiles.part_count
+            kernel = self._spec.load(
+                problem, tiles.by_column, is_aligned, is_numbered, merges, self._device
+            )
+            # A block merges four rows, one by each warp.
+            of_head = tiles.shared_count * (tiles.rows // 4) if merges else tiles.part_count
             kernel(of_head * problem.heads, *arguments)
 
     def prepare_backward(self) -> None:

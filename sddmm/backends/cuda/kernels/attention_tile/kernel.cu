@@ -1,9 +1,10 @@
-// Sparse attention by dense tiles of 64 x 64 positions: a block has 64 rows of Q and takes their tiles
+// Sparse attention by dense tiles of 64 columns: a block has 64 or 128 rows of Q and takes their tiles
 // one after the other, by mma.sync and an online softmax. Adds a bit mask for each row of a tile; full
 // tiles need none. Limit: the instructions of a tile, however few nonzeros it has.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/attention_tile.cuh"
 #include "sddmm/dropout.cuh"
+#include "sddmm/tile_softmax.cuh"
 
 using namespace sddmm;
 
@@ -15,6 +16,10 @@ struct Config {
   static constexpr bool MERGES = SDDMM_MERGES;
   // The columns of Q and K, and of V, as they are padded with zeros.
   static constexpr int KEY_COLUMNS = SDDMM_KEY_COLUMNS, VALUE_COLUMNS = SDDMM_VALUE_COLUMNS;
+  // Whether there is a bias or dropout, for which nonzeros have numbers.
+  static constexpr bool NUMBERED = SDDMM_NUMBERED;
+  // The rows of a block, and the columns of a tile whose scores a warp holds at a time.
+  static constexpr int ROWS = SDDMM_ROWS, SPAN = SDDMM_SPAN;
   // Whether the lines of tiles are columns of the matrix.
   static constexpr bool BY_COLUMN = SDDMM_BY_COLUMN;
   // Whether all rows of Q, K and V start at multiples of 16 bytes.
@@ -29,12 +34,20 @@ using Element = Config::Element;
 constexpr int KEY_COLUMNS = Config::KEY_COLUMNS, VALUE_COLUMNS = Config::VALUE_COLUMNS;
 using KeyRows = HalfRows<Element, KEY_COLUMNS, Config::THREADS, Config::ALIGNED>;
 using ValueRows = HalfRows<Element, VALUE_COLUMNS, Config::THREADS, Config::ALIGNED>;
-constexpr int BLOCKS = VALUE_COLUMNS / 8;  // of eight columns of V
-static_assert(Config::THREADS == 32 * SIDE / WARP_ROWS, "each warp has 16 rows");
+constexpr int ROWS = Config::ROWS, SPAN = Config::SPAN;
+constexpr int WARPS = Config::THREADS / 32, WARP_ROWS = ROWS / WARPS;
+constexpr int BLOCKS = WARP_ROWS / MMA_ROWS;                  // of 16 rows of a warp
+constexpr int EIGHTS = SPAN / 8, VALUE_EIGHTS = VALUE_COLUMNS / 8;  // of eight columns
+static_assert(BLOCKS * MMA_ROWS * WARPS == ROWS && WARP_ROWS <= 32, "warps share a block's rows");
+using Rows = LaneRows<BLOCKS, EIGHTS, VALUE_EIGHTS>;
+using Tile = WarpTile<BLOCKS, EIGHTS, ROWS, Config::BY_COLUMN>;
 
-// Shared memory: the rows of Q, and two stages of tiles of K and of V; then a flag.
-constexpr int STAGE_BYTES = KeyRows::BYTES + ValueRows::BYTES;
-constexpr int FLAG_AT = KeyRows::BYTES + 2 * STAGE_BYTES;
+// Shared memory: the rows of Q, and two stages of tiles of K, of V and of masks; then a flag.
+constexpr int Q_BYTES = ROWS * KeyRows::ROW_BYTES;
+constexpr int K_BYTES = SIDE * KeyRows::ROW_BYTES;
+constexpr int STAGE_BYTES = K_BYTES + SIDE * ValueRows::ROW_BYTES;
+constexpr int MASKS_AT = Q_BYTES + 2 * STAGE_BYTES;
+constexpr int FLAG_AT = MASKS_AT + TileMasks<ROWS>::BYTES;
 static_assert(FLAG_AT + 4 <= Config::SHARED_BYTES, "all of it fits");
 
 // The floats of a row that a block leaves for the launch that merges: its part of O, the largest
@@ -46,11 +59,12 @@ struct Arguments {
   Element* out;                     // (heads, m, dv), contiguous
   float* lse;                       // (heads, m), contiguous
   const int* perm;                  // (nnz,), or null
-  const int4* lines;                // of each tile its 64 lines: (first nonzero, mask, 0)
-  const int2* tiles;                // of each tile the first column, and whether it is full
+  const int4* lines;                // of each tile the lines of its rows, see TileNumbers
+  const int2* masks;                // of each tile the masks of its rows
+  const TilePlace* tiles;
   const int4* parts;                // (first tile, last tile + 1, first row, slot or -1)
   const int4* shared_rows;          // (first row, first slot, number of slots, 0)
-  float* pieces;                    // (heads, slots, 64, PIECE)
+  float* pieces;                    // (heads, slots, ROWS, PIECE)
   const unsigned long long* seed;   // null without dropout
   i64 dropout_threshold;
   i64 head_q, head_k, head_v, head_bias;  // elements from head to head
@@ -75,9 +89,13 @@ struct Head {
         q(p.q + head * p.head_q),
         k(p.k + head * p.head_k),
         v(p.v + head * p.head_v),
-        bias(p.bias == nullptr ? nullptr : p.bias + head * p.head_bias),
-        dropout{p.seed, p.dropout_threshold, p.kept} {}
+        bias(!Config::NUMBERED || p.bias == nullptr ? nullptr : p.bias + head * p.head_bias),
+        dropout{Config::NUMBERED ? p.seed : nullptr, p.dropout_threshold, p.kept} {}
 
+  // Whether the scale is that of scores at the exponents, as it leaves the largest score the largest.
+  __device__ __forceinline__ bool scales_exponents() const {
+    return p.scale > 0.f && bias == nullptr;
+  }
   __device__ __forceinline__ int position(int nonzero) const {
     return p.perm == nullptr ? nonzero : p.perm[nonzero];
   }
@@ -88,7 +106,7 @@ struct Head {
     return dropout.seed == nullptr ? 1.f : dropout.factor(head, position(nonzero));
   }
   __device__ __forceinline__ float* piece(int slot, int row) const {
-    return p.pieces + ((static_cast<i64>(head) * p.slots + slot) * SIDE + row) * PIECE;
+    return p.pieces + ((static_cast<i64>(head) * p.slots + slot) * ROWS + row) * PIECE;
   }
   __device__ __forceinline__ i64 row_of_result(int row) const {
     return static_cast<i64>(head) * p.m + row;
@@ -132,12 +150,13 @@ __device__ inline RowSum exact_row(const Head& h, int4 part, int row) {
   RowSum sum;
 #pragma unroll 1
   for (i64 tile = part.x; tile < part.y; ++tile) {
-    const TileNonzeros<Config::BY_COLUMN> nonzeros{p.lines + tile * SIDE};
+    const TileNumbers<Config::BY_COLUMN> numbers{p.lines + tile * ROWS};
+    const int2 mask = p.masks[tile * ROWS + row];
 #pragma unroll 1
     for (int c = 0; c < SIDE; ++c) {
-      if (!nonzeros.exists(row, c)) continue;
-      const int nonzero = nonzeros.number(row, c);
-      const i64 col = p.tiles[tile].x + c;
+      if ((static_cast<u32>(c < 32 ? mask.x : mask.y) >> c % 32 & 1) == 0) continue;
+      const int nonzero = numbers.of(row, c);
+      const i64 col = p.tiles[tile].first_column + c;
       float score = 0.f;
       for (int i = lane; i < p.d; i += 32) score += widened(q[i]) * widened(h.k[col * p.pitch_k + i]);
       score = warp_sum(score) * p.scale + h.bias_of(nonzero);
@@ -152,158 +171,123 @@ __device__ inline RowSum exact_row(const Head& h, int4 part, int row) {
   return sum;
 }
 
-// The sums of a lane's two rows of the warp.
-struct LaneRows {
-  float out[BLOCKS][4] = {};
-  float largest[2] = {minus_infinity(), minus_infinity()};
-  float sum[2] = {};  // over this lane's columns
+// Multiplies scores by the scale and adds the bias.
+__device__ __forceinline__ void add_bias(const Head& h, const Tile& tile, int first,
+                                         Tile::Products& scores) {
+  each_element(scores, [&](int b, int j, int e) { scores[b][j][e] *= h.p.scale; });
+  if (h.bias == nullptr) return;
+  tile.each_nonzero(first, [&](int b, int j, int e, int nonzero) {
+    scores[b][j][e] += h.bias_of(nonzero);
+  });
+}
 
-  // Turns scores into weights relative to the largest score so far.
-  __device__ __forceinline__ void weigh(Scores& scores) {
+// Stores a lane's rows. Their sums are complete.
+__device__ __forceinline__ void store_lane(const Head& h, int4 part, int warp_row,
+                                           const Rows& rows) {
+  const bool is_piece = part.w >= 0;
+#pragma unroll
+  for (int b = 0; b < BLOCKS; ++b)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float raised = largest[r];
+      const fragment::Position first = fragment::mma_c(threadIdx.x % 32, 2 * r);
+      const int row = warp_row + MMA_ROWS * b + first.row;
+      if (part.z + row >= h.p.m) continue;
+      RowSum own;
+      own.largest = rows.base[b][r], own.sum = rows.sum[b][r];
+      const float factor = is_piece ? 1.f : own.normalizer();
+      float* const piece = is_piece ? h.piece(part.w, row) : nullptr;
+      Element* const out = h.p.out + h.row_of_result(part.z + row) * h.p.dv;
 #pragma unroll
-      for (int j = 0; j < SIDE / 8; ++j)
-        raised = fmaxf(raised, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
-#pragma unroll
-      for (int distance = 1; distance < 4; distance *= 2)
-        raised = fmaxf(raised, __shfl_xor_sync(FULL_MASK, raised, distance));
-      const float base = finite_base(raised), factor = ptx::ex2(largest[r] - base);
-      largest[r] = raised;
-      sum[r] *= factor;
-#pragma unroll
-      for (int j = 0; j < BLOCKS; ++j) out[j][2 * r] *= factor, out[j][2 * r + 1] *= factor;
-#pragma unroll
-      for (int j = 0; j < SIDE / 8; ++j)
-#pragma unroll
-        for (int e = 2 * r; e < 2 * r + 2; ++e)
-          sum[r] += scores[j][e] = ptx::ex2(scores[j][e] - base);
-    }
-  }
-};
-
-// Masks the scores of positions without nonzeros, and adds the bias. The scale is that of scores.
-__device__ __forceinline__ void mask(const Head& h, i64 tile, int warp_row, bool is_full,
-                                     Scores& scores) {
-  const TileNonzeros<Config::BY_COLUMN> nonzeros{h.p.lines + tile * SIDE};
-#pragma unroll
-  for (int j = 0; j < SIDE / 8; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const fragment::Position at = fragment::mma_c(threadIdx.x % 32, e);
-      const int row = warp_row + at.row, column = 8 * j + at.column;
-      const bool exists = is_full || nonzeros.exists(row, column);
-      float score = scores[j][e] * h.p.scale;
-      if (h.bias != nullptr && exists) score += h.bias_of(nonzeros.number(row, column));
-      scores[j][e] = exists ? score : minus_infinity();
-    }
-}
-
-__device__ __forceinline__ void drop(const Head& h, i64 tile, int warp_row, Scores& weights) {
-  const TileNonzeros<Config::BY_COLUMN> nonzeros{h.p.lines + tile * SIDE};
-#pragma unroll
-  for (int j = 0; j < SIDE / 8; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const fragment::Position at = fragment::mma_c(threadIdx.x % 32, e);
-      const int row = warp_row + at.row, column = 8 * j + at.column;
-      if (nonzeros.exists(row, column)) weights[j][e] *= h.kept_of(nonzeros.number(row, column));
-    }
-}
-
-// Stores a lane's two rows. Their sums are complete.
-__device__ __forceinline__ void store_lane(const Head& h, int4 part, int warp_row,
-                                           const LaneRows& rows) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const fragment::Position first = fragment::mma_c(threadIdx.x % 32, 2 * r);
-    const int row = warp_row + first.row;
-    if (part.z + row >= h.p.m) continue;
-    RowSum own;
-    own.largest = rows.largest[r], own.sum = rows.sum[r];
-    const float factor = part.w < 0 ? own.normalizer() : 1.f;
-#pragma unroll
-    for (int j = 0; j < BLOCKS; ++j)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int column = 8 * j + first.column + e;
-        if (column >= h.p.dv) continue;
-        const float x = rows.out[j][2 * r + e] * factor;
-        if (part.w < 0) {
-          h.p.out[h.row_of_result(part.z + row) * h.p.dv + column] = Narrow<Element>::from(x);
+      for (int j = 0; j < VALUE_EIGHTS; ++j) {
+        const int column = 8 * j + first.column;
+        const float x = rows.out[b][j][2 * r], y = rows.out[b][j][2 * r + 1];
+        if (is_piece) {
+          *reinterpret_cast<float2*>(piece + column) = {x, y};
+        } else if (h.p.dv % 2 == 0) {
+          if (column < h.p.dv)
+            *reinterpret_cast<u32*>(out + column) = Numeric<Element>::pair(x * factor, y * factor);
         } else {
-          h.piece(part.w, row)[column] = x;
+          if (column < h.p.dv) out[column] = Narrow<Element>::from(x * factor);
+          if (column + 1 < h.p.dv) out[column + 1] = Narrow<Element>::from(y * factor);
         }
       }
-    if (threadIdx.x % 4 != 0) continue;
-    if (part.w < 0) {
-      h.p.lse[h.row_of_result(part.z + row)] = own.log_sum();
-    } else {
-      h.piece(part.w, row)[VALUE_COLUMNS] = own.largest;
-      h.piece(part.w, row)[VALUE_COLUMNS + 1] = own.sum;
+      if (threadIdx.x % 4 != 0) continue;
+      if (is_piece) {
+        piece[VALUE_COLUMNS] = own.largest, piece[VALUE_COLUMNS + 1] = own.sum;
+      } else {
+        h.p.lse[h.row_of_result(part.z + row)] = own.log_sum();
+      }
     }
-  }
 }
 
 __device__ __forceinline__ void compute_part(const Arguments& p, unsigned char* shared) {
   const int head = blockIdx.x / p.part_count;
   const int4 part = p.parts[blockIdx.x - head * p.part_count];
   const Head h(p, head);
-  const int warp_row = static_cast<int>(threadIdx.x) / 32 * WARP_ROWS;
+  const int warp_row = static_cast<int>(static_cast<u32>(threadIdx.x) / 32 * WARP_ROWS);
   int& is_wrong = *reinterpret_cast<int*>(shared + FLAG_AT);
   if (threadIdx.x == 0) is_wrong = 0;
 
-  auto copy_tile = [&](i64 tile, int stage) {
-    const int first = p.tiles[tile].x;
-    unsigned char* const target = shared + KeyRows::BYTES + stage * STAGE_BYTES;
-    KeyRows::copy(target, h.k + first * p.pitch_k, p.pitch_k, p.n - first, p.d);
-    ValueRows::copy(target + KeyRows::BYTES, h.v + first * p.pitch_v, p.pitch_v, p.n - first, p.dv);
+  const KeyRows keys_of{h.k, p.pitch_k, p.d};
+  const ValueRows values_of{h.v, p.pitch_v, p.dv};
+  const TileMasks<ROWS> masks{shared + MASKS_AT, p.tiles, p.masks};
+  auto copy_tile = [&](int tile, TilePlace place, int stage) {
+    unsigned char* const target = shared + Q_BYTES + stage * STAGE_BYTES;
+    keys_of.copy<SIDE>(target, place.first_column, p.n);
+    values_of.copy<SIDE>(target + K_BYTES, place.first_column, p.n);
+    if (!place.all_full<ROWS>()) masks.copy(tile, stage);
+    if (tile + 1 < part.y) masks.copy_place(tile + 1, stage ^ 1);
   };
-  KeyRows::copy(shared, h.q + part.z * p.pitch_q, p.pitch_q, p.m - part.z, p.d);
-  if (part.x < part.y) copy_tile(part.x, 0);
+  KeyRows{h.q, p.pitch_q, p.d}.copy<ROWS>(shared, part.z, p.m);
+  TilePlace place{0, 0};
+  if (part.x < part.y) copy_tile(part.x, place = p.tiles[part.x], 0);
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
   __syncthreads();
 
-  u32 q[KEY_COLUMNS / 16][4];
-  const fragment::Position own = fragment::ldmatrix_a(threadIdx.x % 32);
+  u32 q[BLOCKS][KEY_COLUMNS / 16][4];
 #pragma unroll
-  for (int step = 0; step < KEY_COLUMNS / 16; ++step)
-    ptx::ldmatrix_x4(q[step], ptx::shared_address(shared) +
-                                  KeyRows::Layout::offset(warp_row + own.row,
-                                                          2 * step + own.column / 8));
-  LaneRows rows;
+  for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+    for (int step = 0; step < KEY_COLUMNS / 16; ++step)
+      load_fragment<KeyRows>(q[b][step], shared, warp_row + MMA_ROWS * b, step);
+  Rows rows;
 #pragma unroll 1
-  for (i64 tile = part.x; tile < part.y; ++tile) {
-    const int stage = static_cast<int>(tile - part.x) % 2;
-    if (tile + 1 < part.y) copy_tile(tile + 1, stage ^ 1);
+  for (int tile = part.x, stage = 0; tile < part.y; ++tile, stage ^= 1) {
+    const TilePlace next = masks.place(stage ^ 1);
+    if (tile + 1 < part.y) copy_tile(tile + 1, next, stage ^ 1);
     ptx::cp_async_commit();
-    const unsigned char* const keys = shared + KeyRows::BYTES + stage * STAGE_BYTES;
-    const bool is_full = p.tiles[tile].y != 0;
-    Scores scores = {};
-    multiply_keys<Element, KeyRows>(scores, q, keys);
-    mask(h, tile, warp_row, is_full, scores);
-    rows.weigh(scores);
-    if (h.dropout.seed != nullptr) drop(h, tile, warp_row, scores);
-    multiply_values<Element, ValueRows>(rows.out, scores, keys + KeyRows::BYTES);
+    if (!place.is_empty(warp_row)) {
+      const unsigned char* const keys = shared + Q_BYTES + stage * STAGE_BYTES;
+      const Tile own{warp_row, place.is_full(warp_row), masks.of(stage) + warp_row,
+                     p.lines + static_cast<i64>(tile) * ROWS};
+#pragma unroll 1  // else the addresses of all columns take too many registers
+      for (int first = 0; first < SIDE; first += SPAN) {
+        Tile::Products scores = {};
+        multiply_rows<Element, KeyRows>(scores, [&](u32(&a)[4], int b, int step) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[i] = q[b][step][i];
+        }, keys, first);
+        const bool is_scaled = !h.scales_exponents();
+        if (is_scaled) add_bias(h, own, first, scores);
+        if (!own.is_full)
+          own.each(first, [&](int b, int j, int e, bool exists) {
+            scores[b][j][e] = exists ? scores[b][j][e] : minus_infinity();
+          });
+        rows.weigh(scores, is_scaled ? 1.f : p.scale);
+        if (h.dropout.seed != nullptr)
+          own.each_nonzero(first, [&](int b, int j, int e, int nonzero) {
+            scores[b][j][e] *= h.kept_of(nonzero);
+          });
+        multiply_values<Element, ValueRows>(rows.out, scores, keys + K_BYTES, first);
+      }
+    }
+    place = next;
     ptx::cp_async_wait<0>();
     __syncthreads();  // the next tile is there; and all have multiplied this one
   }
 
-  float zero = 0.f;  // finite sums have met no zero times what is not finite
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2)
-      rows.sum[r] += __shfl_xor_sync(FULL_MASK, rows.sum[r], distance);
-    zero += 0.f * rows.sum[r];
-  }
-#pragma unroll
-  for (int j = 0; j < BLOCKS; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) zero += 0.f * rows.out[j][e];
-  if (zero != 0.f) is_wrong = 1;
+  if (rows.finish() != 0.f) is_wrong = 1;
   __syncthreads();
   if (!is_wrong) return store_lane(h, part, warp_row, rows);
 #pragma unroll 1
@@ -311,27 +295,48 @@ __device__ __forceinline__ void compute_part(const Arguments& p, unsigned char* 
     store_row(h, part, row, exact_row(h, part, row));
 }
 
-// Merges the pieces of 64 rows, each row by a warp.
-__device__ __forceinline__ void merge_parts(const Arguments& p) {
-  const int head = blockIdx.x / p.shared_count;
-  const int4 cut = p.shared_rows[blockIdx.x - head * p.shared_count];
-  const Head h(p, head);
-  const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32;
+// Merges the pieces of a row by a warp: each lane first has a slot's factor, then columns.
+__device__ __forceinline__ RowSum merged_row(const Head& h, int first_slot, int count, int row) {
+  const int lane = threadIdx.x % 32;
+  RowSum merged;
+  for (int slot = lane; slot < count; slot += 32)
+    merged.largest = fmaxf(merged.largest, h.piece(first_slot + slot, row)[VALUE_COLUMNS]);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    merged.largest =
+        fmaxf(merged.largest, __shfl_xor_sync(FULL_MASK, merged.largest, distance));
 #pragma unroll 1
-  for (int row = warp; row < SIDE && cut.x + row < p.m; row += Config::THREADS / 32) {
-    RowSum merged;
-#pragma unroll 1
-    for (int slot = cut.y; slot < cut.y + cut.z; ++slot) {
-      const float* const piece = h.piece(slot, row);
-      RowSum later;
+  for (int begin = 0; begin < count; begin += 32) {
+    float factor = 0.f;
+    if (begin + lane < count) {
+      const float* const piece = h.piece(first_slot + begin + lane, row) + VALUE_COLUMNS;
+      factor = ptx::ex2(piece[0] - finite_base(merged.largest));
+      merged.sum += factor * piece[1];
+    }
+    const int end = count - begin < 32 ? count - begin : 32;
+#pragma unroll 8
+    for (int slot = 0; slot < end; ++slot) {
+      const float* const piece = h.piece(first_slot + begin + slot, row);
+      const float own = __shfl_sync(FULL_MASK, factor, slot);
 #pragma unroll
       for (int i = 0; i < LANE_COLUMNS; ++i)
-        if (lane + 32 * i < p.dv) later.out[0][i] = piece[lane + 32 * i];
-      later.largest = piece[VALUE_COLUMNS], later.sum = piece[VALUE_COLUMNS + 1];
-      merged.merge(later);
+        if (lane + 32 * i < h.p.dv) merged.out[0][i] += own * piece[lane + 32 * i];
     }
-    store_row(h, int4{0, 0, cut.x, -1}, row, merged);
   }
+  merged.sum = warp_sum(merged.sum);
+  return merged;
+}
+
+// Merges the pieces of a block's rows, of which each warp here has one.
+__device__ __forceinline__ void merge_parts(const Arguments& p) {
+  constexpr int BLOCKS_PER_CUT = ROWS / WARPS;
+  const int of_head = p.shared_count * BLOCKS_PER_CUT, head = blockIdx.x / of_head;
+  const int block = blockIdx.x - head * of_head;
+  const int4 cut = p.shared_rows[block / BLOCKS_PER_CUT];
+  const int row = block % BLOCKS_PER_CUT * WARPS + static_cast<int>(threadIdx.x) / 32;
+  if (cut.x + row >= p.m) return;
+  const Head h(p, head);
+  store_row(h, int4{0, 0, cut.x, -1}, row, merged_row(h, cut.y, cut.z, row));
 }
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)

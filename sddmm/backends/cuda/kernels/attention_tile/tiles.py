@@ -8,59 +8,127 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, stripes_of
-from sddmm.backends.cuda.layouts import TileWork
+from gemm_core.runtime.launch import ceil_div
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
+from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
+from sddmm.backends.cuda.layouts import TileWork, int32
 from sddmm.errors import out_of_memory
+
+# The rows that share a flag (`AttentionTiles.places`).
+_FLAG_ROWS = 32
+# The parts that a multiprocessor should have, and the most tiles of a part where that is few.
+_PARTS_PER_SM, _LEAST_CUT = 8, 12
 
 
 class AttentionTiles(NamedTuple):
-    """The tiles of a pattern by rows of tiles, cut into parts (`Stripes`).
+    """The tiles of `rows` x 64 positions of a pattern, by rows of tiles, cut into parts.
 
-    places: (tiles, 2) int32, the first column of each tile, and whether it is full. by_column:
-    whether the lines of tiles are their columns. perm: the positions of nonzeros; None if they are
-    their numbers.
+    places: (tiles, 2) int32, the first column of each tile, and flags of each 32 of its rows: bit i
+    whether they are full, and bit 16 + i whether they are empty. masks: (tiles, rows) int64, whose
+    bit c tells whether a nonzero is in column c of the row. lines: (tiles, rows, 4) int32, see
+    tile_lines: of the rows, or, if `by_column`, of the 64 columns of each 64 rows. parts, shared,
+    slots: see `cut_stripes`. perm: the positions of nonzeros; None if they are their numbers.
     """
 
-    stripes: Stripes
+    rows: int
     places: Tensor
+    masks: Tensor
+    lines: Tensor
+    parts: Tensor
+    shared: Tensor
+    slots: int
     by_column: bool
     perm: Tensor | None
 
     @property
-    def slots(self) -> int:
-        return self.stripes.slots
-
-    @property
     def part_count(self) -> int:
-        return self.stripes.parts.shape[0]
+        return self.parts.shape[0]
 
     @property
     def shared_count(self) -> int:
-        return self.stripes.shared.shape[0]
+        return self.shared.shape[0]
 
     def arguments(self) -> dict[str, int | float]:
         """The arguments of the kernels that describe tiles, by name."""
-        stripes = self.stripes
         return {
-            "lines": stripes.lines.data_ptr(), "tiles": self.places.data_ptr(),
-            "parts": stripes.parts.data_ptr(), "shared_rows": stripes.shared.data_ptr(),
-            "part_count": self.part_count, "shared_count": self.shared_count, "slots": self.slots,
+            "lines": self.lines.data_ptr(), "masks": self.masks.data_ptr(),
+            "tiles": self.places.data_ptr(), "parts": self.parts.data_ptr(),
+            "shared_rows": self.shared.data_ptr(), "part_count": self.part_count,
+            "shared_count": self.shared_count, "slots": self.slots,
         }  # fmt: skip
 
 
 def tiles_by_row(
-    work: TileWork, by_column: bool, m: int, heads: int, device: Device
+    work: TileWork, by_column: bool, rows: int, m: int, heads: int, device: Device
 ) -> AttentionTiles:
     """The tiles of m rows. by_column: whether `work` lists the tiles of the transpose."""
-    stripes = stripes_of(work, m, by_column, heads, device)
-    is_full = (stripes.lines[:, :, 1:3] == -1).flatten(1).all(1)
-    places = torch.stack([stripes.columns, is_full.to(torch.int32)], dim=1)
-    return AttentionTiles(stripes, places, by_column, work.perm)
+    along, across = work.tiles.coords.long().unbind(1)
+    stripe, column = (across, along) if by_column else (along, across)
+    width = int(column.max()) + 1 if column.numel() else 1
+    stacked = rows // SIDE  # tiles of 64 x 64 that make one of `rows` x 64
+    layer, layers = _layers(stripe * width + column)
+    keys, tile = torch.unique(
+        (stripe // stacked * width + column) * layers + layer, return_inverse=True
+    )
+    lines = mask_lines(work, device)
+    masks = lines[:, :, 1:3].contiguous().view(torch.int64).squeeze(2)
+    at = (tile, stripe % stacked)
+    all_lines = lines.new_zeros(keys.numel(), stacked, SIDE, 4)
+    all_lines[at] = lines
+    all_masks = masks.new_zeros(keys.numel(), stacked, SIDE)
+    all_masks[at] = transposed_bits(masks) if by_column else masks
+    flagged = all_masks.view(-1, rows // _FLAG_ROWS, _FLAG_ROWS)
+    bit = 1 << torch.arange(flagged.shape[1], device=keys.device)
+    flags = (flagged == -1).all(2) * bit + (flagged == 0).all(2) * (bit << 16)
+    stripe_column = keys // layers
+    places = torch.stack([stripe_column % width * SIDE, flags.sum(1)], dim=1)
+    counts = torch.bincount(stripe_column // width, minlength=ceil_div(m, rows))
+    parts, shared, slots = cut_stripes(counts, part_limit(heads * keys.numel(), device), rows)
+    return AttentionTiles(
+        rows, int32(places), all_masks, all_lines, parts, shared, slots, by_column, work.perm
+    )
+
+
+def _layers(places: Tensor) -> tuple[Tensor, int]:
+    """Of each tile how many before it have the same place, and the most tiles of one place:
+    more than one if the pattern has two nonzeros at one position."""
+    _, group, counts = torch.unique(places, return_inverse=True, return_counts=True)
+    order = group.argsort(stable=True)
+    before = (counts.cumsum(0) - counts)[group]
+    layer = torch.empty_like(order)
+    layer[order] = torch.arange(order.numel(), device=order.device) - before[order]
+    return layer, int(counts.max()) if counts.numel() else 1
+
+
+def part_limit(count: int, device: Device) -> int:
+    """The most tiles of a part, where so many are computed in all."""
+    return max(_LEAST_CUT, ceil_div(count, _PARTS_PER_SM * device.sm_count))
+
+
+def transposed_bits(masks: Tensor) -> Tensor:
+    """(tiles, 64) int64 as matrices of 64 x 64 bits, each transposed.
+
+    Exchanges blocks of bits off the diagonal, of 32 x 32 and then of half the size each time
+    (Warren, Hacker's Delight, section 7-3).
+    """
+    size, low = SIDE // 2, 2**32 - 1
+    while size > 0:
+        first, second = masks.view(-1, SIDE // (2 * size), 2, size).unbind(2)
+        changed = ((first >> size) ^ second) & low
+        masks = torch.stack([first ^ (changed << size), second ^ changed], dim=2).view(-1, SIDE)
+        size //= 2
+        low ^= low << size
+    return masks
 
 
 def padded(columns: int) -> int:
     """The columns that the kernels compute: a power of two, from 16 on."""
     return max(16, 1 << max(0, columns - 1).bit_length())
+
+
+def block_rows(d: int, dv: int) -> int:
+    """The rows of a block: more share the rows of K and V, fewer leave registers for long rows."""
+    return 128 if max(padded(d), padded(dv)) <= 64 else 64
 
 
 def new_pieces(count: int, device: torch.device) -> Tensor | None:

@@ -21,6 +21,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import common_step, row
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses, Pass, PassInputs
 from sddmm.backends.cuda.kernels.attention_tile.tiles import (
     AttentionTiles,
+    block_rows,
     new_pieces,
     padded,
     tiles_by_row,
@@ -40,8 +41,8 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         *((name, POINTER) for name in ("own_key", "own_value", "key", "value", "bias")),
         *((name, POINTER) for name in ("lse", "delta", "key_grad", "value_grad", "bias_grad")),
-        *((name, POINTER) for name in ("perm", "lines", "tiles", "parts", "shared_rows")),
-        *((name, POINTER) for name in ("pieces", "seed")),
+        *((name, POINTER) for name in ("perm", "lines", "masks", "tiles", "parts")),
+        *((name, POINTER) for name in ("shared_rows", "pieces", "seed")),
         ("dropout_threshold", LONG),
         *((name, LONG) for name in ("head_own_key", "head_own_value", "head_key", "head_value")),
         ("head_bias", LONG),
@@ -64,18 +65,27 @@ MAX_COLUMNS = 64
 @functools.lru_cache(maxsize=256)
 def load(
     runtime: loader.CudaRuntime, sizes: tuple[int, int, torch.dtype], by_columns: bool,
-    lines_by_column: bool, aligned: bool, merges: bool, device: Device,
+    lines_by_column: bool, aligned: bool, numbered: bool, merges: bool, device: Device,
 ) -> Kernel:  # fmt: skip
     """The kernel of a pass for rows of d and dv elements of a dtype."""
     d, dv, dtype = sizes
-    key, value = padded(d), padded(dv)
+    key, value, rows = padded(d), padded(dv), block_rows(d, dv)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "COLUMNS": by_columns, "MERGES": merges,
         "KEY_COLUMNS": key, "VALUE_COLUMNS": value, "BY_COLUMN": lines_by_column,
-        "ALIGNED": aligned, "MIN_BLOCKS": 2,
+        "ALIGNED": aligned, "NUMBERED": numbered, "ROWS": rows,
+        "SPAN": 16 if by_columns else 32, "MIN_BLOCKS": 2,
     }  # fmt: skip
-    spec = _spec_with_memory(2 * SIDE * 3 * (key + value) + 16)
+    tile_bytes = 2 * SIDE * (key + value) + (8 * SIDE if by_columns else 0)
+    spec = _spec_with_memory(2 * rows * (key + value) + 2 * tile_bytes + 16 * rows + 32)
     return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
+
+
+def is_numbered(inputs: PassInputs) -> bool:
+    """Whether the pass needs the numbers of nonzeros."""
+    operands = inputs.operands
+    has_bias = operands.bias is not None or inputs.gradients.bias is not None
+    return has_bias or operands.dropout_p > 0
 
 
 @functools.lru_cache(maxsize=64)
@@ -100,7 +110,9 @@ class TileGradients(GradientPasses):
     def prepare(self) -> None:
         problem, device = self._problem, self._device
         by_column = not self._by_column
-        self._columns = tiles_by_row(self._work, by_column, problem.n, problem.heads, device)
+        self._columns = tiles_by_row(
+            self._work, by_column, self._rows.rows, problem.n, problem.heads, device
+        )
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
     def new_pass(self, inputs: PassInputs) -> Pass:
@@ -111,7 +123,7 @@ class TileGradients(GradientPasses):
         bits = (bits for x in operands.values() for bits in row_multiples(x))
         options = (
             loader.runtime, (problem.d, problem.dv, problem.dtype), by_columns, tiles.by_column,
-            common_step(*bits) == 16,
+            common_step(*bits) == 16, is_numbered(inputs),
         )  # fmt: skip
         kernel = load(*options, False, self._device)
         merge = load(*options, True, self._device) if tiles.slots else None
@@ -120,7 +132,9 @@ class TileGradients(GradientPasses):
             "perm": address(tiles.perm), **tiles.arguments(),
             **{f"pitch_{name}": x.stride(-2) for name, x in operands.items()},
         }  # fmt: skip
+        # A thread merges one element.
+        merge_blocks = tiles.shared_count * tiles.rows * piece // ATTENTION_TILE_GRADIENT.threads
         return Pass(
-            kernel, merge, tiles.part_count, tiles.shared_count, arguments,
-            new_pieces(problem.heads * tiles.slots * SIDE * piece, problem.device),
+            kernel, merge, tiles.part_count, merge_blocks, arguments,
+            new_pieces(problem.heads * tiles.slots * tiles.rows * piece, problem.device),
         )  # fmt: skip

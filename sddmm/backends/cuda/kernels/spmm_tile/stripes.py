@@ -45,7 +45,7 @@ def stripes_of(work: TileWork, m: int, by_column: bool, replicas: int, device: D
     stripe_count = ceil_div(m, SIDE)
     tiles = torch.bincount(stripe, minlength=stripe_count)
     limit = part_limit(replicas * work.tiles.length, device)
-    return Stripes(lines, int32(column[order] * SIDE), *_cut(tiles, limit))
+    return Stripes(lines, int32(column[order] * SIDE), *cut_stripes(tiles, limit, SIDE))
 
 
 def part_limit(count: int, device: Device) -> int:
@@ -53,10 +53,11 @@ def part_limit(count: int, device: Device) -> int:
     return max(_LEAST_CUT, ceil_div(count, _PARTS_PER_SM * device.sm_count))
 
 
-def _cut(tiles: Tensor, limit: int) -> tuple[Tensor, Tensor, int]:
+def cut_stripes(tiles: Tensor, limit: int, rows: int) -> tuple[Tensor, Tensor, int]:
     """Parts of at most `limit` tiles, the longest first; those of one stripe are about equal.
 
-    tiles: the number of each stripe's.
+    tiles: the number of each stripe's, of `rows` rows each. Returns parts, shared and slots of
+    `Stripes`.
     """
     ends = tiles.cumsum(0)
     pieces = ((tiles + limit - 1) // limit).clamp_(min=1)
@@ -70,7 +71,7 @@ def _cut(tiles: Tensor, limit: int) -> tuple[Tensor, Tensor, int]:
     first_slot = slots.cumsum(0) - slots
     slot = torch.where(cuts > 1, first_slot[of_part] + number, -1)
     longest = (last - first).argsort(descending=True, stable=True)
-    parts = torch.stack([first, last, of_part * SIDE, slot], dim=1)[longest]
+    parts = torch.stack([first, last, of_part * rows, slot], dim=1)[longest]
     which = is_shared.nonzero().squeeze(1)
-    shared = torch.stack([which * SIDE, first_slot[which], pieces[which], which * 0], dim=1)
+    shared = torch.stack([which * rows, first_slot[which], pieces[which], which * 0], dim=1)
     return int32(parts), int32(shared), int(slots.sum())
