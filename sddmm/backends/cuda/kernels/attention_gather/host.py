@@ -131,14 +131,13 @@ def specialise(
     spec = _spec_with_memory(spec, (2 * floats + 1) * spec.threads * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out,
-        "BIAS_OR_DROPOUT": bias_or_dropout,
         **row_macros(d, dv, dtype.itemsize, step, spec.tuning, device),
     }  # fmt: skip
 
     def load(merges: bool) -> Kernel:
-        return runtime.load_kernel(
-            spec, macros({**defines, "MERGES": merges}), Arguments, device.index
-        )
+        # What merges pieces reads no nonzeros.
+        own = {"MERGES": merges, "BIAS_OR_DROPOUT": bias_or_dropout and not merges}
+        return runtime.load_kernel(spec, macros({**defines, **own}), Arguments, device.index)
 
     return Variant(load(False), load(True) if merges else None)
 
