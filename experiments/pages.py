@@ -6,12 +6,13 @@ A page marks a table by the file that holds it whole, and by the rows and column
     ...
     <!-- end -->
 
-`of "TITLE"` chooses among several tables of one file, the one under the line **TITLE**; `a|b`
-stands for either value. A folder stands for its report.md, `prediction` for the table of
-`experiments/distributed/prediction.py`. `list of "TITLE"` shows, instead of a
-table, the list under the line **TITLE** (n). The source `records` is a table of the committed
-records themselves. `<!-- variables -->` marks the table of environment variables, which comes from
-the code. In place of a table of a study that has no records yet stands a sentence that says so.
+`only` in place of `without` names the columns that are shown. `of "TITLE"` chooses among several
+tables of one file, the one under the line **TITLE**; `a|b` stands for either value. A folder stands
+for its report.md, `prediction` for the table of `experiments/distributed/prediction.py`.
+`list of "TITLE"` shows, instead of a table, the list under the line **TITLE** (n). The source
+`records` is a table of the committed records themselves. `<!-- variables -->` marks the table of
+environment variables, which comes from the code. In place of a table of a study that has no records
+yet stands a sentence that says so.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ RECORD_PICTURES = {
     "docs/results/h200/training": ("speedup",),
     "docs/results/h200/attention": ("speedup",),
     "docs/results/h200/attention_training": ("speedup",),
-    "docs/results/h200/gemm": ("ladder",),
+    "docs/results/h200/gemm": ("climb", "ladder"),
     "docs/results/h200/ranks": ("efficiency",),
 }
 RECORD_PICTURES = {folder: own for folder, own in RECORD_PICTURES.items() if folder in RESULTS}
@@ -94,7 +95,7 @@ _BLOCK = re.compile(
     r"<!-- results:\s+(?P<marker>(?P<source>\S+)"
     r'(?:\s+(?P<list>list))?(?:\s+of\s+"(?P<title>[^"]+)")?'
     r"(?:\s+where\s+(?P<where>.+?))?"
-    r"(?:\s+without\s+(?P<without>.+?))?)\s+-->\n"
+    r"(?:\s+without\s+(?P<without>.+?))?(?:\s+only\s+(?P<only>.+?))?)\s+-->\n"
     r"(?P<shown>.*?)<!-- end -->",
     re.DOTALL,
 )
@@ -165,10 +166,11 @@ def _table(match: re.Match[str]) -> str:
         rows = [row for row in rows if row[column] in values]
     if not rows:
         raise ExperimentError(f"{match['source']} has no rows where {match['where']}")
-    hidden = _names(match["without"])
-    for column in hidden:
+    hidden, only = _names(match["without"]), _names(match["only"])
+    for column in (*hidden, *only):
         _refuse_unknown(column, rows, match["source"])
-    return table.as_text([{c: row[c] for c in row if c not in hidden} for row in rows])
+    columns = only or [column for column in rows[0] if column not in hidden]
+    return table.as_text([{column: row[column] for column in columns} for row in rows])
 
 
 def _list(match: re.Match[str]) -> str:

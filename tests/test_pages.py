@@ -85,11 +85,19 @@ def test_a_study_without_records_says_so_until_it_has_some(monkeypatch: pytest.M
     assert shown == "The study has not been measured yet."
 
 
+def test_a_marker_may_name_the_columns_that_it_shows() -> None:
+    source = "docs/results/h200/gemm/summary.md where variant=cublas only registers; variant"
+    shown = pages.with_tables(f"<!-- results: {source} -->\n<!-- end -->").splitlines()
+    assert [cell.strip() for cell in shown[1].split("|")] == ["", "registers", "variant", ""]
+    assert [cell.strip() for cell in shown[3].split("|")] == ["", "", "cublas", ""]
+
+
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
         ("where nonsense=1", "has no column 'nonsense'; it has matrix, nnz"),
         ("without nonsense", "has no column 'nonsense'"),
+        ("only nonsense", "has no column 'nonsense'"),
         ("where matrix=nonsense", "has no rows where matrix=nonsense"),
         ('of "nonsense"', r"has no table under \*\*nonsense\*\*"),
         ('list of "nonsense"', r"has no list under \*\*nonsense\*\*"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -184,14 +185,16 @@ class Gemm(Objective[GemmConfig, GemmMethod, Case, GemmRecord]):
     def pictures(
         self, records: Sequence[GemmRecord], reference: str
     ) -> dict[str, Callable[[], Picture]]:
-        from experiments.pictures import ladder
+        from experiments.pictures import climb, ladder
 
-        names = self.names()
-        rank = {name: index for index, name in enumerate(names)}
+        order = {name: index for index, name in enumerate(self.names())}
+
+        def rank(r: GemmRecord) -> int:
+            return order.get(r.variant, len(order))
+
         return {
-            ladder.NAME: lambda: ladder.draw(
-                report.sections(records), lambda r: rank.get(r.variant, len(names))
-            )
+            drawn.NAME: functools.partial(drawn.draw, report.sections(records), rank)
+            for drawn in (climb, ladder)
         }
 
 

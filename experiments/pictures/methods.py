@@ -59,6 +59,14 @@ LOOKS = {
     "sddmm_tiles": Look(GREY, ">", hollow=True),
     "forward": Look(GREY, ">", hollow=True),
 }
+# The kernels of the GEMM ladder by what computes their products.
+FAMILIES = {
+    "CUDA cores": Look(GREY, "v"),
+    "WMMA": Look(ORANGE, "^"),
+    "mma.sync": Look(GREEN, "s"),
+    "wgmma": Look(BLUE, "o"),
+    "others": Look(PURPLE, "D"),
+}
 # What a method that is not in the table gets, in the order of the records.
 _SPARE = tuple(
     Look(color, marker, hollow)

@@ -138,3 +138,57 @@ def test_the_ladder_shows_the_rungs_that_climb() -> None:
     assert rows == ["hgemm_naive", "wmma_mma4x2", "cublas"]
     assert [text.get_text() for text in ax.texts] == ["0.125 (12%)", "0.25 (25%)", "1"]
     assert "Of 3 rungs measured, the 2 that were faster by 3% or more" in shown.caption
+
+
+def test_the_ladder_is_drawn_where_most_rungs_are_measured() -> None:
+    """A larger square of two rungs and gemm's choice is not the ladder's."""
+    few = {"m": 4000, "n": 4000, "k": 4000}
+    records = [
+        gemm_record("cublas", 1.0),
+        gemm_record("hgemm_naive", 8.0, kernel="hgemm_naive"),
+        gemm_record("cublas", 0.5, "two"),
+        gemm_record("wgmma_roles", 1.0, "two", kernel="wgmma_roles"),
+        gemm_record("gemm", 0.9, "two", kernel="wgmma_roles"),
+        gemm_record("cublas", 1.0, "large", **few),
+        gemm_record("wgmma_roles", 1.0, "large", **few),
+    ]
+    shown = only("ladder", records, GEMM)
+    assert shown.figure is not None
+    (ax,) = shown.figure.axes
+    rows = [label.get_text() for label in ax.get_yticklabels()]
+    assert rows == ["hgemm_naive", "wgmma_roles", "cublas"]
+    # The second rung is compared with the cuBLAS of its own session.
+    assert [text.get_text() for text in ax.texts] == ["0.125 (12%)", "1 (50%)", "2"]
+
+
+def test_the_climb_shows_every_rung_of_halves_and_both_layouts_of_b() -> None:
+    rungs = {"hgemm_naive": 8.0, "wmma_mma4x2": 4.0, "mma_64x64x32_stage3": 5.0}
+    newest = "wgmma_128x128x64_stage3"
+    records = [
+        gemm_record("cublas", 1.0),
+        *(gemm_record(name, ms) for name, ms in rungs.items()),
+        gemm_record("cublas", 2.0, "new"),
+        gemm_record(newest, 4.0, "new", kernel=newest),
+        gemm_record("gemm", 2.0, "new", kernel=newest),
+        gemm_record("cublas", 1.0, "n", b_rows="n"),
+        gemm_record("hgemm_naive", 2.0, "n", b_rows="n"),
+        gemm_record("cublas", 1.0, dtype="float32"),
+        gemm_record("sgemm_naive", 9.0, dtype="float32"),
+    ]
+    shown = only("climb", records, GEMM)
+    assert shown.figure is not None
+    (ax,) = shown.figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == [*rungs, newest]
+    drawn = [line for line in ax.lines if line.get_marker() != "None"]
+    full = [line.get_xdata()[0] for line in drawn if line.get_markerfacecolor() != "white"]
+    assert full == pytest.approx([1 / 8, 1 / 4, 1 / 5, 2 / 4])
+    (hollow,) = [line for line in drawn if line.get_markerfacecolor() == "white"]
+    assert (hollow.get_xdata()[0], hollow.get_ydata()[0]) == (pytest.approx(1 / 2), 0)
+    assert [text.get_text() for text in ax.texts] == ["12%", "25%", "50%"]
+    families = [text.get_text() for text in shown.figure.legends[0].get_texts()]
+    assert families == ["CUDA cores", "WMMA", "mma.sync", "wgmma"]
+
+
+def test_without_rungs_of_halves_there_is_no_climb() -> None:
+    records = [gemm_record(name, 1.0, dtype="float32") for name in ("cublas", "sgemm_naive")]
+    assert only("climb", records, GEMM).figure is None
