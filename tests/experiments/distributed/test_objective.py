@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import sddmm.backends.cpu.backend as cpu_backend
 from experiments.bench import report
@@ -18,6 +19,7 @@ from experiments.bench.errors import ExperimentError
 from experiments.bench.sources import Uniform
 from experiments.bench.store import Store
 from experiments.distributed import timeline
+from experiments.distributed.case import make_case
 from experiments.distributed.expected import expected_efficiency, expected_ms
 from experiments.distributed.objective import DISTRIBUTED
 from experiments.distributed.record import Record
@@ -42,6 +44,27 @@ def config(tmp_path: Path, **options: Any) -> Config:
         records=str(tmp_path / "records.jsonl"),
         timing=Timing(seconds=0.0, min_samples=2, max_samples=2), **options,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [1, 40, 1 << 24])
+def test_parts_of_an_operand_are_those_of_the_whole(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the chunks in which rows are drawn: one row, some of them, or all."""
+    monkeypatch.setattr("experiments.distributed.case._CHUNK", chunk)
+    made = make_case("m", replace(config(Path("unused")), heads=2), "cpu")
+    rows, values = made.rows_of("a", 0, 20), made.weights(0, 60)
+    assert rows.shape == (2, 20, 4)
+    assert values.shape == (2, 60)
+    for begin, end in ((0, 20), (3, 17), (19, 20), (5, 5)):
+        assert torch.equal(made.rows_of("a", begin, end), rows[:, begin:end])
+        assert torch.equal(made.weights(begin, end), values[:, begin:end])
+    at = torch.tensor([0, 4, 5, 11, 19])
+    assert torch.equal(made.chosen_rows("a", at), rows[:, at])
+    assert torch.equal(made.chosen_weights(3 * at), values[:, 3 * at])
+    assert not torch.equal(made.rows_of("b_t", 0, 20), rows)
+    assert rows.std().item() == pytest.approx(1, abs=0.3)
+    assert rows.unique().numel() == rows.numel()
 
 
 def test_a_run_without_torchrun_says_how_to_start_it(
