@@ -10,7 +10,7 @@ import torch
 from experiments.attention import report
 from experiments.attention.case import Case, make_case
 from experiments.attention.forced import ForcedKernel, forced_kernels
-from experiments.attention.methods import BASELINE, METHODS, OURS, YARDSTICKS
+from experiments.attention.methods import BASELINE, METHODS, OURS, REIMPLEMENTED, YARDSTICKS
 from experiments.attention.record import Record
 from experiments.attention.verify import Reference
 from experiments.bench.columns import measurements
@@ -39,6 +39,7 @@ class Attention(OnPattern[Case, Record]):
     report_command = "report objective=attention"
     record_type = Record
     ours, baseline, inner = OURS, BASELINE, report.D
+    reimplemented = REIMPLEMENTED
     products = 2  # of the forward; rooflines are drawn of it alone
     measuring = tuple(
         file_of(thing)

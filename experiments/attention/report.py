@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from experiments.attention.methods import FLEX, MASKS, OURS, ROW_GATHER, YARDSTICKS
+from experiments.attention.methods import FLEX, MASKS, OURS, REIMPLEMENTED, ROW_GATHER, YARDSTICKS
 from experiments.attention.record import Record
 from experiments.bench import table
+from experiments.bench.methods import introduction
 from experiments.bench.page.tables import CASE, Table
 from experiments.sddmm.columns import PROBLEMS, SHORT
 from experiments.sddmm.report_cells import (
@@ -164,12 +165,13 @@ def pages(records: Sequence[Record]) -> dict[str, str]:
     """The files of the report by name."""
     found = problems(records)
     several = len({p.ours.place for p in found}) > 1
+    told = introduction((r.method for r in records), REIMPLEMENTED)
     with_steps = any(p.ours.backward for p in found)
     rows = [({"device": p.ours.place_name} if several else {}) | _row(p, with_steps) for p in found]
     return {
         "summary.md": as_summary(found),
         "report.md": "\n\n".join(
-            (places(records), _LEGEND, table.as_text(rows), not_served(records))
+            (places(records), _LEGEND, told, table.as_text(rows), not_served(records))
         ),
         "report.csv": table.csv_text([_csv_row(problem) for problem in found]),
     }

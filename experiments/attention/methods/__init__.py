@@ -14,6 +14,8 @@ IS_PEER = True says that a method is not ours, and may round half types more oft
 yardstick, which computes an SDDMM, has a function of its own that verifies its result:
 
     reference(case) -> reference     reference.check(result) gives the verdict
+
+A method that is a re-implementation is named in REIMPLEMENTED too, from which every table says it.
 """
 
 from experiments.bench.methods import MethodFolder
@@ -27,5 +29,8 @@ YARDSTICKS = (ROW_GATHER,)
 
 # The classes of patterns that are masks made of tiles, on which ours is compared with flex.
 MASKS = (*_MASKS, "dilated")
+
+# Re-implementations, and whose methods they are.
+REIMPLEMENTED = {BASELINE: "PyTorch Geometric's TransformerConv"}
 
 METHODS = MethodFolder(__name__, first=(OURS, ROW_GATHER, FLEX, "sdpa", PARTS, BASELINE))

@@ -136,6 +136,7 @@ def test_attention_is_held_to_row_gather_and_on_masks_to_flex_attention() -> Non
     assert "**Above the limit** (2)\n\n* 10x10 d=8 float32: 2.50 of 2.4" in pages["summary.md"]
     assert "**A peer is faster by more than 3 %** (4)" in pages["summary.md"]
     assert "* 10x10 d=11 float32, with gradients: 1.55 of 1.5" in pages["summary.md"]
+    assert "`gather_scatter` (PyTorch Geometric's TransformerConv) is a re" in pages["report.md"]
     assert "gather_scatter: skipped: too many: ... bytes (4)" in pages["report.md"]
 
 
