@@ -2,8 +2,8 @@
 
 Rows of q, k and v are gathered for every nonzero, (nnz, h, d); the softmax is by scatter_reduce and
 scatter_add, and the messages are added to their targets. Scores of half types are converted to
-float32 for the softmax, as a sum of many would not fit them. The formulas are
-those of torch_geometric.nn.TransformerConv and torch_geometric.utils.softmax.
+float32 for the softmax, as a sum of many would not fit them. The formulas are those of
+torch_geometric.nn.TransformerConv and torch_geometric.utils.softmax.
 """
 
 from __future__ import annotations
