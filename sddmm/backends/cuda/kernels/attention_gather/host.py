@@ -96,7 +96,8 @@ class AttentionGather(AttentionSpec):
 
 
 def attention_us(problem: AttentionProblem, model: DeviceModel) -> float:
-    """The forward: two rows per nonzero out of L2, and all operands and results once out of memory."""
+    """The forward: two rows per nonzero out of L2, and all operands and results once out of
+    memory."""
     groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, Tuning())
     row_bytes = 16 * groups.lanes * (groups.key_chunks + groups.value_chunks)
     nonzero_bytes = max(row_bytes + _NONZERO_BYTES, _LEAST_BYTES)
