@@ -355,7 +355,7 @@ _WGMMA = (
            Tma(cluster=2, is_persistent=True), raster_group=8),
     _wgmma("wgmma_store_128x256x64_stage3", _ROLES, _WIDE, 3, 662,
            Tma(cluster=2, is_persistent=True, stores=True), raster_group=16),
-    _wgmma("wgmma_pingpong_128x128x64_stage5", _PINGPONG, _SQUARE, 5, 655,
+    _wgmma("wgmma_pingpong_128x128x64_stage5", _PINGPONG, _SQUARE, 5, 635,
            Tma(cluster=2, is_persistent=True, stores=True), raster_group=4),
     _wgmma("wgmma_64x64x64_stage6", _PLAIN, (64, 64, 64), 6, 440, threads=128, min_blocks=2,
            pending=1, raster_group=8),
