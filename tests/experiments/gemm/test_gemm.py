@@ -226,7 +226,7 @@ def test_a_list_of_shapes_sets_variants_and_timing() -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = cli.typed(compose("gemm", arguments.prepare(["+shapes=hopper"])))
     assert config.variants[0] == "gemm"
-    assert config.timing.warm_up_ms == 100
+    assert (config.timing.warm_up_ms, config.timing.samples_per_round) == (30, 1)
 
 
 def test_without_a_gpu_gemm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
