@@ -126,9 +126,9 @@ def test_infinities_and_nan_stay_in_the_rows_that_they_reach() -> None:
         bias[rows == 3] = -torch.inf
         bias[rows % 10 == 6] -= 300
         bias[(rows == 5).nonzero()[0]] = torch.inf
-        q[8, 5] = torch.nan
-        v[12, 63] = torch.inf
-        k[20, 1] = -torch.inf
+        q[8:40:6, 5] = torch.nan
+        v[12:40:3, 63] = torch.inf
+        k[20:40:6, 1] = -torch.inf
 
     check(pattern, 64, 64, torch.float16, bias="shared", device=MANY, change=change)
 
