@@ -61,11 +61,13 @@ def compile_size(
                 loader.runtime, size, by_columns, by_columns, step == 16, False, False, device
             )  # fmt: skip
     if "forward" in kernels:
-        specialise(loader.runtime, ATTENTION_GATHER, *options, merges, merges, device)
+        for has_bias in (False, True):
+            specialise(loader.runtime, ATTENTION_GATHER, *options, has_bias, merges, device)
         attention_delta.load(loader.runtime, size[1], size[2], step, device)
     for name in ("rows", "columns"):
         if name in kernels:
             tuning, by_columns = ATTENTION_GATHER.gradient_tuning, name == "columns"
-            gradient.specialise(
-                loader.runtime, tuning, *options, merges, by_columns, merges, device
-            )  # fmt: skip
+            for has_bias in (False, True):
+                gradient.specialise(
+                    loader.runtime, tuning, *options, has_bias, by_columns, merges, device
+                )  # fmt: skip
