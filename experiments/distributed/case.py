@@ -23,7 +23,7 @@ from experiments.sddmm.config import Config
 from sddmm import SparsePattern
 
 # Elements of a chunk of an operand, at least a row.
-_CHUNK = 1 << 24
+CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,18 @@ class Case:
         """The row offsets on the CPU."""
         return self.pattern.major_indices.cpu()
 
+    @property
+    def _rows(self) -> dict[str, int]:
+        """The rows of each operand."""
+        m, n = self.m, self.n
+        return {"a": m, "grad_out": m, "b_t": n, "v": n, "weights": self.nnz}
+
     def _new(self, *sizes: int) -> Tensor:
         return torch.empty(*self.lead, *sizes, dtype=getattr(torch, self.dtype), device=self.device)
 
     def _chunks(self, name: str, width: int, begin: int, end: int) -> Iterator[tuple[int, Tensor]]:
         """The chunks of rows that cover begin .. end - 1: the first row of each, and its rows."""
-        rows = max(1, _CHUNK // (width * self.heads))
+        rows = max(1, min(self._rows[name], CHUNK // (width * self.heads)))
         for number in range(begin // rows, math.ceil(end / rows)):
             seed = zlib.crc32(f"{self.seed} {name} {number}".encode())
             generator = torch.Generator(self.device).manual_seed(seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 from experiments.distributed.operations import Measured, Operands
 from sddmm.distributed import DistributedPattern
 from sddmm.distributed.blocks import Panel, is_sliced
-from sddmm.distributed.slices import Slice, gathered, slices_of, summed
+from sddmm.distributed.slices import Slice, add_up, gathered, slices_of
 from sddmm.distributed.travel import exchange_panels, panels_of, reduce_panels
 from sddmm.distributed.volumes import Operation, Request
 from sddmm.dtypes import DTYPES
@@ -137,7 +137,8 @@ def _send_panels(S: DistributedPattern, x: Tensor) -> None:
 def _send_slices(S: DistributedPattern, x: Tensor, is_whole: bool = False) -> None:
     """Let the slices of x travel. is_whole: of an attention, whose columns are not cut."""
     cut = _cut(x, is_whole)
-    for _ in gathered(S.block, len(cut), lambda j: cut[j].of(x)):
+    widths = [at.of(x).shape[-1] for at in cut]
+    for _ in gathered(S.block, x, widths, lambda j, own: own.copy_(cut[j].of(x))):
         pass
 
 
@@ -146,9 +147,9 @@ def _send_sums_of_slices(
 ) -> None:
     rows, cut = sum(S.block.widths), _cut(x, is_whole)
     widths = [at.of(x).shape[-1] for at in cut]
-    parts = ((j, x.new_zeros((rows, width), dtype=dtype)) for j, width in enumerate(widths))
-    for _ in summed(S.block, parts, DTYPES[x.dtype].accumulator):
-        pass
+    parts = ((j, (x.new_zeros((rows, width), dtype=dtype),)) for j, width in enumerate(widths))
+    own = S.block.widths[S.grid.ring]
+    add_up(S.block, parts, lambda j: (x.new_empty((own, widths[j])),))
 
 
 def _cut(x: Tensor, is_whole: bool) -> list[Slice]:

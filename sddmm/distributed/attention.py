@@ -225,18 +225,15 @@ def _backward(
     block_bias = None if bias is None else block.gather_values(bias)
     if is_sliced(S.way):
         of_block = AttentionOperands(block_q, k, v, block_bias, scale)
-        grads, both, of_bias = sliced_backward(
-            block, of_block, (block_out, block_lse, block_grad, block_grad_lse),
-            needs, _panel_backward,
+        found = sliced_backward(
+            block, of_block, (block_out, block_lse, block_grad, block_grad_lse), needs,
+            _panel_backward,
         )  # fmt: skip
+        grads = found.q
         if grads is not None and S.grid.replicas > 1:
-            grads = grads.to(wide)
-        return AttentionGradients(
-            None if grads is None else block.scatter_rows(grads).to(q.dtype),
-            both[..., :d] if needs[1] else None,
-            both[..., d:] if needs[2] else None,
-            None if of_bias is None else block.scatter_values(of_bias),
-        )
+            grads = block.scatter_rows(grads.to(wide)).to(q.dtype)
+        of_bias = None if found.bias is None else block.scatter_values(found.bias)
+        return found._replace(q=grads, bias=of_bias)
     grad_q = torch.zeros(block_q.shape, dtype=wide, device=q.device) if needs[0] else None
     has_bias = needs[3] and bias is not None
     grad_bias = bias.new_zeros((*bias.shape[:-1], block.nnz)) if bias is not None else None

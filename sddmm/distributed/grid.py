@@ -23,6 +23,10 @@ TIMEOUT_S = 300.0
 _HOST_TAG = 1  # of messages about a call; tensors of the call travel with tag 0
 
 
+Messages = Tensor | tuple[Tensor, ...]
+"""What one rank sends to another at a time: a tensor or several."""
+
+
 class DistributedError(RuntimeError):
     """Another rank raised an error, or does not answer; the message names it."""
 
@@ -79,29 +83,29 @@ class Grid:
         return range(self.ring * self.replicas, (self.ring + 1) * self.replicas)
 
     def start(
-        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], label: str = ""
+        self, sends: Mapping[int, Messages], receives: Mapping[int, Messages], label: str = ""
     ) -> Transfer:
         """Begin to send and receive contiguous tensors, by place; empty ones are left out.
 
-        Each pair of ranks must agree on the sizes. The transfer reads and writes the tensors until
-        `Transfer.wait`. NCCL runs it on a stream of its own, behind what the current stream holds
-        now, so that kernels launched afterwards overlap with it.
+        Each pair of ranks must agree on the sizes and on the order. The transfer reads and writes
+        the tensors until `Transfer.wait`. NCCL runs it on a stream of its own, behind what the
+        current stream holds now, so that kernels launched afterwards overlap with it.
         """
-        operations = []
-        for operation, tensors in ((dist.isend, sends), (dist.irecv, receives)):
-            for place in sorted(tensors):
-                tensor = tensors[place]
-                if tensor.numel():
-                    peer = self.ranks[place]
-                    operations.append(dist.P2POp(operation, tensor, peer, self.group))
-        self.traffic.sent += sum(x.numel() * x.element_size() for x in sends.values())
-        self.traffic.received += sum(x.numel() * x.element_size() for x in receives.values())
+        outgoing, incoming = _by_place(sends), _by_place(receives)
+        operations = [
+            dist.P2POp(operation, tensor, self.ranks[place], self.group)
+            for operation, messages in ((dist.isend, outgoing), (dist.irecv, incoming))
+            for place, tensor in messages
+            if tensor.numel()
+        ]
+        self.traffic.sent += sum(x.numel() * x.element_size() for _, x in outgoing)
+        self.traffic.received += sum(x.numel() * x.element_size() for _, x in incoming)
         begin = mark()
         works = dist.batch_isend_irecv(operations) if operations else []
         if works and operations[0].tensor.is_cuda:
             record_transfer(label, begin, works)
         names = [self.ranks[place] for place in (*sends, *receives)]
-        return Transfer(works, names, self, label, (*sends.values(), *receives.values()))
+        return Transfer(works, names, self, label, tuple(x for _, x in (*outgoing, *incoming)))
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
         """Send and receive, and wait."""
@@ -177,6 +181,16 @@ class Transfer:
                 raise DistributedError(
                     f"an exchange of {self.label} with rank {names} failed: {_first_line(error)}"
                 ) from error
+
+
+def _by_place(messages: Mapping[int, Messages]) -> list[tuple[int, Tensor]]:
+    """Each tensor with its place, in the order in which both ends name them."""
+    listed = []
+    for place in sorted(messages):
+        message = messages[place]
+        tensors = message if isinstance(message, tuple) else (message,)
+        listed += [(place, x) for x in tensors]
+    return listed
 
 
 def make_grid(group: Any = None, mesh: Any = None, timeout_s: float = TIMEOUT_S) -> Grid:

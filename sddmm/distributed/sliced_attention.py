@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.distributed.blocks import Block
-from sddmm.distributed.slices import Slice, gathered, summed, whole_pattern
+from sddmm.distributed.slices import Slice, add_up, gathered, whole_pattern
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import DTYPES
 from sddmm.ops.attention_operator import attend
@@ -51,20 +51,20 @@ def sliced_backward(
     of_rows: tuple[Tensor, Tensor, Tensor, Tensor],
     needs: tuple[bool, bool, bool, bool],
     compute: PanelBackward,
-) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """Gradients: of q for the block's rows; of k and v side by side for this rank's; of the bias.
+) -> AttentionGradients:
+    """Gradients: of q for the block's rows, of k and v for this rank's, and of the block's bias.
 
     of_rows: the block's result, logarithms, and the gradients of both. compute: the gradients of a
     pattern.
     """
     q, k, v, bias, scale = operands[:5]
-    wide, width = DTYPES[q.dtype].accumulator, k.shape[-1] + v.shape[-1]
+    heads, wide = _heads(q), DTYPES[q.dtype].accumulator
     grad_q = torch.empty_like(q) if needs[0] else None
-    both = k.new_empty((*k.shape[:-1], width))
+    of_columns = [torch.empty_like(x) for x, needed in ((k, needs[1]), (v, needs[2])) if needed]
     has_bias = needs[3] and bias is not None
     grad_bias = torch.zeros_like(bias, dtype=wide) if has_bias and bias is not None else None
 
-    def parts() -> Iterator[tuple[int, Tensor]]:
+    def parts() -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         for j, (at, rows, label) in enumerate(_slices(block, operands)):
             with span("compute", label):
                 own = _own(at, q, rows, bias, scale)
@@ -79,17 +79,16 @@ def sliced_backward(
                     at.of(grad_q).copy_(found.q)
                 if grad_bias is not None and found.bias is not None:
                     at.values(grad_bias).add_(found.bias)
-                columns = [
-                    rows.new_zeros((rows.shape[0], size)) if g is None else g.to(q.dtype)
-                    for g, size in ((found.k, k.shape[-1]), (found.v, v.shape[-1]))
-                ]
-                part = torch.cat(columns, dim=-1)
-            yield j, part
+            yield j, tuple(x.to(q.dtype) for x in (found.k, found.v) if x is not None)
 
-    heads = _heads(q)
-    for j, total in summed(block, parts(), wide):
-        heads[j].of(both).copy_(total)
-    return grad_q, both, None if grad_bias is None or bias is None else grad_bias.to(bias.dtype)
+    add_up(block, parts(), lambda j: tuple(heads[j].of(x) for x in of_columns))
+    grads = iter(of_columns)
+    return AttentionGradients(
+        grad_q,
+        next(grads) if needs[1] else None,
+        next(grads) if needs[2] else None,
+        None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
+    )
 
 
 def _heads(q: Tensor) -> list[Slice]:
@@ -100,12 +99,12 @@ def _heads(q: Tensor) -> list[Slice]:
 def _slices(block: Block, operands: AttentionOperands) -> Iterator[tuple[Slice, Tensor, str]]:
     """Each head with its rows of k and v, side by side."""
     q, k, v = operands[:3]
-    heads = _heads(q)
+    heads, width = _heads(q), k.shape[-1] + v.shape[-1]
 
-    def part_of(j: int) -> Tensor:
-        return torch.cat([heads[j].of(k), heads[j].of(v)], dim=-1)
+    def write(j: int, own: Tensor) -> None:
+        torch.cat([heads[j].of(k), heads[j].of(v)], dim=-1, out=own)
 
-    for j, rows, label in gathered(block, len(heads), part_of):
+    for j, rows, label in gathered(block, k, [width] * len(heads), write):
         yield heads[j], rows, label
 
 

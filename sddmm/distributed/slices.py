@@ -16,11 +16,12 @@ from torch import Tensor
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Transfer
 from sddmm.distributed.timeline import span
-from sddmm.dtypes import common_accumulator
+from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.products import find_or_prepare, product, product_problem
 from sddmm.sparse.pattern import SparsePattern
 
-_LINE_BYTES = 128  # of a row that a gathering kernel loads at once
+# Of a row of a slice: kernels gather shorter rows at a lower rate.
+_SLICE_BYTES = 256
 _MOST = 8
 
 
@@ -40,10 +41,10 @@ class Slice(NamedTuple):
 
 
 def slices_of(x: Tensor) -> list[Slice]:
-    """The slices of ([h,] rows, k): its heads, or its columns by lines of memory."""
+    """The slices of ([h,] rows, k): its heads, or some of its columns each."""
     if x.dim() == 3:
         return [Slice(head, slice(None)) for head in range(x.shape[0])]
-    width = max(_LINE_BYTES // x.element_size(), -(-x.shape[-1] // _MOST))
+    width = max(_SLICE_BYTES // x.element_size(), -(-x.shape[-1] // _MOST))
     begins = range(0, x.shape[-1], width)
     return [Slice(None, slice(begin, begin + width)) for begin in begins]
 
@@ -54,20 +55,20 @@ def whole_pattern(block: Block) -> SparsePattern:
 
 
 def gathered(
-    block: Block, count: int, part_of: Callable[[int], Tensor]
+    block: Block, like: Tensor, widths: list[int], write: Callable[[int, Tensor], object]
 ) -> Iterator[tuple[int, Tensor, str]]:
     """Number, rows, and a label, of each slice, while the next one travels.
 
-    The rows are those of the columns of `whole_pattern`. part_of: returns this rank's rows of a
-    slice, (n_r, w), by its number.
+    The rows are those of the columns of `whole_pattern`, (rows, w), of the dtype of `like`. widths:
+    w of each slice. write: copies this rank's rows of a slice, by its number, into (n_r, w).
     """
     grid = block.grid
 
     def start(j: int) -> tuple[Transfer, Tensor]:
-        own = part_of(j).contiguous()
-        every = own.new_empty((sum(block.widths), own.shape[-1]))
+        every = like.new_empty((sum(block.widths), widths[j]))
         pieces = torch.split(every, block.widths)
-        pieces[grid.ring].copy_(own)
+        own = pieces[grid.ring]
+        write(j, own)
         others = [s for s in range(grid.rings) if s != grid.ring]
         receives = {grid.ring_place(s): pieces[s] for s in others}
         sends = {
@@ -75,12 +76,12 @@ def gathered(
         }
         return grid.start(sends, receives, f"slice {j}"), every
 
-    begun = start(0) if count else None
-    for j in range(count):
+    begun = start(0) if widths else None
+    for j in range(len(widths)):
         assert begun is not None
         transfer, every = begun
         transfer.wait()
-        begun = start(j + 1) if j + 1 < count else None
+        begun = start(j + 1) if j + 1 < len(widths) else None
         yield j, every, f"slice {j}"
 
 
@@ -88,35 +89,41 @@ class _Arriving(NamedTuple):
     """Partial sums of a slice: this rank's own, and those of others by ring position."""
 
     number: int
-    own: Tensor
-    others: dict[int, Tensor]
+    own: tuple[Tensor, ...]
+    others: dict[int, tuple[Tensor, ...]]
     transfer: Transfer
 
 
-def summed(
-    block: Block, parts: Iterable[tuple[int, Tensor]], dtype: torch.dtype
-) -> Iterator[tuple[int, Tensor]]:
-    """Number, and this rank's rows of all ranks' sums, (n_r, w), of each slice.
+def add_up(
+    block: Block,
+    parts: Iterable[tuple[int, tuple[Tensor, ...]]],
+    results: Callable[[int], tuple[Tensor, ...]],
+) -> None:
+    """Write this rank's rows of all ranks' sums into the `results` of each slice, (n_r, w) each.
 
-    parts: number and this rank's partial sums, (columns of `whole_pattern`, w). They travel while
-    the next part is computed, and are added in `dtype`, the own ones first, then by ring position.
+    parts: number and this rank's partial sums, each (columns of `whole_pattern`, w). They travel
+    while the next ones are computed, and are added in their accumulator's dtype, the own ones
+    first, then by ring position.
     """
-    grid, pending = block.grid, None
+    grid = block.grid
+    pending: _Arriving | None = None
     others = [s for s in range(grid.rings) if s != grid.ring]
     for j, part in parts:
-        pieces = torch.split(part.contiguous(), block.widths)
-        own = pieces[grid.ring]
-        arriving = {s: own.new_empty((_rows_for_others(block, s), own.shape[-1])) for s in others}
+        pieces = [torch.split(x.contiguous(), block.widths) for x in part]
+        arriving = {
+            s: tuple(x.new_empty((_rows_for_others(block, s), x.shape[-1])) for x in part)
+            for s in others
+        }
         transfer = grid.start(
-            {grid.ring_place(s): pieces[s] for s in others},
+            {grid.ring_place(s): tuple(own[s] for own in pieces) for s in others},
             {grid.ring_place(s): x for s, x in arriving.items()},
             f"sums of slice {j}",
         )
         if pending is not None:
-            yield _added(block, pending, dtype)
-        pending = _Arriving(j, own, arriving, transfer)
+            _add(block, pending, results(pending.number))
+        pending = _Arriving(j, tuple(own[grid.ring] for own in pieces), arriving, transfer)
     if pending is not None:
-        yield _added(block, pending, dtype)
+        _add(block, pending, results(pending.number))
 
 
 def _rows_for_others(block: Block, s: int) -> int:
@@ -124,15 +131,26 @@ def _rows_for_others(block: Block, s: int) -> int:
     return block.requested[s].numel() if block.requested else block.widths[block.grid.ring]
 
 
-def _added(block: Block, pending: _Arriving, dtype: torch.dtype) -> tuple[int, Tensor]:
+def _add(block: Block, pending: _Arriving, results: tuple[Tensor, ...]) -> None:
     pending.transfer.wait()
-    total = pending.own.to(dtype, copy=True)
-    for s, sums in pending.others.items():
-        if block.requested:
-            total[block.requested[s]] += sums  # each row occurs once
-        else:
-            total += sums
-    return pending.number, total
+    for i, (own, result) in enumerate(zip(pending.own, results, strict=True)):
+        others = {s: sums[i] for s, sums in pending.others.items()}
+        if len(others) == 1:  # two terms, whose sum is rounded once
+            ((s, sums),) = others.items()
+            if not block.requested:
+                torch.add(own, sums, out=result)
+                continue
+            rows = block.requested[s]
+            result.copy_(own)
+            result[rows] = (own[rows] + sums).to(result.dtype)
+            continue
+        total = own.to(DTYPES[own.dtype].accumulator, copy=True)
+        for s, sums in others.items():
+            if block.requested:
+                total[block.requested[s]] += sums  # each row occurs once
+            else:
+                total += sums
+        result.copy_(total)
 
 
 def sliced_product(
@@ -144,7 +162,9 @@ def sliced_product(
     """
     cut = slices_of(dense)
     out = dense.new_empty((*dense.shape[:-2], block.rows, dense.shape[-1]), dtype=dtype)
-    for j, rows, label in gathered(block, len(cut), lambda j: cut[j].of(dense)):
+    widths = [at.of(dense).shape[-1] for at in cut]
+    slices = gathered(block, dense, widths, lambda j, own: own.copy_(cut[j].of(dense)))
+    for j, rows, label in slices:
         with span("compute", label):
             own = cut[j].values(weights)
             part = product(whole_pattern(block), own, rows, alpha=alpha, out_dtype=dtype)
@@ -160,17 +180,16 @@ def sliced_transposed_product(
     count = block.widths[block.grid.ring]
     out = rows.new_empty((*rows.shape[:-2], count, rows.shape[-1]), dtype=dtype)
 
-    def parts() -> Iterator[tuple[int, Tensor]]:
+    def parts() -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         for j, at in enumerate(cut):
             with span("compute", f"slice {j}"):
                 part = product(
                     whole_pattern(block), at.values(weights), at.of(rows).contiguous(),
                     transpose=True, alpha=alpha, out_dtype=wide,
                 )  # fmt: skip
-            yield j, part
+            yield j, (part,)
 
-    for j, total in summed(block, parts(), wide):
-        cut[j].of(out).copy_(total)
+    add_up(block, parts(), lambda j: (cut[j].of(out),))
     return out
 
 

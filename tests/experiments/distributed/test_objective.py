@@ -51,7 +51,7 @@ def test_parts_of_an_operand_are_those_of_the_whole(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the chunks in which rows are drawn: one row, some of them, or all."""
-    monkeypatch.setattr("experiments.distributed.case._CHUNK", chunk)
+    monkeypatch.setattr("experiments.distributed.case.CHUNK", chunk)
     made = make_case("m", replace(config(Path("unused")), heads=2), "cpu")
     rows, values = made.rows_of("a", 0, 20), made.weights(0, 60)
     assert rows.shape == (2, 20, 4)
@@ -161,8 +161,8 @@ def test_the_time_that_is_expected_overlaps_messages_with_what_the_steps_compute
     sliced = replace(record, way="slices", method="spmm", heads=8)
     assert expected_ms(sliced) == pytest.approx((3.0 + 7 * 4.0 + 4.0) / 8)
     assert expected_ms(replace(sliced, method="sddmm")) == expected_ms(record)
-    of_columns = replace(sliced, heads=1, k=256, dtype="float16")  # four lines of 128 bytes
-    assert expected_ms(of_columns) == pytest.approx((3.0 + 3 * 4.0 + 4.0) / 4)
+    of_columns = replace(sliced, heads=1, k=256, dtype="float16")  # two slices of 256 bytes
+    assert expected_ms(of_columns) == pytest.approx((3.0 + 4.0 + 4.0) / 2)
     assert expected_ms(replace(of_columns, method="attention")) == pytest.approx(3.0 + 4.0)
     assert expected_efficiency(record) == pytest.approx(8.0 / 5.0 / 2)
     assert expected_ms(replace(record, one_ms=[])) is None
