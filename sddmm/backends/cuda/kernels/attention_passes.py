@@ -109,6 +109,7 @@ class GradientPasses:
         self, launches: Pass, arguments: dict[str, int | float], heads: int, merges: bool = True
     ) -> None:
         kernel, merge = launches.kernel, launches.merge
+        arguments["heads"] = heads
         values = [arguments[name] for name, *_ in kernel.parameters._fields_]  # type: ignore[union-attr]
         kernel(launches.blocks * heads, *values)
         if merge is not None and merges:

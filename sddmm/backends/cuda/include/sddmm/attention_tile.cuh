@@ -32,28 +32,24 @@ struct HalfRows {
   i64 pitch;  // elements from row to row
   int k;
 
-  static __device__ __forceinline__ int thread_row() {
-    return static_cast<int>(static_cast<u32>(threadIdx.x) / CHUNKS);
-  }
-  static __device__ __forceinline__ int thread_chunk() {
-    return static_cast<int>(static_cast<u32>(threadIdx.x) % CHUNKS);
-  }
   // Copies ROWS rows from row `first` on, of `count` in all; what does not exist becomes zeros.
   template <int ROWS>
   __device__ __forceinline__ void copy(unsigned char* target, int first, int count) const {
     static_assert(ROWS % STEP == 0, "no thread is left out");
-    unsigned char* const to = target + Layout::offset(thread_row(), thread_chunk());
-    const T* source = rows + (first + thread_row()) * pitch + thread_chunk() * 8;
+    const u32 thread = threadIdx.x;
+    const int row = static_cast<int>(thread / CHUNKS), chunk = static_cast<int>(thread % CHUNKS);
+    unsigned char* const to = target + Layout::offset(row, chunk);
+    const T* source = rows + (first + row) * pitch + chunk * 8;
     if (ALIGNED && first + ROWS <= count && k == COLUMNS) {
 #pragma unroll
       for (int i = 0; i < ROWS; i += STEP, source += STEP * pitch)
         ptx::cp_async_16(ptx::shared_address(to) + i * ROW_BYTES, source);
       return;
     }
-    const int left = k - thread_chunk() * 8, in_row = left < 0 ? 0 : left < 8 ? left : 8;
+    const int left = k - chunk * 8, in_row = left < 0 ? 0 : left < 8 ? left : 8;
 #pragma unroll 1
     for (int i = 0; i < ROWS; i += STEP, source += STEP * pitch) {
-      const int elements = first + i + thread_row() < count ? in_row : 0;
+      const int elements = first + i + row < count ? in_row : 0;
       if constexpr (ALIGNED) {
         ptx::cp_async_16(ptx::shared_address(to) + i * ROW_BYTES, source, elements * 2);
       } else {

@@ -69,7 +69,7 @@ class Arguments(ctypes.Structure):
         ("dropout_threshold", LONG),
         *((name, LONG) for name in ("head_q", "head_k", "head_v", "head_bias")),
         *((name, LONG) for name in ("pitch_q", "pitch_k", "pitch_v")),
-        *((name, INT) for name in ("part_count", "shared_count", "slots")),
+        *((name, INT) for name in ("heads", "part_count", "shared_count", "slots")),
         *((name, INT) for name in ("m", "n", "d", "dv")),
         ("scale", FLOAT),
         ("kept", FLOAT),
@@ -169,8 +169,8 @@ class _Plan:
             "seed": address(operands.seed), "dropout_threshold": threshold(operands.dropout_p),
             "head_q": q.stride(0), "head_k": k.stride(0), "head_v": v.stride(0),
             "head_bias": head_stride(bias), "pitch_q": q.stride(1), "pitch_k": k.stride(1),
-            "pitch_v": v.stride(1), "m": problem.m, "n": problem.n, "d": problem.d,
-            "dv": problem.dv, "scale": operands.scale * _LOG2_E,
+            "pitch_v": v.stride(1), "heads": problem.heads, "m": problem.m, "n": problem.n,
+            "d": problem.d, "dv": problem.dv, "scale": operands.scale * _LOG2_E,
             "kept": kept_factor(operands.dropout_p),
         }  # fmt: skip
         arguments = [named[name] for name, *_ in Arguments._fields_]

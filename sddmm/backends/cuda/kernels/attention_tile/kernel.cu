@@ -69,7 +69,7 @@ struct Arguments {
   i64 dropout_threshold;
   i64 head_q, head_k, head_v, head_bias;  // elements from head to head
   i64 pitch_q, pitch_k, pitch_v;          // elements from row to row
-  int part_count, shared_count, slots;
+  int heads, part_count, shared_count, slots;
   int m, n, d, dv;
   float scale;  // of scores in units of log(2)
   float kept;   // the factor of weights that dropout keeps
@@ -221,8 +221,9 @@ __device__ __forceinline__ void store_lane(const Head& h, int4 part, int warp_ro
 }
 
 __device__ __forceinline__ void compute_part(const Arguments& p, unsigned char* shared) {
-  const int head = blockIdx.x / p.part_count;
-  const int4 part = p.parts[blockIdx.x - head * p.part_count];
+  // The longest parts of all heads come first.
+  const int index = blockIdx.x / p.heads, head = blockIdx.x - index * p.heads;
+  const int4 part = p.parts[index];
   const Head h(p, head);
   const int warp_row = static_cast<int>(static_cast<u32>(threadIdx.x) / 32 * WARP_ROWS);
   int& is_wrong = *reinterpret_cast<int*>(shared + FLAG_AT);

@@ -17,7 +17,7 @@ from sddmm.errors import out_of_memory
 # The rows that share a flag (`AttentionTiles.places`).
 _FLAG_ROWS = 32
 # The parts that a multiprocessor should have, and the most tiles of a part where that is few.
-_PARTS_PER_SM, _LEAST_CUT = 8, 12
+_PARTS_PER_SM, _LEAST_CUT = 5, 12
 
 
 class AttentionTiles(NamedTuple):

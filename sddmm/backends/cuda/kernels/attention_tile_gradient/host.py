@@ -49,7 +49,7 @@ class Arguments(ctypes.Structure):
         *((f"pitch_{name}", LONG) for name in ("own_key", "own_value", "key", "value")),
         *((name, INT) for name in ("part_count", "shared_count", "slots")),
         *((name, INT) for name in ("nnz", "row_count", "other_count", "query_count", "d", "dv")),
-        *((name, INT) for name in ("first_head", "sums_bias")),
+        *((name, INT) for name in ("first_head", "heads", "sums_bias")),
         ("scale", FLOAT),
         ("kept", FLOAT),
     ]

@@ -79,7 +79,7 @@ struct Arguments {
   i64 pitch_own_key, pitch_own_value, pitch_key, pitch_value;         // elements from row to row
   int part_count, shared_count, slots;
   int nnz, row_count, other_count, query_count, d, dv;
-  int first_head;  // of this launch
+  int first_head, heads;  // of this launch
   int sums_bias;   // see attention_gradient
   float scale;     // of dot products
   float kept;      // the factor of weights that dropout keeps
@@ -301,9 +301,10 @@ __device__ __forceinline__ void store_sums(const Head& h, int4 part, int warp_ro
 }
 
 __device__ __forceinline__ void compute_part(const Arguments& p, unsigned char* shared) {
-  const int in_launch = blockIdx.x / p.part_count;
-  const int4 part = p.parts[blockIdx.x - in_launch * p.part_count];
-  const Head h(p, p.first_head + in_launch);
+  // The longest parts of all heads come first.
+  const int index = blockIdx.x / p.heads, head = p.first_head + blockIdx.x - index * p.heads;
+  const int4 part = p.parts[index];
+  const Head h(p, head);
   const int warp_row = static_cast<int>(static_cast<u32>(threadIdx.x) / 32 * WARP_ROWS);
   int& is_wrong = *reinterpret_cast<int*>(shared + FLAG_AT);
   if (threadIdx.x == 0) is_wrong = 0;
