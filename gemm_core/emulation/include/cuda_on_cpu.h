@@ -71,7 +71,7 @@ constexpr std::size_t stack_bytes = 1 << 17;
 
 struct Fiber {
   ucontext_t context;
-  std::vector<unsigned char> stack;
+  void* stack;  // uninitialised, so that its pages take memory only once they are used
   bool done = false;
 };
 
@@ -153,7 +153,7 @@ void run(int blocks, int threads, const Kernel& kernel) {
   kernel_of_body = &kernel;
   gridDim = {unsigned(blocks), 0, 0};
   fibers.resize(cluster_blocks * threads);
-  for (auto& fiber : fibers) fiber.stack.resize(stack_bytes);
+  for (auto& fiber : fibers) fiber.stack = std::malloc(stack_bytes);
   for (int first = 0; first < blocks; first += cluster_blocks) {
     // Poison: shared memory that a kernel did not write must not look like a number.
     std::memset(shared, 0xff, sizeof(shared));
@@ -166,8 +166,8 @@ void run(int blocks, int threads, const Kernel& kernel) {
     for (auto& fiber : fibers) {
       fiber.done = false;
       getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.data();
-      fiber.context.uc_stack.ss_size = fiber.stack.size();
+      fiber.context.uc_stack.ss_sp = fiber.stack;
+      fiber.context.uc_stack.ss_size = stack_bytes;
       fiber.context.uc_link = &scheduler;
       makecontext(&fiber.context, entry, 0);
     }
@@ -180,6 +180,10 @@ void run(int blocks, int threads, const Kernel& kernel) {
       }
     }
   }
+  // A process may keep hundreds of compiled kernels, each with these variables of its own.
+  for (auto& fiber : fibers) std::free(fiber.stack);
+  fibers = {};
+  saved_shared = {};
 }
 
 }  // namespace emulation
