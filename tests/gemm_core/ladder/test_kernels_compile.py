@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,9 +68,35 @@ def assert_no_spill(spec: KernelSpec, variant: tuple[str, str], arch: str) -> No
     assert resources.shared_bytes + spec.shared_bytes <= 232_448
 
 
-@pytest.mark.parametrize("name", KERNELS)
+def promised(spec: KernelSpec) -> set[str]:
+    """The machine instructions that a kernel's name and family promise."""
+    if spec.tma is not None:
+        return {"HGMMA", "UTMALDG"} | ({"UTMASTG", "STSM"} if spec.tma.stores else set())
+    if spec.source.startswith("wgmma"):
+        return {"HGMMA"}
+    if spec.source == "mma_gemm.cu":
+        return {"HMMA", "LDSM", "LDGSTS"}
+    asynchronous = {"LDGSTS"} if spec.defines.get("ASYNC") is True else set()
+    if spec.source.startswith("wmma"):
+        return {"HMMA"} | asynchronous
+    return {"FFMA" if spec.dtypes == (torch.float32,) else "HFMA2"} | asynchronous
+
+
+# The first kernel of each source, and of each set of instructions that a source is compiled to.
+_FIRSTS = {
+    (spec.source, frozenset(promised(spec))): name for name, spec in reversed(KERNELS.items())
+}
+ONE_OF_EACH_SOURCE = {spec.source: name for name, spec in reversed(KERNELS.items())}
+
+
+def on_a_gpus_machine_unless(names: Collection[str], all_names: Iterable[str]) -> list[Any]:
+    """All kernels; those that are not of `names` where a GPU's machine has the cores."""
+    return [pytest.param(x, marks=() if x in names else pytest.mark.gpu) for x in all_names]
+
+
+@pytest.mark.parametrize("name", on_a_gpus_machine_unless(_FIRSTS.values(), KERNELS))
 def test_every_kernel_compiles_without_spilling(name: str) -> None:
-    """For Hopper, one variant of each; the others where a GPU's machine has the cores."""
+    """For Hopper, one variant of each."""
     assert_no_spill(KERNELS[name], variant_of(name), "sm_90a")
 
 
@@ -82,18 +109,10 @@ def test_every_variant_compiles_for_every_architecture_without_spilling(name: st
             assert_no_spill(spec, variant, arch)
 
 
-ONE_OF_EACH_SOURCE = {spec.source: name for name, spec in reversed(KERNELS.items())}
 GUARDED = [name for name, spec in KERNELS.items() if not spec.full_tiles_only]
-_OF_EACH_SOURCE = set(ONE_OF_EACH_SOURCE.values())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in _OF_EACH_SOURCE else pytest.mark.gpu)
-        for name in GUARDED
-    ],
-)
+@pytest.mark.parametrize("name", on_a_gpus_machine_unless(ONE_OF_EACH_SOURCE.values(), GUARDED))
 def test_unaligned_operands_and_every_dtype_compile_too(name: str) -> None:
     spec = KERNELS[name]
     for dtype in spec.dtypes:
@@ -101,12 +120,12 @@ def test_unaligned_operands_and_every_dtype_compile_too(name: str) -> None:
         assert compiled(spec, problem, "sm_90a").resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH_SOURCE.values())
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
-def test_every_source_compiles_for_older_architectures(name: str, arch: str) -> None:
-    spec = KERNELS[name]
-    if spec.min_capability < (9, 0):
-        assert_no_spill(spec, variants(spec)[-1], arch)
+OLDER = [name for name in ONE_OF_EACH_SOURCE.values() if KERNELS[name].min_capability < (9, 0)]
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_every_source_compiles_for_older_architectures(name: str) -> None:
+    assert_no_spill(KERNELS[name], variants(KERNELS[name])[-1], "sm_80")
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_SOURCE.values())
@@ -135,21 +154,10 @@ def opcodes(cubin: Cubin, folder: Path) -> set[str]:
     return set(re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)", text))
 
 
-def promised(spec: KernelSpec) -> set[str]:
-    """The machine instructions that a kernel's name and family promise."""
-    if spec.tma is not None:
-        return {"HGMMA", "UTMALDG"} | ({"UTMASTG", "STSM"} if spec.tma.stores else set())
-    if spec.source.startswith("wgmma"):
-        return {"HGMMA"}
-    if spec.source == "mma_gemm.cu":
-        return {"HMMA", "LDSM", "LDGSTS"}
-    asynchronous = {"LDGSTS"} if spec.defines.get("ASYNC") is True else set()
-    if spec.source.startswith("wmma"):
-        return {"HMMA"} | asynchronous
-    return {"FFMA" if spec.dtypes == (torch.float32,) else "HFMA2"} | asynchronous
-
-
-@pytest.mark.parametrize("name", [name for name in KERNELS if "naive" not in name])
+@pytest.mark.parametrize(
+    "name",
+    on_a_gpus_machine_unless(_FIRSTS.values(), [name for name in KERNELS if "naive" not in name]),
+)
 def test_kernels_are_made_of_the_instructions_they_promise(name: str, tmp_path: Path) -> None:
     spec = KERNELS[name]
     b_layout, accumulate = variant_of(name)
