@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ import torch
 from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import ELEMENTS, KERNEL_FOLDER, GemmProblem, KernelSpec
 from gemm_core.runtime.compile import CACHE_VARIABLE, INCLUDE_FOLDER, Cubin, compile_kernel
+from tests.cases import cases
 from tests.conftest import H200, shared_folder
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
@@ -89,12 +89,7 @@ _FIRSTS = {
 ONE_OF_EACH_SOURCE = {spec.source: name for name, spec in reversed(KERNELS.items())}
 
 
-def on_a_gpus_machine_unless(names: Collection[str], all_names: Iterable[str]) -> list[Any]:
-    """All kernels; those that are not of `names` where a GPU's machine has the cores."""
-    return [pytest.param(x, marks=() if x in names else pytest.mark.gpu) for x in all_names]
-
-
-@pytest.mark.parametrize("name", on_a_gpus_machine_unless(_FIRSTS.values(), KERNELS))
+@pytest.mark.parametrize("name", cases(KERNELS, here=_FIRSTS.values()))
 def test_every_kernel_compiles_without_spilling(name: str) -> None:
     """For Hopper, one variant of each."""
     assert_no_spill(KERNELS[name], variant_of(name), "sm_90a")
@@ -112,7 +107,7 @@ def test_every_variant_compiles_for_every_architecture_without_spilling(name: st
 GUARDED = [name for name, spec in KERNELS.items() if not spec.full_tiles_only]
 
 
-@pytest.mark.parametrize("name", on_a_gpus_machine_unless(ONE_OF_EACH_SOURCE.values(), GUARDED))
+@pytest.mark.parametrize("name", cases(GUARDED, here=ONE_OF_EACH_SOURCE.values()))
 def test_unaligned_operands_and_every_dtype_compile_too(name: str) -> None:
     spec = KERNELS[name]
     for dtype in spec.dtypes:
@@ -154,10 +149,10 @@ def opcodes(cubin: Cubin, folder: Path) -> set[str]:
     return set(re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)", text))
 
 
-@pytest.mark.parametrize(
-    "name",
-    on_a_gpus_machine_unless(_FIRSTS.values(), [name for name in KERNELS if "naive" not in name]),
-)
+NAMED = [name for name in KERNELS if "naive" not in name]
+
+
+@pytest.mark.parametrize("name", cases(NAMED, here=_FIRSTS.values()))
 def test_kernels_are_made_of_the_instructions_they_promise(name: str, tmp_path: Path) -> None:
     spec = KERNELS[name]
     b_layout, accumulate = variant_of(name)

@@ -19,6 +19,7 @@ from gemm_core.emulation.kernel import HEADERS
 from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import KERNEL_FOLDER, GemmProblem, KernelSpec
 from gemm_core.runtime.compile import INCLUDE_FOLDER
+from tests.cases import cases
 from tests.conftest import H200, shared_folder
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -32,25 +33,29 @@ SANITIZERS = (
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 
-# One kernel of every family and arithmetic, of every layout of threads and every way of copying.
-NAMES = (
-    "sgemm_naive",
+# One kernel of every source, arithmetic and way of copying, with both layouts of B and all
+# accumulators among them.
+NAMES = {
+    "sgemm_naive": ("kn", "fp32"),
+    "sgemm_sliced_k": ("nk", "fp32"),
+    "sgemm_t8x4_k16_dbuf_async": ("kn", "fp32"),
+    "hgemm_t4x4_f16x4_pack_bcf_offset": ("nk", "fp16"),
+    "hgemm_t8x8_k16_f16x8_pack_dbuf_async": ("kn", "fp16"),
+    "wmma_m16n16k16_naive": ("nk", "fp16"),
+    "wmma_mma4x2_warp2x4x2_rbuf_async_offset": ("kn", "fp32"),
+    "wmma_mma4x2_warp2x4x2_async_offset": ("nk", "fp16"),
+    "mma_64x64x32_stage3": ("kn", "fp32"),
+    "mma_tf32x3_64x128x32_stage3": ("nk", "fp32"),
+    "wgmma_tf32x3_128x128x32_stage4": ("kn", "fp32"),
+}
+# And of every layout of threads and number of buffers, where a GPU's machine has the cores.
+MORE_NAMES = (
     "hgemm_naive_half",
-    "sgemm_sliced_k",
     "sgemm_t8x8_bcf_dbuf_offset",
-    "sgemm_t8x4_k16_dbuf_async",
-    "hgemm_t4x4_f16x4_pack_bcf_offset",
-    "hgemm_t8x8_k16_f16x8_pack_dbuf_async",
-    "wmma_m16n16k16_naive",
     "wmma_mma4x2",
-    "wmma_mma4x2_warp2x4x2_async_offset",
     "wmma_m32n8k16_mma2x4_warp2x4_dbuf_offset",
     "wmma_m8n32k16_mma4x2_warp4x2_dbuf_offset",
-    "wmma_mma4x2_warp2x4x2_rbuf_async_offset",
-    "mma_64x64x32_stage3",
     "mma_tf32_64x64x32_stage3",
-    "mma_tf32x3_64x128x32_stage3",
-    "wgmma_tf32x3_128x128x32_stage4",
 )
 
 
@@ -174,24 +179,16 @@ UNALIGNED = (
     "wgmma_tf32x3_128x128x32_stage4",
 )
 
-# The only rung on which every layout of B meets every accumulator; on others each meets one.
-ALL_VARIANTS = "wmma_mma4x2"
 
-
-def variants(spec: KernelSpec) -> list[tuple[str, str]]:
-    """Layouts of B with accumulators: each of both once, or all pairs."""
-    if spec.name == ALL_VARIANTS:
-        return list(itertools.product(spec.b_layouts, spec.accumulates))
-    count = max(len(spec.b_layouts), len(spec.accumulates))
-    pairs = zip(itertools.cycle(spec.b_layouts), itertools.cycle(spec.accumulates), strict=False)
-    return list(itertools.islice(pairs, count))
-
-
-CASES = [
-    pytest.param(KERNELS[name], b_layout, accumulate, id=f"{name}-{b_layout}-{accumulate}")
-    for name in NAMES
-    for b_layout, accumulate in variants(KERNELS[name])
-]
+CASES = cases(
+    [
+        (KERNELS[name], *variant)
+        for name in (*NAMES, *MORE_NAMES)
+        for variant in itertools.product(KERNELS[name].b_layouts, KERNELS[name].accumulates)
+    ],
+    here=[(KERNELS[name], *variant) for name, variant in NAMES.items()],
+    name=lambda case: "-".join((case[0].name, *case[1:])),
+)
 every_case = pytest.mark.parametrize(("spec", "b_layout", "accumulate"), CASES)
 
 
@@ -199,7 +196,9 @@ def test_every_kernel_source_is_run_here() -> None:
     specs = [spec for spec in KERNELS.values() if spec.tma is None]
     assert {KERNELS[name].source for name in NAMES} == {spec.source for spec in specs}
     guarded = {spec.source for spec in specs if not spec.full_tiles_only}
-    assert {KERNELS[name].source for name in UNALIGNED} == guarded
+    unaligned = {KERNELS[name].source for name in UNALIGNED if name in NAMES}
+    assert unaligned == guarded
+    assert sum(not case.marks for case in CASES) == len(NAMES)
 
 
 @every_case

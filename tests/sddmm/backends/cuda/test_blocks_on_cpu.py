@@ -16,13 +16,18 @@ from sddmm.errors import memory_blocks, total_bytes
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_close, emulated_gpu, random_pattern
+from tests.cases import cases
 from tests.sddmm.backends.cuda.test_kernels_on_cpu import check
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
-EVERY_KERNEL = [pytest.param(kernel, id=name) for name, kernel in BLOCK_KERNELS.items()]
-every_kernel = pytest.mark.parametrize("kernel", EVERY_KERNEL)
+# The last kernel, whose tile is the smallest, of each source; the others in the GPU suite.
+ONE_OF_EACH_SOURCE = {kernel.path: kernel for kernel in BLOCK_KERNELS.values()}.values()
+every_kernel = pytest.mark.parametrize(
+    "kernel",
+    cases(BLOCK_KERNELS.values(), here=ONE_OF_EACH_SOURCE, name=lambda kernel: kernel.name),
+)
 
 
 def block_pattern(
@@ -47,7 +52,7 @@ def test_blocks_of_other_sizes_than_tiles(kernel: BlockKernel, blocksize: tuple[
 
 
 @every_kernel
-@pytest.mark.parametrize("k", [0, 1, 64, 100])
+@pytest.mark.parametrize("k", cases([0, 1, 64, 100], here=[0, 1, 100]))
 def test_every_k(kernel: BlockKernel, k: int) -> None:
     pattern = block_pattern((20, 36), index_dtype=torch.int32)
     check(kernel.name, pattern, k, kernel.dtypes[0])
@@ -63,8 +68,13 @@ def test_unaligned_rows_heads_and_scaling(kernel: BlockKernel, blocksize: tuple[
 
 
 @every_kernel
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    ("offset", "out_dtype"),
+    cases(
+        itertools.product([0, 1], [torch.float16, torch.float64]),
+        here=[(0, torch.float16), (1, torch.float16)],
+    ),
+)
 def test_nothing_beside_the_values_is_written(
     kernel: BlockKernel, offset: int, out_dtype: torch.dtype
 ) -> None:
@@ -100,12 +110,7 @@ def test_nan_and_infinities_reach_their_own_row_and_column_only(
 
 @pytest.mark.parametrize(
     ("dtype", "blocksize", "kernel"),
-    [
-        (torch.float16, (64, 64), "block_mma_64x64"),
-        (torch.bfloat16, (16, 16), "block_mma_16x16"),
-        (torch.float32, (64, 64), "block_simt_64x64"),
-        (torch.float32, (16, 16), "block_simt_16x16"),
-    ],
+    [(torch.float16, (64, 64), "block_mma_64x64"), (torch.float32, (16, 16), "block_simt_16x16")],
 )
 def test_the_planner_takes_tiles_as_large_as_the_blocks(
     dtype: torch.dtype, blocksize: tuple[int, int], kernel: str

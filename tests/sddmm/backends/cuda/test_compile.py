@@ -36,6 +36,7 @@ from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileOffsets, TileWor
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
 from sddmm.dtypes import DTYPES, PRECISIONS, is_less_exact
 from sddmm.problem import SddmmProblem
+from tests.cases import cases
 from tests.conftest import H200, shared_folder
 
 pytest.importorskip("cuda.core", reason="needs cuda.core (pip install '.[compile]')")
@@ -147,26 +148,33 @@ def usual_outs(dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     return dtype, torch.promote_types(dtype, torch.float32)
 
 
+# The last kernel, whose tile is small, of each source and precision.
+ONE_OF_EACH_SOURCE = {(spec.path, spec.precision): name for name, spec in SPECS.items()}.values()
+FIRST, LAST, ALL = slice(0, 1), slice(-1, None), slice(None)
+
+
 @pytest.mark.parametrize(
-    ("arch", "step"),
-    [
-        pytest.param("sm_80", 3, marks=pytest.mark.gpu),
-        ("sm_89", 3),
-        ("sm_90a", 3),
-        pytest.param("sm_90a", 1, marks=pytest.mark.gpu),
-    ],
+    ("name", "arch", "which"),
+    cases(
+        itertools.product(SPECS, DEVICES, [FIRST, LAST, ALL]),
+        here=[
+            *((name, "sm_80", FIRST) for name in ONE_OF_EACH_SOURCE),
+            *((name, "sm_90a", LAST) for name in ONE_OF_EACH_SOURCE),
+        ],
+        name=lambda case: f"{case[0]}-{case[1]}-{case[2].start}-{case[2].stop}",
+    ),
 )
-@pytest.mark.parametrize("name", SPECS)
 def test_every_kernel_compiles_without_spilling(
-    name: str, arch: str, step: int, compiler: Callable[[Device], Compiler]
+    name: str, arch: str, which: slice, compiler: Callable[[Device], Compiler]
 ) -> None:
-    """Every step-th size, on Hopper with every dtype of results; every size in the GPU suite."""
+    """One size or all; where all, on Hopper with every dtype of operands and of results."""
     spec, device = SPECS[name], DEVICES[arch]
     made = compiler(device)
     assert device.arch == arch
-    for dtype in spec.dtypes if arch == "sm_90a" else spec.dtypes[:1]:
-        sizes = sizes_of(spec, dtype)[::step]
-        outs = tuple(DTYPES) if arch == "sm_90a" else (torch.promote_types(dtype, torch.float32),)
+    every_dtype = arch == "sm_90a" and which == ALL
+    for dtype in spec.dtypes if every_dtype else spec.dtypes[:1]:
+        sizes = sizes_of(spec, dtype)[which]
+        outs = tuple(DTYPES) if every_dtype else (torch.promote_types(dtype, torch.float32),)
         for i in range(max(len(sizes), len(outs))):
             (k, extra), out_dtype = sizes[i % len(sizes)], outs[i % len(outs)]
             if spec.tile[0] and dtype != spec.dtypes[0] and out_dtype not in usual_outs(dtype):
@@ -188,8 +196,8 @@ def test_every_kernel_compiles_without_spilling(
         assert cubin.resources.registers <= 255
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("dtype", SPECS["row_gather"].dtypes)
+@pytest.mark.parametrize("arch", cases(["sm_80", "sm_90a"], here=["sm_90a"]))
+@pytest.mark.parametrize("dtype", cases(SPECS["row_gather"].dtypes, here=[torch.float16]))
 def test_the_gather_of_long_rows_compiles_too(
     arch: str, dtype: torch.dtype, compiler: Callable[[Device], Compiler]
 ) -> None:
@@ -219,7 +227,10 @@ def test_every_kernel_compiles_what_it_does_not_refuse(name: str) -> None:
             assert reason is None
 
 
-@pytest.mark.parametrize("arch", DEVICES)
+every_arch = pytest.mark.parametrize("arch", cases(DEVICES, here=["sm_90a"]))
+
+
+@every_arch
 @pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize("csr", [True, False])
 def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
@@ -229,7 +240,7 @@ def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
     assert cubin.resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("arch", DEVICES)
+@every_arch
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_the_expansion_of_rows_compiles_too(arch: str, dtype: torch.dtype) -> None:
     spec, macros = expand.EXPAND_CSR, expand.macros_of(dtype)
@@ -237,9 +248,9 @@ def test_the_expansion_of_rows_compiles_too(arch: str, dtype: torch.dtype) -> No
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@every_arch
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("k", [64, 100, 256])
+@pytest.mark.parametrize("k", cases([64, 100, 256], here=[100]))
 def test_a_first_call_in_one_launch_compiles_too(arch: str, dtype: torch.dtype, k: int) -> None:
     spec = single_run.GATHER_CSR
     own = single_run.gather_csr_macros(ROW_GATHER, k, dtype, torch.float32, torch.int32, 16)[0]
@@ -247,7 +258,7 @@ def test_a_first_call_in_one_launch_compiles_too(arch: str, dtype: torch.dtype, 
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("arch", DEVICES)
+@every_arch
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -> None:
     spec, macros = comparison.SAME_INDICES, comparison.macros_of(dtype)
@@ -255,7 +266,7 @@ def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("arch", DEVICES)
+@every_arch
 @pytest.mark.parametrize(
     ("spec", "arguments"),
     [
@@ -272,15 +283,20 @@ def test_the_search_for_the_nonzeros_of_tiles_compiles_too(
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("arch", DEVICES)
+@every_arch
 def test_the_statistics_of_tiles_compile_too(arch: str) -> None:
     spec = tile_stats.TILE_STATS
     macros = loader.compile_macros(spec, tile_stats.MACROS, tile_stats.Arguments)
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 
-@pytest.mark.parametrize("arch", [*DEVICES, "sm_100"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("arch", "dtype"),
+    cases(
+        itertools.product([*DEVICES, "sm_100"], DTYPES),
+        here=[("sm_90a", torch.float16), ("sm_100", torch.float64)],
+    ),
+)
 def test_the_softmax_compiles_too(
     arch: str, dtype: torch.dtype, compiler: Callable[[Device], Compiler]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.problem import SddmmProblem
+from tests.cases import cases
 from tests.conftest import H200, shared_folder
 from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler
 
@@ -21,8 +23,17 @@ INDEX = torch.zeros(1, dtype=torch.int32)
 SIZES = [64, 40, 100, 33]
 
 
-@pytest.mark.parametrize("arch", ALL_DEVICES)
-@pytest.mark.parametrize("name", BLOCK_KERNELS)
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    cases(
+        itertools.product(BLOCK_KERNELS, ALL_DEVICES),
+        here=[
+            (name, arch)
+            for name in ("block_mma_16x16", "block_simt_16x16")
+            for arch in ("sm_80", "sm_100")
+        ],
+    ),
+)
 def test_every_block_kernel_compiles_without_spilling(
     name: str,
     arch: str,

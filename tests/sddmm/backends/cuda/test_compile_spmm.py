@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_shares.host import load as load_shares
 from sddmm.dtypes import DTYPES
 from sddmm.problem import SpmmProblem
+from tests.cases import cases
 from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, own_cache
 
 __all__ = ["compiler", "own_cache"]
@@ -31,8 +33,13 @@ def problem_of(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("arch", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("arch", "dtype"),
+    cases(
+        itertools.product(DEVICES, DTYPES),
+        here=[("sm_80", torch.float32), ("sm_89", torch.float16)],
+    ),
+)
 def test_it_compiles_without_spilling(
     arch: str, dtype: torch.dtype, compiler: Callable[[Device], Compiler]
 ) -> None:

@@ -9,6 +9,7 @@ from gemm_core.runtime.compile import CACHE_VARIABLE
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES, SpmmTile
 from sddmm.problem import SpmmProblem
+from tests.cases import cases
 from tests.conftest import shared_folder
 from tests.sddmm.backends.cuda.test_compile import Compiler
 from tests.sddmm.backends.cuda.test_compile_blocks import ALL_DEVICES
@@ -29,7 +30,7 @@ def problems(kernel: SpmmTile) -> list[SpmmProblem]:
     return [halves._replace(has_factors=True), floats, floats._replace(has_factors=True)]
 
 
-@pytest.mark.parametrize("arch", ALL_DEVICES)
+@pytest.mark.parametrize("arch", cases(ALL_DEVICES, here=["sm_80"]))
 @pytest.mark.parametrize("kernel", SPMM_TILES, ids=lambda kernel: kernel.name)
 def test_every_kind_of_weights_compiles_without_spilling(
     kernel: SpmmTile,

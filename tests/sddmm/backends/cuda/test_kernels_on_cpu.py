@@ -6,6 +6,7 @@ Integers small enough to be exact, whatever the order of summation.
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu, random_pattern
+from tests.cases import cases
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
@@ -73,11 +75,13 @@ def check(
     return plan, launches
 
 
-EVERY_SPEC = [pytest.param(spec, id=name) for name, spec in SPECS.items()]
+# The last kernel, whose tile is small, of each source and precision.
+ONE_OF_EACH_SOURCE = {(spec.path, spec.precision): spec for spec in SPECS.values()}.values()
+EVERY_SPEC = cases(SPECS.values(), here=ONE_OF_EACH_SOURCE, name=lambda spec: spec.name)
 
 
 @pytest.mark.parametrize("spec", EVERY_SPEC)
-@pytest.mark.parametrize("k", [0, 1, 40, 100])
+@pytest.mark.parametrize("k", cases([0, 1, 40, 100], here=[0, 1, 100]))
 def test_ragged_sizes(spec: KernelSpec, k: int) -> None:
     pattern = random_pattern(67, 131, 700, layout="csr")
     if k < spec.min_k:
@@ -96,14 +100,28 @@ def test_unaligned_rows_heads_and_scaling(spec: KernelSpec) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", SPECS["row_gather"].dtypes)
-@pytest.mark.parametrize("k", [32, 64, 128, 256, 300])
+# A size for each dtype of GATHERED, and another dtype for each size.
+GATHERED = SPECS["row_gather"].dtypes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k"),
+    cases(
+        itertools.product(GATHERED, [32, 64, 128, 256, 300]),
+        here=list(zip([*GATHERED, torch.float16], [32, 64, 128, 256, 300], strict=True)),
+    ),
+)
 def test_gather_in_one_pass_and_in_many(dtype: torch.dtype, k: int) -> None:
     check("row_gather", random_pattern(9, 40, 250, layout="csr"), k, dtype)
 
 
-@pytest.mark.parametrize("dtype", SPECS["row_gather"].dtypes)
-@pytest.mark.parametrize("row_bytes", [128, 256, 512])
+@pytest.mark.parametrize(
+    ("dtype", "row_bytes"),
+    cases(
+        itertools.product(GATHERED, [128, 256, 512]),
+        here=list(zip(GATHERED, [128, 256, 512, 128], strict=True)),
+    ),
+)
 def test_gather_of_long_rows(dtype: torch.dtype, row_bytes: int) -> None:
     """Odd nonzeros load their segments in another order; groups of one row and of two."""
     one, pattern = replace(H200, sm_count=1), random_pattern(15, 1200, 8_200, layout="csr")
@@ -116,16 +134,16 @@ def test_gather_of_rows_that_start_at_few_bytes(width: int) -> None:
     check("row_gather", random_pattern(9, 40, 250, layout="csr"), 33 * width // 2, torch.float16)
 
 
-@pytest.mark.parametrize("name", ["row_gather", "windows"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("row_gather", torch.float16), ("windows", torch.float32)]
+)
 def test_a_warp_goes_from_row_to_row(name: str, dtype: torch.dtype) -> None:
     """Groups of one row, of many, and ends of chunks within them, by few warps."""
     few = replace(H200, sm_count=2)
     check(name, random_pattern(40, 700, 20_000, layout="csr"), 8, dtype, device=few)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("heads", [None, 2])
+@pytest.mark.parametrize(("dtype", "heads"), [(torch.float16, None), (torch.float64, 2)])
 def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | None) -> None:
     """Seven and a half slices; alpha and values count once."""
     small = replace(H200, l2_bytes=1000)
@@ -136,11 +154,22 @@ def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | 
 
 
 WGMMA = [name for name, spec in SPECS.items() if isinstance(spec, (TileWgmma, TileWgmmaAsync))]
+ONE_WGMMA, ONE_ASYNC = "tile_wgmma_256x152x64", "tile_wgmma_async_128x224x64"
+every_way_of_storing = pytest.mark.parametrize(
+    ("name", "scaled", "out_dtype"),
+    cases(
+        itertools.product(WGMMA, [False, True], [torch.float16, torch.float32]),
+        here=[
+            (ONE_WGMMA, False, torch.float16),
+            (ONE_WGMMA, True, torch.float32),
+            (ONE_ASYNC, True, torch.float16),
+            (ONE_ASYNC, False, torch.float32),
+        ],
+    ),
+)
 
 
-@pytest.mark.parametrize("name", WGMMA)
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+@every_way_of_storing
 def test_wgmma_tiles_by_one_cluster(name: str, scaled: bool, out_dtype: torch.dtype) -> None:
     """Nine tiles: pairs in the same columns and in different ones, and one left alone. Rows of few
     and of more nonzeros than a warp looks ahead for."""
@@ -153,7 +182,7 @@ def test_wgmma_tiles_by_one_cluster(name: str, scaled: bool, out_dtype: torch.dt
     check(name, pattern, 200, torch.float16, scaled=scaled, out_dtype=out_dtype, device=pair)
 
 
-@pytest.mark.parametrize("name", WGMMA)
+@pytest.mark.parametrize("name", cases(WGMMA, here=[ONE_WGMMA, ONE_ASYNC]))
 def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
     """Neighbours in the list that share nothing, and a pair across the end of a head."""
     rows = torch.tensor([0, 3, 130, 260, 299])
@@ -175,9 +204,7 @@ def test_longer_rows_of_tiles_are_sampled_by_more_lanes(nnz: int, lanes: int, de
     assert (sampling["LANES_PER_ROW"], sampling["PREFETCH_DEPTH"]) == (lanes, depth)
 
 
-@pytest.mark.parametrize("name", WGMMA)
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+@every_way_of_storing
 def test_wgmma_tiles_of_a_mask(name: str, scaled: bool, out_dtype: torch.dtype) -> None:
     """Groups of rows that are in one piece, some at odd places, and groups with rows in two."""
     row, column = torch.arange(150)[:, None], torch.arange(300)
@@ -190,7 +217,7 @@ def test_wgmma_tiles_of_a_mask(name: str, scaled: bool, out_dtype: torch.dtype) 
     check(name, pattern, 24, torch.float16, scaled=scaled, out_dtype=out_dtype, device=device)
 
 
-@pytest.mark.parametrize("k", [192, 330])
+@pytest.mark.parametrize("k", cases([192, 330], here=[330]))
 def test_warpgroups_that_hand_on_in_turns(k: int) -> None:
     """Six tiles a block, by one warpgroup a stage ahead of the other."""
     pattern = random_pattern(500, 700, 9_000, layout="csr")
@@ -199,13 +226,12 @@ def test_warpgroups_that_hand_on_in_turns(k: int) -> None:
     check(name, pattern, k, torch.float16, out_dtype=torch.float16, device=pair)
 
 
-@pytest.mark.parametrize("k", [64, 80, 97, 127, 128])
+@pytest.mark.parametrize("k", cases([64, 80, 97, 127, 128], here=[80, 127]))
 def test_wgmma_takes_as_much_of_its_last_stage_as_k_fills(k: int) -> None:
     check(WGMMA[0], random_pattern(67, 131, 700, layout="csr"), k, torch.float16)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize(("dtype", "heads"), [(torch.float16, 3), (torch.float64, None)])
 def test_windows_and_heads_that_blocks_share(dtype: torch.dtype, heads: int | None) -> None:
     """Five windows of 400 rows of 512 bytes; five blocks begin and end within windows and heads."""
     pattern = random_pattern(20, 2000, 3_000, layout="coo", shuffled=True)
@@ -213,8 +239,13 @@ def test_windows_and_heads_that_blocks_share(dtype: torch.dtype, heads: int | No
     check("windows", pattern, k, dtype, heads=heads, device=replace(H200, sm_count=5))
 
 
-@pytest.mark.parametrize("dtype", SPECS["windows"].dtypes)
-@pytest.mark.parametrize("extra_bytes", [0, 1, 16])
+@pytest.mark.parametrize(
+    ("dtype", "extra_bytes"),
+    cases(
+        itertools.product(SPECS["windows"].dtypes, [0, 1, 16]),
+        here=[(torch.float16, 1), (torch.bfloat16, 16), (torch.float32, 0), (torch.float64, 1)],
+    ),
+)
 def test_windows_by_slices_of_k(dtype: torch.dtype, extra_bytes: int) -> None:
     """Slices that end where rows do, and last ones that do not, by whole chunks and by one element.
     Partial sums of windows and heads that blocks share; alpha and values count once."""
@@ -225,13 +256,12 @@ def test_windows_by_slices_of_k(dtype: torch.dtype, extra_bytes: int) -> None:
     check("windows", pattern, k, dtype, heads=2, scaled=True, aligned=extra_bytes != 1, device=few)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_windows_of_one_long_row_and_of_one_long_column(dtype: torch.dtype) -> None:
+def test_windows_of_one_long_row_and_of_one_long_column() -> None:
     """Warps whose pairs are all of one row, and rows that all have one nonzero."""
     long = torch.arange(3000)
     for rows, cols in ((torch.full_like(long, 7), long), (long, torch.full_like(long, 7))):
         pattern = SparsePattern.from_coo(rows, cols, (3000, 3000))
-        check("windows", pattern, 64, dtype, device=replace(H200, sm_count=2))
+        check("windows", pattern, 64, torch.float16, device=replace(H200, sm_count=2))
 
 
 @pytest.mark.parametrize("nnz", [1, 7, 8, 9, 65])
@@ -252,14 +282,13 @@ def test_hybrid_of_a_dense_block_and_scattered_nonzeros(heads: int | None) -> No
     assert launches[-1] == "row_gather"
 
 
-@pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize(
-    ("dtype", "precision", "capability", "kernel"),
+    ("layout", "dtype", "precision", "capability", "kernel"),
     [
-        (torch.float16, "ieee", (9, 0), "tile_"),
-        (torch.bfloat16, "ieee", (8, 0), "tile_mma"),
-        (torch.float32, "tf32", (9, 0), "tile_mma_tf32"),
-        (torch.float32, "ieee", (8, 9), "tile_simt"),
+        ("csr", torch.float16, "ieee", (9, 0), "tile_"),
+        ("coo", torch.bfloat16, "ieee", (8, 0), "tile_mma"),
+        ("csr", torch.float32, "tf32", (9, 0), "tile_mma_tf32"),
+        ("coo", torch.float32, "ieee", (8, 9), "tile_simt"),
     ],
 )
 def test_every_tile_of_a_pattern_that_is_dense_and_uniform(
@@ -317,7 +346,14 @@ def test_duplicates_and_unsorted_columns_in_tiles() -> None:
     crow = torch.tensor([0, 5, 5, 12])
     cols = torch.tensor([9, 3, 3, 140, 0, 7, 7, 7, 150, 2, 1, 0])
     pattern = SparsePattern.from_csr(crow, cols, (3, 151))
-    for name in ("tile_mma_64x64x32", "tile_wmma_m16n16k16", "row_gather", "windows", *WGMMA):
+    for name in (
+        "tile_mma_64x64x32",
+        "tile_wmma_m16n16k16",
+        "row_gather",
+        "windows",
+        ONE_WGMMA,
+        ONE_ASYNC,
+    ):
         check(name, pattern, 16, torch.float16)
     check("tile_simt_64x64x16", pattern, 16, torch.float32)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -20,6 +21,7 @@ from sddmm.dtypes import DTYPES
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu
+from tests.cases import cases
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
@@ -30,6 +32,14 @@ BLOCK_TILES = [
     "tile_wgmma_tf32x3_128x128x32",
 ]  # fmt: skip
 WARP_TILES = ["tile_warp_16x16", "tile_warp_32x32"]
+# One tile of each source and precision; the others in the GPU suite.
+ONE_OF_EACH_SOURCE = [
+    "tile_mma_64x64x32", "tile_wmma_m16n16k16", "tile_simt_64x64x16",
+    "tile_wgmma_tf32x3_128x128x32", "tile_warp_16x16",
+]  # fmt: skip
+every_tile = pytest.mark.parametrize(
+    "name", cases(BLOCK_TILES + WARP_TILES, here=ONE_OF_EACH_SOURCE)
+)
 SHAPE = (150, 213)  # the last tiles are ragged, and rows begin at odd positions
 
 
@@ -107,15 +117,24 @@ def run(
     return macros
 
 
-@pytest.mark.parametrize("name", BLOCK_TILES)
-@pytest.mark.parametrize("out_dtype", list(DTYPES))
+@pytest.mark.parametrize(
+    ("name", "out_dtype"),
+    [
+        *((name, torch.float16) for name in BLOCK_TILES if name in ONE_OF_EACH_SOURCE),
+        *((BLOCK_TILES[0], out_dtype) for out_dtype in DTYPES if out_dtype != torch.float16),
+    ],
+)
 def test_rows_of_a_mask_are_stored_as_segments(name: str, out_dtype: torch.dtype) -> None:
-    if name == BLOCK_TILES[0] or out_dtype == torch.float16:
-        assert run(name, pattern_of(mask()), out_dtype=out_dtype)["SDDMM_SEGMENTS"] == "true"
+    assert run(name, pattern_of(mask()), out_dtype=out_dtype)["SDDMM_SEGMENTS"] == "true"
 
 
-@pytest.mark.parametrize("name", WARP_TILES)
-@pytest.mark.parametrize("out_dtype", list(DTYPES))
+@pytest.mark.parametrize(
+    ("name", "out_dtype"),
+    cases(
+        itertools.product(WARP_TILES, DTYPES),
+        here=[(WARP_TILES[0], torch.float16), (WARP_TILES[1], torch.float32)],
+    ),
+)
 def test_a_warp_stores_full_rows_of_its_tile_at_any_address(
     name: str, out_dtype: torch.dtype
 ) -> None:
@@ -124,8 +143,8 @@ def test_a_warp_stores_full_rows_of_its_tile_at_any_address(
         assert macros["SDDMM_MASKED"] == "true"
 
 
-@pytest.mark.parametrize("name", BLOCK_TILES + WARP_TILES)
-@pytest.mark.parametrize("k", [33, 64, 100, 160])
+@every_tile
+@pytest.mark.parametrize("k", cases([33, 64, 100, 160], here=[33, 160]))
 def test_masks_with_values_and_heads_that_begin_at_odd_positions(name: str, k: int) -> None:
     """Rows of k that start at 2, 8 and 16 bytes, in one pass and in several."""
     pattern = pattern_of(mask())
@@ -133,7 +152,7 @@ def test_masks_with_values_and_heads_that_begin_at_odd_positions(name: str, k: i
     run(name, pattern, k=k, heads=2, weighted=True, after=1)
 
 
-@pytest.mark.parametrize("name", BLOCK_TILES + WARP_TILES)
+@every_tile
 def test_duplicates_are_no_segment(name: str) -> None:
     """Columns 0, 0, 2: as many nonzeros as columns from the first to the last."""
     full = torch.arange(64)
@@ -143,7 +162,7 @@ def test_duplicates_are_no_segment(name: str) -> None:
     assert "true" not in (macros.get("SDDMM_SEGMENTS"), macros.get("SDDMM_MASKED"))
 
 
-@pytest.mark.parametrize("name", BLOCK_TILES + WARP_TILES)
+@every_tile
 def test_shuffled_positions_of_a_mask(name: str) -> None:
     rows, cols = mask().nonzero().T
     order = torch.randperm(rows.numel(), generator=torch.Generator().manual_seed(2))

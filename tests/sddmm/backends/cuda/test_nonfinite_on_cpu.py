@@ -17,6 +17,7 @@ from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu, mismatches, random_pattern, tolerance
+from tests.cases import cases
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
@@ -103,18 +104,28 @@ def short_rows() -> SparsePattern:
     return SparsePattern.from_coo(rows, cols, (122, 67))
 
 
-GATHERS = [
-    pytest.param(name, dtype, k, id=f"{name}-{str(dtype)[6:]}-{k}")
-    for name in ("row_gather", "windows")
-    for dtype in SPECS[name].dtypes
-    for k in ((64, 300) if dtype == torch.float16 else (64,))
-]
-TILES = [
-    pytest.param(spec, dtype, id=f"{name}-{str(dtype)[6:]}")
-    for name, spec in SPECS.items()
-    if name not in ("row_gather", "windows")
-    for dtype in spec.dtypes[:1]  # bfloat16 goes the same way, and has a test below
-]
+GATHERS = cases(
+    [
+        (name, dtype, k)
+        for name in ("row_gather", "windows")
+        for dtype in SPECS[name].dtypes
+        for k in ((64, 300) if dtype == torch.float16 else (64,))
+    ],
+    here=[
+        ("row_gather", torch.float16, 300),
+        ("row_gather", torch.float64, 64),
+        ("windows", torch.float16, 300),
+        ("windows", torch.float32, 64),
+    ],
+    name=lambda case: f"{case[0]}-{str(case[1])[6:]}-{case[2]}",
+)
+# The last kernel, whose tile is small, of each source and precision.
+ONE_OF_EACH_SOURCE = {(spec.path, spec.precision): spec for spec in SPECS.values()}.values()
+TILES = cases(
+    [spec for name, spec in SPECS.items() if name not in ("row_gather", "windows")],
+    here=ONE_OF_EACH_SOURCE,
+    name=lambda spec: spec.name,
+)
 
 
 @pytest.mark.parametrize(("kernel", "dtype", "k"), GATHERS)
@@ -127,10 +138,10 @@ def test_gathers_of_rows_that_start_anywhere(kernel: str) -> None:
     check(kernel, short_rows(), 24, torch.bfloat16, "ieee", heads=2, offset=1)
 
 
-@pytest.mark.parametrize(("spec", "dtype"), TILES)
-def test_tiles_that_end_anywhere(spec: KernelSpec, dtype: torch.dtype) -> None:
-    """Tails of rows, of columns and of k in one tile of several."""
-    check(spec.name, random_pattern(67, 131, 700), 40, dtype, spec.precision)
+@pytest.mark.parametrize("spec", TILES)
+def test_tiles_that_end_anywhere(spec: KernelSpec) -> None:
+    """Tails of rows, of columns and of k in one tile of several; bfloat16 has a test below."""
+    check(spec.name, random_pattern(67, 131, 700), 40, spec.dtypes[0], spec.precision)
 
 
 @pytest.mark.parametrize("spec", [SPECS["tile_mma_64x64x32"], SPECS["tile_wmma_m16n16k16"]])

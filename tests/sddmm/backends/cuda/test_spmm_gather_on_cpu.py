@@ -5,6 +5,7 @@ Integers small enough to be exact, whatever the order of summation.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_spmm_close, emulated_gpu, random_pattern
+from tests.cases import cases
 from tests.sddmm.memory import at_a_cliff
 
 FEW = replace(H200, sm_count=2)
@@ -100,10 +102,15 @@ def check(
 
 @pytest.mark.parametrize(
     ("dtype", "k"),
-    [
-        (torch.float16, 1), (torch.float16, 100), (torch.float16, 300), (torch.bfloat16, 256),
-        (torch.float32, 33), (torch.float32, 64), (torch.float64, 7),
-    ],
+    cases(
+        [
+            (torch.float16, 1), (torch.float16, 100), (torch.float16, 300), (torch.bfloat16, 256),
+            (torch.float32, 33), (torch.float32, 64), (torch.float64, 7),
+        ],
+        here=[
+            (torch.float16, 1), (torch.float16, 300), (torch.bfloat16, 256), (torch.float32, 33),
+        ],
+    ),
 )  # fmt: skip
 def test_rows_of_any_length(dtype: torch.dtype, k: int) -> None:
     """Rows of X in one slice and in many, with tails, and of every alignment."""
@@ -117,9 +124,13 @@ def test_values_of_another_dtype() -> None:
     check(pattern, 64, torch.float32, torch.bfloat16, out_dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("values_have_heads", [False, True])
-@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("transpose", "values_have_heads", "interleaved"),
+    cases(
+        itertools.product([False, True], repeat=3),
+        here=[(False, True, True), (True, False, True), (True, True, False)],
+    ),
+)
 def test_heads_factors_and_unsorted_nonzeros(
     transpose: bool, values_have_heads: bool, interleaved: bool
 ) -> None:

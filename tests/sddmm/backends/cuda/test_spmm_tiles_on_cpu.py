@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import pytest
@@ -21,6 +22,7 @@ from sddmm.ops.spmm_operator import product_error_bound
 from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu, mismatches, random_pattern
+from tests.cases import cases
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
@@ -103,16 +105,32 @@ def blocks(side: int) -> SparsePattern:
 SCATTERED = random_pattern(130, 200, 6000, layout="csr")
 BAND = band(210, 70)
 BLOCKS = blocks(16)
+PATTERNS = {
+    "rows": SCATTERED, "columns": SCATTERED.T, "band": BAND, "band of columns": BAND.T,
+    "blocks": BLOCKS,
+}  # fmt: skip
 X = torch.ones(200, 64).half()
 UNSORTED = random_pattern(130, 200, 600, layout="coo", shuffled=True)
 
 
-@pytest.mark.parametrize("pattern", [SCATTERED, SCATTERED.T, BAND], ids=["rows", "columns", "band"])
 @pytest.mark.parametrize(
-    ("kernel", "k"), [("spmm_tile_32", 32), ("spmm_tile_64", 72), ("spmm_tile_128", 128)]
+    ("kernel", "k", "stored"),
+    cases(
+        [
+            (kernel, k, stored)
+            for kernel, k in (("spmm_tile_32", 32), ("spmm_tile_64", 72), ("spmm_tile_128", 128))
+            for stored in PATTERNS
+        ],
+        here=[
+            ("spmm_tile_32", 32, "band"),
+            ("spmm_tile_64", 72, "rows"),
+            ("spmm_tile_64", 72, "columns"),
+            ("spmm_tile_128", 128, "columns"),
+        ],
+    ),
 )
-def test_tiles_of_rows_and_of_columns(kernel: str, k: int, pattern: SparsePattern) -> None:
-    check(kernel, pattern, k)
+def test_tiles_of_rows_and_of_columns(kernel: str, k: int, stored: str) -> None:
+    check(kernel, PATTERNS[stored], k)
 
 
 @pytest.mark.parametrize("side", [8, 13])
@@ -120,12 +138,20 @@ def test_squares_of_any_side(side: int) -> None:
     check("spmm_tile_64", blocks(side), 64, torch.bfloat16)
 
 
-@pytest.mark.parametrize("pattern", [SCATTERED, BAND.T, BLOCKS], ids=["rows", "columns", "blocks"])
-@pytest.mark.parametrize("has_factors", [True, False])
-def test_weights_with_more_bits_than_a_half(pattern: SparsePattern, has_factors: bool) -> None:
+@pytest.mark.parametrize(
+    ("stored", "has_factors"),
+    cases(
+        itertools.product(["rows", "band of columns", "blocks"], [True, False]),
+        here=[("rows", False), ("band of columns", True), ("blocks", True)],
+    ),
+)
+def test_weights_with_more_bits_than_a_half(stored: str, has_factors: bool) -> None:
     """Products of two halves, and float32 values."""
     values_dtype = torch.float16 if has_factors else torch.float32
-    check("spmm_tile_exact_64", pattern, 64, values_dtype=values_dtype, has_factors=has_factors)
+    check(
+        "spmm_tile_exact_64", PATTERNS[stored], 64, values_dtype=values_dtype,
+        has_factors=has_factors,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("pattern", [SCATTERED, BAND.T], ids=["rows", "columns"])
@@ -162,18 +188,21 @@ def test_duplicates_all_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "dtype"),
-    [
-        ("spmm_tile_64", torch.float16),
-        ("spmm_tile_exact_64", torch.float16),
-        ("spmm_tile_float_64", torch.float32),
-    ],
+    ("kernel", "stored"),
+    cases(
+        itertools.product(
+            ["spmm_tile_64", "spmm_tile_exact_64", "spmm_tile_float_64"], ["rows", "columns"]
+        ),
+        here=[
+            ("spmm_tile_64", "rows"),
+            ("spmm_tile_exact_64", "columns"),
+            ("spmm_tile_float_64", "rows"),
+        ],
+    ),
 )
-@pytest.mark.parametrize("pattern", [SCATTERED, SCATTERED.T], ids=["rows", "columns"])
-def test_what_is_not_finite_reaches_the_rows_that_multiply_it(
-    kernel: str, dtype: torch.dtype, pattern: SparsePattern
-) -> None:
+def test_what_is_not_finite_reaches_the_rows_that_multiply_it(kernel: str, stored: str) -> None:
     """NaN and infinities of X and of the values, next to rows that hold finite numbers alone."""
+    pattern, dtype = PATTERNS[stored], torch.float32 if "float" in kernel else torch.float16
     generator = torch.Generator().manual_seed(0)
     dense = torch.randn(pattern.shape[1], 40, generator=generator).to(dtype)
     dense[::29, 3] = torch.inf
@@ -192,8 +221,13 @@ def test_what_is_not_finite_reaches_the_rows_that_multiply_it(
         assert kind.any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("values_dtype", [None, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "values_dtype"),
+    cases(
+        itertools.product([torch.float16, torch.bfloat16, torch.float32], [None, torch.float32]),
+        here=[(torch.float16, None), (torch.bfloat16, torch.float32), (torch.float32, None)],
+    ),
+)
 def test_weights_are_not_rounded(dtype: torch.dtype, values_dtype: torch.dtype | None) -> None:
     """A float32 result shows every bit; gradients are small and of different sizes."""
     kernel = "spmm_tile_float_64" if dtype == torch.float32 else "spmm_tile_exact_64"
