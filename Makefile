@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
 test: $(READY) ## set up, then all tests that need no GPU
-	$(PY) -m pytest -m "not gpu" -n auto
+	$(PY) -m pytest -m "not gpu" -n auto --dist worksteal
 
 .PHONY: test-gpu
 test-gpu: $(READY) ## the tests that need a CUDA device
@@ -40,7 +40,7 @@ test-gpu: $(READY) ## the tests that need a CUDA device
 # newest Pythons: PYTHON=python3.10 make test-minimum
 .PHONY: test-minimum
 test-minimum: $(MINIMUM)/.ready ## the tests with the oldest libraries that pyproject.toml allows
-	$(MINIMUM)/bin/python -m pytest -m "not gpu" -n auto
+	$(MINIMUM)/bin/python -m pytest -m "not gpu" -n auto --dist worksteal
 
 # The GPU kernels without a GPU: --device emulated; on one:
 # python -m tests.fuzz --device cuda --cases 20000 --workers 8 --seconds 240

@@ -226,12 +226,8 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_sddmm_imports_quickly_with_every_optional_library_absent() -> None:
+def test_sddmm_imports_quickly_and_works_with_every_optional_library_absent() -> None:
     """Processor time, which a loaded machine does not change much; the best of three."""
-    assert min(float(python(BARE + TIMED_IMPORT)) for _ in range(3)) < 0.25
-
-
-def test_sddmm_works_with_every_optional_library_absent() -> None:
     blocked = (
         BARE
         + TIMED_IMPORT
@@ -245,15 +241,24 @@ values.sum().backward()
 print(values.tolist(), a.grad.tolist(), sddmm.plan(pattern, k=2, dtype=a.dtype).backend)
 """
     )
-    assert python(blocked).splitlines()[1] == "[2.0, 3.0] [[2.0, 4.0], [1.0, 3.0]] torch_csr"
+    for _ in range(3):
+        seconds, told = python(blocked).splitlines()
+        assert told == "[2.0, 3.0] [[2.0, 4.0], [1.0, 3.0]] torch_csr"
+        if float(seconds) < 0.25:
+            return
+    pytest.fail(f"importing sddmm takes {seconds} s")
 
 
-def test_importing_sddmm_imports_no_optional_library() -> None:
+def test_importing_sddmm_imports_neither_an_optional_library_nor_its_testing_tools() -> None:
     """Beyond what torch itself takes where it is installed, such as NVIDIA's cuda package."""
     code = "import torch, sys; mine = set(sys.modules); import sddmm; "
-    code += "print(sorted({m.partition('.')[0] for m in set(sys.modules) - mine}))"
-    loaded = set(ast.literal_eval(python(code)))
+    code += "print(sorted({m.partition('.')[0] for m in set(sys.modules) - mine}))\n"
+    code += "print('sddmm.testing' in sys.modules, sddmm.testing.assert_close.__name__, "
+    code += "hasattr(sddmm, 'nothing'))"
+    libraries, tools = python(code).splitlines()
+    loaded = set(ast.literal_eval(libraries))
     assert not loaded & {"numba", "cupy", "cuda", "matplotlib", "rich", "scipy", "hydra"}
+    assert tools.split() == ["False", "assert_close", "False"]
 
 
 def test_the_laboratory_without_hydra_says_which_extra_to_install() -> None:
@@ -263,9 +268,3 @@ def test_the_laboratory_without_hydra_says_which_extra_to_install() -> None:
     (line,) = done.stderr.splitlines()
     assert "python -m experiments needs hydra, which is not installed" in line
     assert "pip install -e '.[laboratory]'" in line
-
-
-def test_sddmm_gives_its_testing_tools_without_importing_them_before() -> None:
-    code = "import sddmm, sys; before = 'sddmm.testing' in sys.modules; "
-    code += "print(before, sddmm.testing.assert_close.__name__, hasattr(sddmm, 'nothing'))"
-    assert python(code).split() == ["False", "assert_close", "False"]

@@ -1,6 +1,6 @@
 """Runs checks on several processes, by gloo or by NCCL with a GPU for each.
 
-python -m tests.sddmm.distributed.ranks RANK SIZE FILE ENGINE
+python -m tests.sddmm.distributed.ranks SIZE FOLDER ENGINE
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -25,38 +28,74 @@ _SECONDS = {"gloo": 200, "nccl": 210}
 
 def run_checks(size: int, folder: Path, engine: str = "gloo") -> list[str]:
     """Run the checks of this number of ranks; a message for each rank that failed or hangs."""
-    words = [str(size), str(folder / "store"), engine]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", __name__, str(rank), *words],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(size)
-    ]  # fmt: skip
-    end, problems = time.monotonic() + _SECONDS[engine], []
-    for rank, process in enumerate(processes):
-        try:
-            text, _ = process.communicate(timeout=max(1.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            text, _ = process.communicate()
-            text = f"hangs\n{text}"
-        if process.returncode or f"passed on {size}" not in text:
-            problems.append(f"rank {rank} of {size} ended with {process.returncode}:\n{text}")
+    with (folder / "start").open("w") as told:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", __name__, str(size), str(folder), engine],
+            cwd=ROOT, stdout=told, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    try:
+        process.wait(_SECONDS[engine])
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    problems = []
+    for rank in range(size):
+        path = folder / f"rank{rank}"
+        text = (path if path.exists() else folder / "start").read_text()
+        if process.returncode and not text.endswith(_passed(size)):
+            problems.append(f"rank {rank} of {size} failed or hangs:\n{text}")
+    assert bool(problems) == bool(process.returncode), (folder / "start").read_text()
     return problems
 
 
-def main(rank: int, size: int, store: str, engine: str) -> None:
+def _passed(size: int) -> str:
+    return f"all checks passed on {size} ranks\n"
+
+
+def main(size: int, folder: Path, engine: str) -> None:
+    """Import everything once, then fork the ranks: no thread runs before."""
     torch.set_num_threads(1)
     # Without numba, whose kernels take ten seconds to compile in every process.
     cpu_backend.find_spec = lambda name: None  # type: ignore[assignment]
+    checks = importlib.import_module("tests.sddmm.distributed.checks").CHECKS[size]
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if child == 0:
+            _be_rank(rank, size, folder, engine, checks)
+        children.append(child)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(any(statuses))
+
+
+def _be_rank(
+    rank: int, size: int, folder: Path, engine: str, checks: list[Callable[[], None]]
+) -> NoReturn:
+    """Run the checks as one rank, which tells its own file what it does, and end the process."""
+    told = os.open(folder / f"rank{rank}", os.O_CREAT | os.O_WRONLY)
+    os.dup2(told, 1)
+    os.dup2(told, 2)
+    status = 1
+    try:
+        _run_as_rank(rank, size, folder / "store", engine, checks)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _run_as_rank(
+    rank: int, size: int, store: Path, engine: str, checks: list[Callable[[], None]]
+) -> None:
     if engine == "nccl":
         torch.cuda.set_device(rank)
         engine = "cpu:gloo,cuda:nccl"
     dist.init_process_group(engine, init_method=f"file://{store}", rank=rank, world_size=size)
-    checks = importlib.import_module("tests.sddmm.distributed.checks")
-    for check in checks.CHECKS[size]:
+    for check in checks:
         begin = time.process_time()
         try:
             check()
@@ -64,10 +103,10 @@ def main(rank: int, size: int, store: str, engine: str) -> None:
             print(f"in {check.__name__}:", flush=True)
             raise
         print(f"{check.__name__} {time.process_time() - begin:.2f} s", flush=True)
-    print(f"all checks passed on {size} ranks", flush=True)
     dist.barrier()
     dist.destroy_process_group()
+    print(_passed(size), end="", flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

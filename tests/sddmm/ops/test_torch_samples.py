@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -12,9 +13,15 @@ import sddmm
 
 pytest.importorskip("expecttest", reason="torch.testing._internal imports it (.[dev])")
 
-from torch.testing._internal.common_methods_invocations import op_db
 
-(OPERATOR,) = (op for op in op_db if op.name == "sparse.sampled_addmm")
+@functools.cache
+def operator() -> Any:
+    """What torch knows of its operator. Importing it takes seconds, in every process that does."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    (found,) = (op for op in op_db if op.name == "sparse.sampled_addmm")
+    return found
+
 
 # What torch computes and sddmm refuses, by what its error says.
 REFUSED = {
@@ -26,7 +33,7 @@ REFUSED = {
 
 
 def samples(dtype: torch.dtype, requires_grad: bool) -> list[tuple[Any, Any, Any, dict[str, Any]]]:
-    made = OPERATOR.sample_inputs("cpu", dtype, requires_grad=requires_grad)
+    made = operator().sample_inputs("cpu", dtype, requires_grad=requires_grad)
     return [(sample.input, *sample.args, sample.kwargs) for sample in made]
 
 

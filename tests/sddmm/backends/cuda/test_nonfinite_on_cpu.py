@@ -18,6 +18,7 @@ from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu, mismatches, random_pattern, tolerance
 from tests.cases import cases
+from tests.sddmm.backends.cuda.representatives import ONE_OF_EACH_SOURCE
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
@@ -119,11 +120,9 @@ GATHERS = cases(
     ],
     name=lambda case: f"{case[0]}-{str(case[1])[6:]}-{case[2]}",
 )
-# The last kernel, whose tile is small, of each source and precision.
-ONE_OF_EACH_SOURCE = {(spec.path, spec.precision): spec for spec in SPECS.values()}.values()
 TILES = cases(
     [spec for name, spec in SPECS.items() if name not in ("row_gather", "windows")],
-    here=ONE_OF_EACH_SOURCE,
+    here=ONE_OF_EACH_SOURCE.values(),
     name=lambda spec: spec.name,
 )
 
