@@ -16,7 +16,7 @@ from tests.fuzz.case import CHANGES, DENSITIES, ENTRIES, KINDS, SPECIALS, STRIDE
 from tests.fuzz.run import run
 from tests.fuzz.workers import Source, run_all
 
-SEED, CHUNKS, PER_CHUNK = 13, 12, 30
+SEED, CHUNKS, PER_CHUNK = 13, 14, 30
 
 FAILED_ONCE = {
     "an operand that torch negates when it is read": Case(
