@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from experiments.bench.errors import ExperimentError
 from experiments.sddmm.methods import METHODS, ours
 from tests.conftest import ROOT
 
+NO_CACHE = {"SDDMM_DATASETS_CACHE": "/proc/no"}
 QUICK = ["timing.max_samples=3", "timing.seconds=0", "methods=[ours]"]
 
 
@@ -28,11 +30,13 @@ QUICK = ["timing.max_samples=3", "timing.seconds=0", "methods=[ours]"]
 def process(tmp_path: Path):
     """Run a command as a process of its own in an empty folder."""
 
-    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, environment: Mapping[str, str] = NO_CACHE, **options: object
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "experiments", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "SDDMM_DATASETS_CACHE": "/proc/no"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             capture_output=True,
             text=True,
             timeout=300,
@@ -294,7 +298,11 @@ def test_records_that_cannot_be_kept_are_told_under_the_table(process, tmp_path:
     options = ["hydra.output_subdir=null", "hydra/job_logging=disabled"]
     # Another method than ours, whose kernels numba would compile and could not keep.
     quick = [*QUICK[:2], "methods=[torch_csr]"]
-    done = process("run", "+matrix=30x40", *quick, *options, preexec_fn=limit)
+    # Python would cut its own bytecode off there and keep it.
+    environment = {**NO_CACHE, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = process(
+        "run", "+matrix=30x40", *quick, *options, environment=environment, preexec_fn=limit
+    )
     assert done.returncode == 1
     assert "| 30x40  |  60 |" in done.stdout
     assert done.stderr.splitlines()[-1] == (
