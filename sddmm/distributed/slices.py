@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Transfer
+from sddmm.distributed.streams import beside
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.products import find_or_prepare, product, product_problem
@@ -64,22 +65,24 @@ def gathered(
     """
     grid = block.grid
 
-    def start(j: int) -> tuple[Transfer, Tensor]:
+    def start(j: int) -> tuple[Callable[[], None], Transfer, Tensor]:
         every = like.new_empty((sum(block.widths), widths[j]))
         pieces = torch.split(every, block.widths)
         own = pieces[grid.ring]
-        write(j, own)
         others = [s for s in range(grid.rings) if s != grid.ring]
         receives = {grid.ring_place(s): pieces[s] for s in others}
-        sends = {
-            grid.ring_place(s): own[block.requested[s]] if block.requested else own for s in others
-        }
-        return grid.start(sends, receives, f"slice {j}"), every
+        with beside(like.device) as wait:  # so that kernels need not wait until it is packed
+            write(j, own)
+            requested = block.requested
+            sends = {grid.ring_place(s): own[requested[s]] if requested else own for s in others}
+            transfer = grid.start(sends, receives, f"slice {j}")
+        return wait, transfer, every
 
     begun = start(0) if widths else None
     for j in range(len(widths)):
         assert begun is not None
-        transfer, every = begun
+        wait, transfer, every = begun
+        wait()
         transfer.wait()
         begun = start(j + 1) if j + 1 < len(widths) else None
         yield j, every, f"slice {j}"

@@ -1,0 +1,33 @@
+"""A stream of a GPU beside the current one, for what is packed while kernels run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def beside(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Launch what follows on a stream beside the current one, behind what that one holds now.
+
+    Gives a function that makes the current stream wait for what was launched within; it must be
+    called before the memory in use is freed. On a CPU nothing runs beside the caller.
+    """
+    if device.type != "cuda":
+        yield lambda: None
+        return
+    packed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    side = _stream(torch.cuda.current_device() if device.index is None else device.index)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        yield lambda: torch.cuda.current_stream(device).wait_event(packed)
+        packed.record()
+
+
+@functools.cache
+def _stream(index: int) -> torch.cuda.Stream:
+    """Before other streams, whose kernels would else fill the GPU first."""
+    return torch.cuda.Stream(index, priority=-1)  # type: ignore[no-untyped-call]
