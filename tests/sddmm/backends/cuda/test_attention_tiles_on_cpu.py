@@ -39,6 +39,7 @@ def check(
     heads: int = 1,
     bias: str = "",
     dropout_p: float = 0.0,
+    scale: float | None = None,
     change: Callable[[Tensor, Tensor, Tensor], None] | None = None,
     device: Device = FEW,
 ) -> list[str]:
@@ -55,7 +56,8 @@ def check(
     if change is not None:
         change(q, k, v)
     seed = torch.tensor([99]) if dropout_p else None
-    operands = AttentionOperands(q, k, v, b, d**-0.5, dropout_p, seed)
+    scale = d**-0.5 if scale is None else scale
+    operands = AttentionOperands(q, k, v, b, scale, dropout_p, seed)
     problem = attention_problem(pattern, operands)
     out = at_a_cliff(torch.full((heads, m, dv), torch.nan, dtype=dtype))
     lse = at_a_cliff(torch.full((heads, m), torch.nan))
@@ -70,7 +72,7 @@ def check(
         prepared.forward(operands, out, lse)
         prepared.prepare_backward()
         prepared.backward(operands, out, lse, grad, grad_lse, gradients)
-    options = {"bias": b, "dropout_p": dropout_p, "seed": seed}
+    options = {"bias": b, "dropout_p": dropout_p, "seed": seed, "scale": scale}
     assert_attention_close(out, pattern, q, k, v, lse=lse, **options)
     assert_attention_gradients_close(
         gradients, pattern, q, k, v, grad, grad_lse=grad_lse, **options
@@ -93,9 +95,10 @@ def test_a_window_with_a_bias_and_dropout() -> None:
 
 
 def test_parts_of_long_rows_and_columns_of_tiles_are_merged() -> None:
-    for shape in ((20, 780), (780, 20)):
+    """With scores that rise by much more than 2^8 from tile to tile, and with a negative scale."""
+    for shape, scale in (((20, 780), 4.0), ((780, 20), -0.5)):
         mask = torch.ones(shape, dtype=torch.bool)
-        launches = check(SparsePattern.from_torch(mask), 8, 16, torch.float16)
+        launches = check(SparsePattern.from_torch(mask), 8, 16, torch.float16, scale=scale)
         assert launches.count("attention_tile") == (2 if shape[1] > 64 * 12 else 1)
         assert launches.count("attention_tile_gradient") == 3
 
