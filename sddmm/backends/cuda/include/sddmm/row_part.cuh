@@ -33,9 +33,11 @@ struct RowParts {
   int pitch_bytes;  // from row to row
   int elements;     // the number of elements of a row from this lane's first on; may be negative
 
-  // offset: that of row 0, in elements.
-  __device__ __forceinline__ RowParts(const T* operand, i64 offset, int pitch_bytes, int k)
-      : first(from_element(operand, offset + first_of_lane<T, LANES>())),
+  // offset: that of row 0, in elements. is_frequent: whether its address is worth registers.
+  __device__ __forceinline__ RowParts(const T* operand, i64 offset, int pitch_bytes, int k,
+                                      bool is_frequent = true)
+      : first(is_frequent ? from_element(operand, offset + first_of_lane<T, LANES>())
+                          : operand + offset + first_of_lane<T, LANES>()),
         pitch_bytes(pitch_bytes),
         elements(k - first_of_lane<T, LANES>()) {}
   __device__ __forceinline__ Part load(int i) const {

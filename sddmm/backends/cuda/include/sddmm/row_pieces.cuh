@@ -18,14 +18,15 @@ namespace sddmm {
 // A group without nonzeros leaves an empty FIRST.
 template <class Partial, int LANES, int THREADS>
 struct GroupPieces {
-  static constexpr int FIRST = 0, LAST = 1, BYTES = (2 * Partial::COUNT + 1) * THREADS * 4;
+  static constexpr int FIRST = 0, LAST = 1, HAS_LAST = 1;
+  static constexpr int BYTES = (2 * Partial::COUNT + 1) * THREADS * 4;
   float* floats;
 
   __device__ __forceinline__ float& at(int which, int i, int thread) const {
     return floats[(which * Partial::COUNT + i) * THREADS + thread];
   }
-  // Whether a group has left a LAST; a word for each of its lanes.
-  __device__ __forceinline__ int& has_last(int thread) const {
+  // HAS_LAST if a group leaves a LAST, and other bits of walk_share; a word for each of its lanes.
+  __device__ __forceinline__ int& ends(int thread) const {
     return reinterpret_cast<int*>(floats + 2 * Partial::COUNT * THREADS)[thread];
   }
   __device__ __forceinline__ void store(int which, Partial partial) const {
@@ -43,7 +44,7 @@ struct GroupPieces {
     const int in_group = static_cast<int>(threadIdx.x) % LANES;
     for (int g = group - 1; g >= 0; --g) {
       const int thread = warp + g * LANES + in_group;
-      const bool begins = has_last(thread) != 0;
+      const bool begins = (ends(thread) & HAS_LAST) != 0;
       Partial piece = load(begins ? LAST : FIRST, thread);
       piece.merge(later);
       later = piece;

@@ -22,8 +22,8 @@ struct NonzeroIndex {
 // Nonzero j of them is the one of lane lane_of(j).
 template <int LANES>
 struct RowBatch {
-  int size;       // 0 past the end of the group
-  int first;      // lane_of(0), but for multiples of LANES
+  int size;      // 0 past the end of the group
+  int first;     // lane_of(0), but for multiples of LANES
   bool has_own;  // whether the nonzero of this lane is in it
   NonzeroIndex own;
 
@@ -38,12 +38,11 @@ struct RowBatch {
 //   add(batch, loads, partial) adds them; called by all lanes
 //   store(row, partial)        stores a row's result, one without nonzeros too
 //
-// floats: shared memory for GroupPieces. number: that of the warp's share.
-template <class Pass>
-__device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& nonzeros, i64 number,
-                                           float* floats,
-                                           const WarpPieces<typename Pass::Partial, Pass::LANES>&
-                                               warp_pieces) {
+// floats: shared memory for GroupPieces. number: that of the warp's share. new_pieces: returns the
+// WarpPieces of the head; called when all nonzeros are summed, and registers are free.
+template <class Pass, class NewPieces>
+__device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& nonzeros, int number,
+                                           float* floats, const NewPieces& new_pieces) {
   using Partial = typename Pass::Partial;
   constexpr int LANES = Pass::LANES, BATCH = Pass::BATCH, GROUPS = 32 / LANES;
   static_assert(BATCH <= LANES, "the lanes of a group hold the indices of a batch");
@@ -59,12 +58,21 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
   const i64 begin = share.begin + first;
   const int count = end - first;
 
-  // The rows of the nonzero before the group's, of its first, and of that after its last.
-  int before = share.before, row = -2, after = share.after;
+  // The rows of the nonzero before the group's, of its first and its last, and of that after them.
+  int before = share.before, row = -2, last_row = -2, after = share.after;
   if (first > 0) before = nonzeros.rows[begin - 1];
-  if (count > 0) row = nonzeros.rows[begin];
+  if (count > 0) row = nonzeros.rows[begin], last_row = nonzeros.rows[begin + count - 1];
   if (end < all) after = nonzeros.rows[share.begin + end];
   const int cut_row = row == before ? row : -1;  // the group's first row, if it begins before
+  // Whether the group's last row goes on after it, and is its first row, as a piece.
+  const bool is_open = after == last_row, is_first = last_row == cut_row || last_row < 0;
+  const bool closes = cut_row >= 0 && !(is_first && is_open);
+  const bool goes_on = group == GROUPS - 1 && share.last == share.after && share.last >= 0;
+  // In shared memory until all nonzeros are summed: the loop needs the registers.
+  constexpr int IS_OPEN = 2, IS_FIRST = 4, CLOSES = 8, GOES_ON = 16;
+  pieces.ends(threadIdx.x) = (!is_first && is_open ? pieces.HAS_LAST : 0) |
+                             (is_open ? IS_OPEN : 0) | (is_first ? IS_FIRST : 0) |
+                             (closes ? CLOSES : 0) | (goes_on ? GOES_ON : 0);
 
   // Rows without nonzeros before the group's first, and at the end of the warp's share.
   auto past = [&](int r) { return r >= share.first_row ? r + 1 : share.first_row; };
@@ -123,22 +131,20 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
   }
 
   // What is left of the group's last row.
-  const bool is_open = after == row;
-  const bool is_first = row == cut_row || row < 0;
-  const bool closes = cut_row >= 0 && !(is_first && is_open);
-  if (is_first) {
+  const int ends = pieces.ends(threadIdx.x);
+  if (ends & IS_FIRST) {
     pieces.store(pieces.FIRST, partial);
-  } else if (is_open) {
+  } else if (ends & IS_OPEN) {
     pieces.store(pieces.LAST, partial);
   } else {
     pass.store(row, partial);
   }
-  pieces.has_last(threadIdx.x) = !is_first && is_open;
   __syncwarp();
 
+  const WarpPieces<Partial, LANES> warp_pieces = new_pieces();
   // slots[number]: the numbers of the warp's pieces of the row that begins before its share, and of
   // the row that begins in its share and ends after it.
-  if (closes) {  // the group's first row ends in it
+  if (ends & CLOSES) {  // the group's first row ends in it
     Partial piece = pieces.load(pieces.FIRST, threadIdx.x);
     if (pieces.merge_before(group, piece)) {
       pass.store(cut_row, piece);
@@ -146,7 +152,7 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
       warp_pieces.store(nonzeros.slots[number].x, piece);
     }
   }
-  if (group == GROUPS - 1 && share.last == share.after && share.last >= 0) {  // the row goes on
+  if (ends & GOES_ON) {
     Partial piece;
     const bool begins = pieces.merge_before(GROUPS, piece);
     const int2 slots = nonzeros.slots[number];

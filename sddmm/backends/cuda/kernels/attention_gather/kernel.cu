@@ -75,8 +75,7 @@ struct Forward {
 
   const Keys q, k;
   const Values v;
-  Element* const out;
-  float* const lse;
+  const Arguments& p;
   const Element* const bias;
   const Dropout dropout;
   const float scale;
@@ -84,11 +83,10 @@ struct Forward {
   Keys::Part own{};  // the row of Q
 
   __device__ __forceinline__ Forward(const Arguments& p, int head)
-      : q(p.q, head * p.head_q, p.pitch_q, p.d),
+      : q(p.q, head * p.head_q, p.pitch_q, p.d, false),
         k(p.k, head * p.head_k, p.pitch_k, p.d),
         v(p.v, head * p.head_v, p.pitch_v, p.dv),
-        out(p.out + static_cast<i64>(head) * p.m * p.dv),
-        lse(p.lse + static_cast<i64>(head) * p.m),
+        p(p),
         bias(p.bias == nullptr ? nullptr : p.bias + head * p.head_bias),
         dropout{p.seed, p.dropout_threshold, p.kept},
         scale(p.scale),
@@ -139,9 +137,12 @@ struct Forward {
   }
 
   __device__ __forceinline__ void store(int row, const Partial& partial) const {
-    store_row<LANES, VALUE_CHUNKS, Config::STORE_BYTES>(out + static_cast<i64>(row) * dv, dv,
-                                                        partial.out, partial.normalizer());
-    if (static_cast<int>(threadIdx.x) % LANES == 0) lse[row] = partial.log_sum();
+    int rows = p.m;
+    asm volatile("" : "+r"(rows));  // otherwise offsets of the head take registers all along
+    const i64 in_heads = static_cast<i64>(head) * rows + row;
+    store_row<LANES, VALUE_CHUNKS, Config::STORE_BYTES>(p.out + in_heads * dv, dv, partial.out,
+                                                        partial.normalizer());
+    if (static_cast<int>(threadIdx.x) % LANES == 0) p.lse[in_heads] = partial.log_sum();
   }
 };
 
@@ -163,8 +164,11 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     const int share = (blockIdx.x - head * blocks) * WARPS + threadIdx.x / 32;
     if (share >= p.shares_per_head) return;
     Forward forward(p, head);
-    const i64 head_pieces = static_cast<i64>(head) * p.pieces_per_head;
+    auto new_pieces = [&] {
+      const i64 head_pieces = static_cast<i64>(head) * p.pieces_per_head;
+      return WarpPieces<Partial, LANES>{p.pieces + head_pieces * (Partial::COUNT * LANES)};
+    };
     walk_share(forward, SharedNonzeros{p.rows, p.cols, p.perm, p.shares, p.slots}, share, floats,
-               WarpPieces<Partial, LANES>{p.pieces + head_pieces * (Partial::COUNT * LANES)});
+               new_pieces);
   }
 }

@@ -235,8 +235,11 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     if (share >= p.shares_per_head) return;
     const int head = p.first_head + in_launch;
     Backward backward(p, head);
-    const i64 head_pieces = static_cast<i64>(head) * p.pieces_per_head;
+    auto new_pieces = [&] {
+      const i64 head_pieces = static_cast<i64>(head) * p.pieces_per_head;
+      return WarpPieces<Partial, LANES>{p.pieces + head_pieces * (Partial::COUNT * LANES)};
+    };
     walk_share(backward, SharedNonzeros{p.rows, p.cols, p.perm, p.shares, p.slots}, share, floats,
-               WarpPieces<Partial, LANES>{p.pieces + head_pieces * (Partial::COUNT * LANES)});
+               new_pieces);
   }
 }
