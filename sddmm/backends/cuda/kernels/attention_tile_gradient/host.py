@@ -74,7 +74,7 @@ def load(
         "ELEMENT": DTYPES[dtype].cpp_name, "COLUMNS": by_columns, "MERGES": merges,
         "KEY_COLUMNS": key, "VALUE_COLUMNS": value, "BY_COLUMN": lines_by_column,
         "ALIGNED": aligned, "NUMBERED": numbered, "ROWS": rows,
-        "SPAN": 16 if by_columns else 32, "MIN_BLOCKS": 2,
+        "SPAN": 16 if by_columns or numbered else 32, "MIN_BLOCKS": 2,
     }  # fmt: skip
     tile_bytes = 2 * SIDE * (key + value) + (8 * SIDE if by_columns else 0)
     spec = _spec_with_memory(2 * rows * (key + value) + 2 * tile_bytes + 16 * rows + 32)

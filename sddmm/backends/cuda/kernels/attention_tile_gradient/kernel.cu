@@ -42,6 +42,9 @@ constexpr int BLOCKS = WARP_ROWS / MMA_ROWS;  // of 16 rows of a warp
 constexpr int KEY_EIGHTS = KEY_COLUMNS / 8, VALUE_EIGHTS = COLUMNS ? VALUE_COLUMNS / 8 : 0;
 static_assert(BLOCKS * MMA_ROWS * WARPS == ROWS && WARP_ROWS <= 32, "warps share a block's rows");
 static_assert(!COLUMNS || Config::THREADS >= 2 * SIDE, "a thread copies lse or delta of a column");
+// The steps of 16 columns of the block's own rows of Q or K that warps hold as fragments, as far as
+// registers go; they load the other steps again and again.
+constexpr int HELD_STEPS = Config::NUMBERED || COLUMNS ? 0 : KEY_COLUMNS / 16;
 using Tile = WarpTile<BLOCKS, SPAN / 8, ROWS, Config::BY_COLUMN>;
 
 // Shared memory: the block's rows; two stages of those of a tile, and if COLUMNS of lse and delta
@@ -339,6 +342,12 @@ __device__ __forceinline__ void compute_part(const Arguments& p, unsigned char* 
       own.offset[b][r] = query.base * -LOG2_E, own.delta[b][r] = query.delta;
     }
   float key_sums[BLOCKS][KEY_EIGHTS][4] = {}, value_sums[BLOCKS][COLUMNS ? VALUE_EIGHTS : 1][4] = {};
+  u32 held[BLOCKS][HELD_STEPS + 1][4];
+#pragma unroll
+  for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+    for (int step = 0; step < HELD_STEPS; ++step)
+      load_fragment<KeyRows>(held[b][step], shared, warp_row + MMA_ROWS * b, step);
 #pragma unroll 1
   for (int tile = part.x, stage = 0; tile < part.y; ++tile, stage ^= 1) {
     const TilePlace next = masks.place(stage ^ 1);
@@ -353,7 +362,10 @@ __device__ __forceinline__ void compute_part(const Arguments& p, unsigned char* 
       for (int first = 0; first < SIDE; first += SPAN) {
         Tile::Products scores = {}, grads = {};
         multiply_rows<Element, KeyRows>(scores, [&](u32(&a)[4], int b, int step) {
-          load_fragment<KeyRows>(a, shared, warp_row + MMA_ROWS * b, step);
+          if (step >= HELD_STEPS)
+            return load_fragment<KeyRows>(a, shared, warp_row + MMA_ROWS * b, step);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[i] = held[b][step][i];
         }, keys, first);
         multiply_rows<Element, ValueRows>(grads, [&](u32(&a)[4], int b, int step) {
           load_fragment<ValueRows>(a, shared + OWN_KEY_BYTES, warp_row + MMA_ROWS * b, step);
