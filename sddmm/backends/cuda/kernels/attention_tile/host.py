@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 _LOG2_E = math.log2(math.e)
 # The most columns of Q, K and V, which a warp holds in registers.
 _MAX_COLUMNS = 128
-# The time for which a tile of 128 columns of K and V together keeps a multiprocessor of an H200 busy.
+# The time for which a tile of 128 columns of K and V together keeps a multiprocessor of an H200
+# busy.
 _TILE_US = 0.7
 
 
