@@ -269,7 +269,7 @@ def volumes_equal_the_formulas() -> None:
 def the_laboratory_measures() -> None:
     from tests.experiments.distributed import checks  # which takes a second to import
 
-    # Chunks of 100 elements, so that operands have several, instead of 16 million.
+    # Chunks of 100 elements, so that operands have several.
     with mock.patch("experiments.distributed.case.CHUNK", 100):
         checks.the_laboratory_verifies_and_measures_every_operation(here())
         checks.the_laboratory_finds_wrong_results_of_every_operation(here())
