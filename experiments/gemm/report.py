@@ -118,9 +118,10 @@ def _summary(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
     lines = []
     for variant in dict.fromkeys(r.variant for r in records):
         own = {r.shape: r for r in records if r.variant == variant}
-        any_shape = next(iter(own.values()))
+        registers = {r.registers for r in own.values()}  # gemm chooses a kernel for each shape
+        same = registers.pop() if len(registers) == 1 else None
         cells = {shape: _cell(own.get(shape), part) for shape in shapes}
-        lines.append({"variant": variant, **cells, "registers": _number(any_shape.registers)})
+        lines.append({"variant": variant, **cells, "registers": _number(same)})
     return lines
 
 
