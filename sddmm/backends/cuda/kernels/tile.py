@@ -198,6 +198,10 @@ class BlockTileKernel(TileKernel):
         """The macros of the main loop. segments: whether rows are stored as segments."""
         return {**self.defines, "BLOCK_K": self.tile[2], "MIN_BLOCKS": self.min_blocks}
 
+    def stores_segments(self, aligned: bool) -> bool:
+        """Whether it can store rows as segments. aligned: of the operands, to 16 bytes."""
+        return True
+
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         blocks = work.tiles.length * (problem.heads or 1)
         block_m, block_n = self.block
@@ -208,7 +212,7 @@ class BlockTileKernel(TileKernel):
 
         def specialise(aligned: bool) -> Kernel:
             alignment: dict[str, Any] = {"ALIGNED_A": aligned, "ALIGNED_B": aligned}
-            storing = row_macros(work, problem.nnz, block_m)
+            storing = row_macros(work, problem.nnz, block_m, self.stores_segments(aligned))
             main_loop = self.main_loop(problem, device, bool(storing["SEGMENTS"]))
             defines = macros({**fixed, **alignment, **storing, **main_loop})
             return loader.runtime.load_kernel(self, defines, Arguments, device.index)
@@ -226,10 +230,13 @@ class BlockTileKernel(TileKernel):
         return KernelPlan(bind, _accepts)
 
 
-def row_macros(work: TileWork, nnz: int, block_m: int) -> dict[str, int | bool]:
+def row_macros(
+    work: TileWork, nnz: int, block_m: int, segments: bool = True
+) -> dict[str, int | bool]:
     """How the rows of a tile are stored: as segments of consecutive columns, where they mostly are
     such, or by eight lanes each, with as much prefetched as the mean row needs."""
-    if work.distinct and work.perm is None and nnz >= _SEGMENT_NNZ * work.runs > 0:
+    is_mask = work.distinct and work.perm is None and nnz >= _SEGMENT_NNZ * work.runs > 0
+    if is_mask and segments:
         return {"SEGMENTS": True, "PREFETCH_DEPTH": 1}
     mean = nnz / max(1, work.tiles.length * block_m)
     depth = next((depth for depth in (1, 2) if mean <= 6 * depth), 4)

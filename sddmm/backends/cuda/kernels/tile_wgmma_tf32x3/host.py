@@ -13,6 +13,10 @@ _TILE, _STAGES = (128, 128, 32), 4
 class TileWgmmaTf32x3(BlockTileKernel):
     """Serves float32 on Hopper where the caller accepts 3xTF32."""
 
+    def stores_segments(self, aligned: bool) -> bool:
+        """Not of unaligned operands, whose loads leave too few registers for NVRTC 13.0."""
+        return aligned
+
 
 def tile_wgmma_tf32x3(rate: TileRate | None = None) -> TileWgmmaTf32x3:
     """The kernel. A stage holds a tile of a, and the large and the small parts of one of b."""
