@@ -25,6 +25,7 @@ def peers() -> list[Record]:
     return report.merge(SDDMM, [str(ROOT / "docs/results/h200/peers/records.jsonl")])
 
 
+@pytest.mark.slow
 def test_reports_pictures_and_pages_are_what_records_and_code_give(tmp_path: Path) -> None:
     pages.write_all(tmp_path)
     written = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -76,6 +76,7 @@ FOREIGN = {
     "NUMBA_CACHE_DIR": "The folder of numba's compiled CPU kernels.",
     "NUMBA_DISABLE_JIT": "With 1 numba compiles nothing, and the CPU kernels take very long.",
     "OMP_NUM_THREADS": "The number of threads of a computation on the CPU, as torch reads it.",
+    "RANK": "The number of a process that `torchrun` started; 0 keeps the laboratory's records.",
     "LOCAL_RANK": "The GPU of a process that `torchrun` started, in the laboratory.",
     "COLUMNS": "The width of the laboratory's tables in a terminal.",
     "HYDRA_FULL_ERROR": "With 1 the laboratory shows an error with its traceback.",

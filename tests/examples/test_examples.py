@@ -30,6 +30,7 @@ def graph() -> tuple[torch.Tensor, SparsePattern]:
     return edge_index, SparsePattern.from_edge_index(edge_index, NODES).T
 
 
+@pytest.mark.slow
 def test_the_transformer_layer_is_pytorch_geometrics() -> None:
     nn = pytest.importorskip("torch_geometric.nn", reason="of the extra dev")
     edge_index, incoming = graph()

@@ -17,6 +17,7 @@ from tests.sddmm.process_jobs import JOBS
 _SECONDS = 120
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_after_use(tmp_path: Path) -> None:
     """Every job ends, and tells that all values were those of one process."""

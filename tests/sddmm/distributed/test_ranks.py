@@ -10,6 +10,7 @@ import torch
 from tests.sddmm.distributed.ranks import run_checks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 def test_all_checks_pass_on_every_rank(size: int, tmp_path: Path) -> None:
     problems = run_checks(size, tmp_path)

@@ -165,6 +165,7 @@ for given in (pattern, S):
 """
 
 
+@pytest.mark.slow
 def test_the_first_call_of_a_process_may_be_compiled() -> None:
     subprocess.run([sys.executable, "-c", FIRST_CALL], check=True, timeout=300)
 
