@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No plan or choice of another test, no matrix of the user's cache, NaN in every new output."""
+    """No plan, choice or level of logging of another test, no matrix of the user's cache, NaN in
+    every new output."""
+    logging.root.setLevel(logging.WARNING)  # Hydra's configurations set another, and disable
+    for name in logging.root.manager.loggerDict:
+        logging.getLogger(name).disabled = False
     CACHE.clear()
     select_backend.cache_clear()
     monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "datasets-cache"))
