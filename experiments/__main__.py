@@ -1,3 +1,4 @@
+import os
 import sys
 
 if __name__ == "__main__":  # processes that compile import this module too
@@ -5,6 +6,10 @@ if __name__ == "__main__":  # processes that compile import this module too
         from experiments.cli import main
 
         main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough, such as head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
+        sys.exit(141)  # as a process that SIGPIPE ends
     except ModuleNotFoundError as error:
         if error.name not in ("hydra", "omegaconf", "psutil", "rich"):
             raise

@@ -7,6 +7,8 @@ import functools
 import inspect
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -14,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from experiments import cli
 from experiments.bench import arguments, helptext, sources
 from experiments.bench.keys import Key, keys_of
+from tests.conftest import ROOT
 
 COMMANDS = cli.commands()
 MATRIX_KEYS = {
@@ -83,3 +86,12 @@ def test_every_example_of_a_matrix_is_valid() -> None:
         value = read(text)
         assert value != key.default
         sources.SOURCES[source](**{**needed, name: value})
+
+
+def test_a_reader_that_has_enough_ends_it_without_a_word() -> None:
+    """As `--help | head` does."""
+    command = [sys.executable, "-m", "experiments", "--help"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 141)
