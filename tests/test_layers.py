@@ -208,12 +208,6 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
-TIMED_IMPORT = """
-import torch
-begin = time.process_time()
-import sddmm
-print(time.process_time() - begin)
-"""
 
 
 def python(code: str) -> str:
@@ -226,12 +220,12 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_sddmm_imports_quickly_and_works_with_every_optional_library_absent() -> None:
-    """Processor time, which a loaded machine does not change much; the best of three."""
+def test_sddmm_works_with_every_optional_library_absent() -> None:
     blocked = (
         BARE
-        + TIMED_IMPORT
         + """
+import torch
+import sddmm
 import sddmm.backends.cpu.backend
 sddmm.backends.cpu.backend.find_spec = lambda name: None
 pattern = sddmm.SparsePattern.from_coo(torch.tensor([0, 1]), torch.tensor([1, 0]), (2, 2))
@@ -241,21 +235,19 @@ values.sum().backward()
 print(values.tolist(), a.grad.tolist(), sddmm.plan(pattern, k=2, dtype=a.dtype).backend)
 """
     )
-    for _ in range(3):
-        seconds, told = python(blocked).splitlines()
-        assert told == "[2.0, 3.0] [[2.0, 4.0], [1.0, 3.0]] torch_csr"
-        if float(seconds) < 0.25:
-            return
-    pytest.fail(f"importing sddmm takes {seconds} s")
+    assert python(blocked).strip() == "[2.0, 3.0] [[2.0, 4.0], [1.0, 3.0]] torch_csr"
 
 
 def test_importing_sddmm_imports_neither_an_optional_library_nor_its_testing_tools() -> None:
-    """Beyond what torch itself takes where it is installed, such as NVIDIA's cuda package."""
+    """Beyond what torch itself takes where it is installed, such as NVIDIA's cuda package; and not
+    many modules, of which each takes about a millisecond."""
     code = "import torch, sys; mine = set(sys.modules); import sddmm; "
-    code += "print(sorted({m.partition('.')[0] for m in set(sys.modules) - mine}))\n"
+    code += "new = set(sys.modules) - mine; print(len(new))\n"
+    code += "print(sorted({m.partition('.')[0] for m in new}))\n"
     code += "print('sddmm.testing' in sys.modules, sddmm.testing.assert_close.__name__, "
     code += "hasattr(sddmm, 'nothing'))"
-    libraries, tools = python(code).splitlines()
+    count, libraries, tools = python(code).splitlines()
+    assert int(count) < 200
     loaded = set(ast.literal_eval(libraries))
     assert not loaded & {"numba", "cupy", "cuda", "matplotlib", "rich", "scipy", "hydra"}
     assert tools.split() == ["False", "assert_close", "False"]
