@@ -6,20 +6,19 @@ several can make it for itself. torch computes them, as it runs on both.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 
-from datasets.sampling import check_nnz, check_shape, csr_from_flat
+from datasets.sampling import MAX_ROUNDS, check_nnz, check_shape, csr_from_flat, exhausted
+from datasets.skewed import check_quadrants
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # Draws at once: on a CPU, as many as its caches hold.
 _STEP = {"cpu": 1 << 15, "cuda": 1 << 25}
-_MAX_ROUNDS = 200
 _BITS = 31  # of a hash, for each level
 
 
@@ -80,9 +79,7 @@ def _positions(
     check_shape(rows, cols)
     check_nnz(nnz, rows, cols)
     a, b, c = shares
-    d = 1 - a - b - c
-    if not min(a, b, c, d) >= -1e-12 or not math.isfinite(d):
-        raise ValueError(f"a, b, c must be probabilities of sum <= 1, got {a}, {b}, {c}")
+    check_quadrants(a, b, c)
     levels = max(rows - 1, cols - 1, 1).bit_length()
     limits = [round(limit * (1 << _BITS)) for limit in (a, a + b, a + b + c)]
 
@@ -97,7 +94,7 @@ def _positions(
 
     step = _STEP["cpu" if torch.device(device).type == "cpu" else "cuda"]
     found, drawn = torch.empty(0, dtype=torch.int64, device=device), 0
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         missing = nnz - found.numel()
         if missing <= 0:
             return _without_surplus(found, -missing, seed)
@@ -107,10 +104,7 @@ def _positions(
         fresh = [draw(first, min(step, drawn + count - first)) for first in steps]
         found, drawn = torch.unique(torch.cat([found, *fresh])), drawn + count
         del fresh
-    raise ValueError(
-        f"only {found.numel()} of {nnz} distinct nonzeros could be drawn: the distribution is too "
-        f"concentrated for this many; lower nnz or the skew"
-    )
+    raise exhausted(found.numel(), nnz)
 
 
 def _falls(number: Tensor, levels: int, limits: list[int], seed: int) -> tuple[Tensor, Tensor]:

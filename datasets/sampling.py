@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Flat = NDArray[np.int64]
 """Positions as row * n + column."""
 
-# Draws that may find nothing new in a row before a skewed distribution counts as exhausted.
-_MAX_ROUNDS = 200
+MAX_ROUNDS = 200
+"""The draws after which a skewed distribution counts as exhausted."""
 
 
 def check_shape(rows: int, cols: int) -> None:
@@ -33,7 +33,7 @@ def draw_distinct(draw: Callable[[int], Flat], nnz: int, rng: np.random.Generato
     equally likely.
     """
     found = np.empty(0, np.int64)
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         missing = nnz - found.size
         if missing == 0:
             return found
@@ -46,8 +46,13 @@ def draw_distinct(draw: Callable[[int], Flat], nnz: int, rng: np.random.Generato
             keep = np.ones(found.size, bool)
             keep[rng.choice(found.size, surplus, replace=False)] = False
             found = found[keep]
-    raise ValueError(
-        f"only {found.size} of {nnz} distinct nonzeros could be drawn: the distribution is too "
+    raise exhausted(found.size, nnz)
+
+
+def exhausted(drawn: int, nnz: int) -> ValueError:
+    """The error of a distribution that gave `drawn` distinct positions in MAX_ROUNDS draws."""
+    return ValueError(
+        f"only {drawn} of {nnz} distinct nonzeros could be drawn: the distribution is too "
         f"concentrated for this many; lower nnz or the skew"
     )
 

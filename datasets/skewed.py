@@ -28,9 +28,7 @@ def rmat(
     """
     check_shape(rows, cols)
     check_nnz(nnz, rows, cols)
-    d = 1 - a - b - c
-    if not min(a, b, c, d) >= -1e-12 or not math.isfinite(d):
-        raise ValueError(f"a, b, c must be probabilities of sum <= 1, got {a}, {b}, {c}")
+    check_quadrants(a, b, c)
     rng = np.random.default_rng(seed)
     levels = max(rows - 1, cols - 1, 1).bit_length()
 
@@ -45,6 +43,12 @@ def rmat(
         return row[inside] * cols + col[inside]
 
     return csr_from_flat(draw_distinct(draw, nnz, rng), rows, cols, values, rng)
+
+
+def check_quadrants(a: float, b: float, c: float) -> None:
+    d = 1 - a - b - c
+    if not min(a, b, c, d) >= -1e-12 or not math.isfinite(d):
+        raise ValueError(f"a, b, c must be probabilities of sum <= 1, got {a}, {b}, {c}")
 
 
 def power_law(
