@@ -27,7 +27,8 @@ from sddmm.sparse.pattern import SparsePattern
 
 # Multiply-adds of a rank's results that are verified.
 _WORK = 200_000_000
-# Of the columns whose gradients are verified, which need all nonzeros of their rows.
+# The columns among which those are drawn whose gradients are verified; such a gradient needs all
+# nonzeros of its rows.
 _CANDIDATES = 256
 
 

@@ -21,7 +21,7 @@ from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.products import find_or_prepare, product, product_problem
 from sddmm.sparse.pattern import SparsePattern
 
-# Of a row of a slice: kernels gather shorter rows at a lower rate.
+# The bytes of a row of a slice: kernels gather shorter rows at a lower rate.
 _SLICE_BYTES = 256
 _MOST = 8
 

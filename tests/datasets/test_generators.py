@@ -88,8 +88,8 @@ def test_uniform_at_the_extremes(nnz: int) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_10_million_nonzeros_take_no_more_than_30_bytes_each() -> None:
-    """Of the peak of a process of its own, scipy and numpy take 0.1 GB. (That of getrusage would
-    count the process that started it.)"""
+    """The peak is that of a process of its own, of which scipy and numpy take 0.1 GB. (getrusage
+    would count the process that started it.)"""
     code = (
         "import datasets\n"
         "print(datasets.uniform(50_000, 50_000, 10_000_000).nnz)\n"

@@ -78,7 +78,7 @@ def test_infinities_and_nan_stay_in_their_rows_and_columns() -> None:
 @pytest.mark.usefixtures("short_chunks")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_any_number_of_threads_gives_the_same_bits(dtype: torch.dtype) -> None:
-    """Of the product and of both gradients, which are products with the transpose too."""
+    """The product and both gradients, which are products with the transpose too."""
     pattern = random_pattern(60, 500, 9000, layout="coo", shuffled=True)
     values, dense = (x.requires_grad_() for x in operands(pattern, dtype, 2))
     threads, results = torch.get_num_threads(), []

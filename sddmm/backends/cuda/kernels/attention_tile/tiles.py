@@ -90,8 +90,8 @@ def tiles_by_row(
 
 
 def _layers(places: Tensor) -> tuple[Tensor, int]:
-    """Of each tile how many before it have the same place, and the most tiles of one place:
-    more than one if the pattern has two nonzeros at one position."""
+    """How many tiles before each have the same place, and the most tiles of one place: more than
+    one if the pattern has two nonzeros at one position."""
     _, group, counts = torch.unique(places, return_inverse=True, return_counts=True)
     order = group.argsort(stable=True)
     before = (counts.cumsum(0) - counts)[group]

@@ -242,7 +242,7 @@ __device__ __forceinline__ void weigh(const Head& h, const Tile& tile, const Own
       grads[b][j][e] *= kept >> ((b * (SPAN / 8) + j) * 4 + e) & 1 ? p.kept : 0.f;
     });
   }
-  // Of column pair j: lse, or delta.
+  // The lse, or the delta, of column pair j.
   auto of_pair = [&](int j, int which) {
     return queries[(which * SIDE + first + 8 * j) / 2 + threadIdx.x % 4];
   };
