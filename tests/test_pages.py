@@ -13,9 +13,9 @@ from experiments import pages
 from experiments.bench import report
 from experiments.bench.errors import ExperimentError
 from experiments.pictures import cases
-from experiments.sddmm import regret
 from experiments.sddmm.objective import SDDMM
 from experiments.sddmm.record import Record
+from experiments.sddmm.regret import REGRET
 from tests.conftest import ROOT
 
 MARKED = {name: (ROOT / name).read_text(encoding="utf-8") for name in pages.PAGES}
@@ -166,7 +166,7 @@ def test_what_we_lose_on_a_cpu_is_named_in_the_limits() -> None:
 
 def test_regret_is_reported_for_every_class_of_patterns() -> None:
     records = report.merge(SDDMM, [str(ROOT / "docs/results/h200/regret/records.jsonl")])
-    found = regret.problems(records)
+    found = REGRET.problems(records)
     assert len(found) >= 80
     assert len({problem.ours.family for problem in found}) == 18
     assert all(problem.regret and problem.regret >= 1 for problem in found)

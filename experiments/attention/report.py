@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from experiments.attention.methods import FLEX, MASKS, OURS, REIMPLEMENTED, ROW_GATHER, YARDSTICKS
+from experiments.attention.methods import FLEX, MASKS, REIMPLEMENTED, ROW_GATHER, YARDSTICKS
 from experiments.attention.record import Record
-from experiments.bench import table
 from experiments.bench.methods import introduction
-from experiments.bench.page.tables import CASE, Table
+from experiments.bench.page.tables import CASE
 from experiments.sddmm.columns import PROBLEMS, SHORT
 from experiments.sddmm.report_cells import (
     Best,
-    best_cell,
     least,
     mean_cell,
+    megabytes_cell,
     microseconds,
-    not_served,
-    places,
-    problem_name,
+    present,
+    ratio,
     ratio_cell,
     time_cell,
+)
+from experiments.sddmm.study_problem import HeldToYardstick, least_peer_bytes, times_of
+from experiments.sddmm.study_report import (
+    StudyReport,
+    first_cells,
+    first_columns,
+    lost_lines,
+    over_limit_lines,
+    regret_lines,
 )
 
 # How long attention may take: in times of row_gather, of the forward and with its gradients; and on
@@ -39,28 +45,18 @@ D = "d"
 PEERS = (FLEX, "sdpa", "parts", "gather_scatter", "turbo_gnn")
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The records of one problem; its figures are in us, and None where nothing was measured."""
+class Problem(HeldToYardstick[Record]):
+    """The records of one attention, forward alone or with its gradients."""
 
-    ours: Record
-    others: tuple[Record, ...]
+    size, beside_peers, lost_below = D, YARDSTICKS, LOST
 
     @property
-    def us(self) -> float | None:
-        return microseconds(self.ours.median_ms)
-
-    def record_of(self, method: str) -> Record | None:
-        return next((r for r in reversed(self.others) if r.method == method), None)
-
-    def us_of(self, method: str) -> float | None:
-        record = self.record_of(method)
-        return microseconds(record.median_ms) if record else None
+    def name(self) -> str:
+        return super().name + (", with gradients" if self.ours.backward else "")
 
     def over_ours(self, method: str) -> float | None:
         """The time of a method over ours; below 1 we lose."""
-        us = self.us_of(method)
-        return us / self.us if us and self.us else None
+        return ratio(self.us_of(method), self.us)
 
     @property
     def yardstick(self) -> str:
@@ -74,38 +70,10 @@ class Problem:
             return LIMIT_ON_MASKS
         return LIMIT_OF_STEP if self.ours.backward else LIMIT
 
-    @property
-    def over_yardstick(self) -> float | None:
-        yardstick_us = self.us_of(self.yardstick)
-        return self.us / yardstick_us if self.us and yardstick_us else None
-
-    @property
-    def is_over_limit(self) -> bool:
-        return self.over_yardstick is not None and self.over_yardstick > self.limit
-
     @cached_property
     def best_kernel(self) -> Best | None:
         """Our fastest kernel, where they were measured; the choice itself if none is faster."""
-        forced = least((r.method, microseconds(r.median_ms)) for r in self.others if r.is_forced)
-        return forced and least([(self.ours.kernel, self.us), forced])
-
-    @property
-    def regret(self) -> float | None:
-        """The time of the choice over that of our fastest kernel."""
-        return self.us / self.best_kernel[1] if self.us and self.best_kernel else None
-
-    @cached_property
-    def best_peer(self) -> Best | None:
-        return least((r.method, microseconds(r.median_ms)) for r in self._peers())
-
-    @property
-    def lead(self) -> float | None:
-        """The time of the fastest peer over ours."""
-        return self.best_peer[1] / self.us if self.us and self.best_peer else None
-
-    @property
-    def is_lost(self) -> bool:
-        return self.lead is not None and self.lead < LOST
+        return super().best_kernel if least(times_of(self.kernels)) else None
 
     @property
     def besides_mb(self) -> float | None:
@@ -114,67 +82,12 @@ class Problem:
         return None if r.peak_bytes is None else (r.peak_bytes - r.result_bytes) / 1e6
 
     @property
-    def least_peer_bytes(self) -> int | None:
-        sizes = [r.peak_bytes for r in self._peers() if r.peak_bytes is not None]
-        return min(sizes) if sizes else None
-
-    @property
     def flex_prepare_us(self) -> float | None:
         """FlexAttention's block mask and compilation."""
         record = self.record_of(FLEX)
         if record is None or record.prepare_ms is None:
             return None
         return microseconds(record.prepare_ms + (record.compile_ms or 0.0))
-
-    @property
-    def first_us(self) -> float | None:
-        return microseconds(self.ours.median_first_call_ms)
-
-    @cached_property
-    def first_peer(self) -> Best | None:
-        return least((r.method, microseconds(r.median_first_call_ms)) for r in self._peers())
-
-    def _peers(self) -> list[Record]:
-        return [r for r in self.others if not r.is_forced and r.method not in YARDSTICKS]
-
-
-def problems(records: Iterable[Record]) -> list[Problem]:
-    """The problems of these records, by class: our last record of each, and those beside it."""
-    cases: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
-        cases.setdefault(record.case, []).append(record)
-    found = []
-    for own in cases.values():
-        for ours in [r for r in own if r.method == OURS][-1:]:
-            beside = tuple(r for r in own if r.session == ours.session and r.method != OURS)
-            found.append(Problem(ours, beside))
-    return sorted(found, key=lambda problem: (problem.ours.backward, problem.ours.family))
-
-
-def tables(records: Sequence[Record]) -> list[Table]:
-    """The tables of the HTML page: the classes of patterns, and a row per problem."""
-    found = problems(records)
-    rows = [_csv_row(problem) for problem in found]
-    return [
-        Table("Classes", _summary_rows(found)),
-        Table("Problems", rows, _GROUPS, _SHORT, note=_LEGEND),
-    ]
-
-
-def pages(records: Sequence[Record]) -> dict[str, str]:
-    """The files of the report by name."""
-    found = problems(records)
-    several = len({p.ours.place for p in found}) > 1
-    told = introduction((r.method for r in records), REIMPLEMENTED)
-    with_steps = any(p.ours.backward for p in found)
-    rows = [({"device": p.ours.place_name} if several else {}) | _row(p, with_steps) for p in found]
-    return {
-        "summary.md": as_summary(found),
-        "report.md": "\n\n".join(
-            (places(records), _LEGEND, told, table.as_text(rows), not_served(records))
-        ),
-        "report.csv": table.csv_text([_csv_row(problem) for problem in found]),
-    }
 
 
 _GROUPS = {
@@ -235,125 +148,96 @@ _LEGEND = (
 )
 
 
-def as_summary(found: Sequence[Problem]) -> str:
-    """The geometric means for each class of patterns and for all, and the rows that are lost."""
-    over = [
-        f"* {_name(p)}: {p.over_yardstick:.2f} of {p.limit}, "
-        f"{p.ours.kernel} {time_cell(p.us)} us, {p.yardstick} {time_cell(p.us_of(p.yardstick))} us"
-        for p in found
-        if p.is_over_limit
-    ]
-    lost = [
-        f"* {_name(p)}: {best_cell(p.best_peer)} us, ours {time_cell(p.us)}"
-        for p in found
-        if p.is_lost
-    ]
-    large = [
-        f"* {_name(p)}: {p.besides_mb:,.1f} MB"
-        for p in found
-        if p.besides_mb is not None and p.besides_mb > MOST_BESIDES_MB
-    ]
-    regrets = [
-        f"* {_name(p)}: {p.regret:.2f}, {p.ours.kernel} {time_cell(p.us)} us, "
-        f"{best_cell(p.best_kernel)} us"
-        for p in found
-        if p.regret and p.regret > MOST_REGRET
-    ]
-    memory = (f"**More than {MOST_BESIDES_MB:g} MB besides the results** ({len(large)})", "")
-    is_step = any(p.ours.backward for p in found)
-    return "\n".join((
-        table.as_text(_summary_rows(found)), "",
-        f"**Above the limit** ({len(over)})", "", *over, "",
-        f"**A peer is faster by more than 3 %** ({len(lost)})", "", *lost, "",
-        f"**A regret above {MOST_REGRET}** ({len(regrets)})", "", *regrets, "",
-        *((*memory, *large, "") if is_step else ()),
-    ))  # fmt: skip
+class AttentionReport(StudyReport[Record, Problem]):
+    problem, groups, short, legend = Problem, _GROUPS, _SHORT, _LEGEND
+
+    def problems(self, records: Iterable[Record]) -> list[Problem]:
+        """The problems by class, those with gradients after the others."""
+        return sorted(super().problems(records), key=lambda p: p.ours.backward)
+
+    def introduction(self, records: Sequence[Record]) -> list[str]:
+        return [self.legend, introduction((r.method for r in records), REIMPLEMENTED)]
+
+    def lists(self, found: Sequence[Problem]) -> Mapping[str, Sequence[str]]:
+        large = [
+            f"* {p.name}: {p.besides_mb:,.1f} MB"
+            for p in found
+            if p.besides_mb is not None and p.besides_mb > MOST_BESIDES_MB
+        ]
+        memory = {f"**More than {MOST_BESIDES_MB:g} MB besides the results**": large}
+        return {
+            "**Above the limit**": over_limit_lines(found),
+            "**A peer is faster by more than 3 %**": lost_lines(found),
+            f"**A regret above {MOST_REGRET}**": regret_lines(found, MOST_REGRET),
+            **(memory if any(p.ours.backward for p in found) else {}),
+        }
+
+    def means(self, found: Sequence[Problem]) -> dict[str, str]:
+        limits = [p.over_yardstick / p.limit for p in found if p.over_yardstick is not None]
+        others = [name for name in PEERS if name != FLEX]
+        return {
+            "ours / row_gather, mean": _mean_over(found, ROW_GATHER),
+            "ours / flex, mean": _mean_over(found, FLEX),
+            "largest over limit": ratio_cell(max(limits, default=None)),
+            "above the limit": str(sum(p.is_over_limit for p in found)),
+            **{
+                f"{name} / ours, mean": mean_cell(p.over_ours(name) for p in found)
+                for name in others
+            },
+            "least": ratio_cell(min(present(p.lead for p in found), default=None)),
+            "lost to a peer": str(sum(p.is_lost for p in found)),
+            "first call, peer / ours, mean": mean_cell(p.first_lead for p in found),
+        }
+
+    def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:
+        with_steps = any(p.ours.backward for p in found)
+        return [_row(p, with_steps) for p in found]
+
+    def csv_row(self, p: Problem) -> dict[str, object]:
+        r = p.ours
+        kernel, peer = (best or ("", None) for best in (p.best_kernel, p.best_peer))
+        beside = {name: p.record_of(name) for name in PEERS}
+        return {
+            "backward": r.backward, "status": r.status, "chosen": r.kernel, "us": p.us,
+            "predicted_us": r.predicted_us.get(r.kernel),
+            "best_kernel": kernel[0], "best_us": kernel[1], "regret": p.regret,
+            "row_gather_us": p.us_of(ROW_GATHER), "yardstick": p.yardstick,
+            "over_yardstick": p.over_yardstick, "limit": p.limit,
+            **{f"{name}_us": p.us_of(name) for name in PEERS},
+            "best_peer": peer[0], "peer_over_ours": p.lead,
+            "peak_bytes": r.peak_bytes, "result_bytes": r.result_bytes,
+            "besides_mb": p.besides_mb,
+            **{f"{name}_peak_bytes": own and own.peak_bytes for name, own in beside.items()},
+            "prepare_us": microseconds(r.prepare_ms), "flex_prepare_us": p.flex_prepare_us,
+            **first_columns(p),
+        }  # fmt: skip
 
 
-def _summary_rows(found: Sequence[Problem]) -> list[dict[str, str]]:
-    """A row for each class of patterns, and one for all; none without problems."""
-    families = dict.fromkeys(problem.ours.family for problem in found)
-    rows = [_summary_row(name, [p for p in found if p.ours.family == name]) for name in families]
-    return [*rows, _summary_row("all", found)] if found else []
-
-
-def _summary_row(family: str, found: Sequence[Problem]) -> dict[str, str]:
-    gathers = [1 / ratio for p in found if (ratio := p.over_ours(ROW_GATHER))]
-    flex = [1 / ratio for p in found if (ratio := p.over_ours(FLEX))]
-    leads = [p.lead for p in found if p.lead is not None]
-    first = [p.first_peer[1] / p.first_us for p in found if p.first_peer and p.first_us]
-    peers = {
-        f"{name} / ours, mean": mean_cell([x for p in found if (x := p.over_ours(name))])
-        for name in PEERS
-        if name != FLEX
-    }
-    return {
-        "class": family,
-        "problems": str(len(found)),
-        "ours / row_gather, mean": mean_cell(gathers),
-        "ours / flex, mean": mean_cell(flex),
-        "largest over limit": _largest(found),
-        "above the limit": str(sum(p.is_over_limit for p in found)),
-        **peers,
-        "least": f"{min(leads):.2f}" if leads else "",
-        "lost to a peer": str(sum(p.is_lost for p in found)),
-        "first call, peer / ours, mean": mean_cell(first),
-    }
-
-
-def _largest(found: Sequence[Problem]) -> str:
-    """The largest ratio to a yardstick over what it may be."""
-    ratios = [p.over_yardstick / p.limit for p in found if p.over_yardstick is not None]
-    return f"{max(ratios):.2f}" if ratios else ""
-
-
-def _name(p: Problem) -> str:
-    return problem_name(p.ours, D) + (", with gradients" if p.ours.backward else "")
+def _mean_over(found: Sequence[Problem], yardstick: str) -> str:
+    """The mean time of ours over that of a yardstick."""
+    return mean_cell(1 / over for p in found if (over := p.over_ours(yardstick)))
 
 
 def _row(p: Problem, with_steps: bool) -> dict[str, str]:
     """with_steps: whether the table has training steps, and so their columns."""
     r = p.ours
     memory = {
-        "peak MB": _megabytes(r.peak_bytes),
+        "peak MB": megabytes_cell(r.peak_bytes),
         "besides MB": "" if p.besides_mb is None else f"{p.besides_mb:,.1f}",
-        "least peer MB": _megabytes(p.least_peer_bytes),
+        "least peer MB": megabytes_cell(least_peer_bytes(p)),
     }
     return {
-        "class": r.family, "matrix": r.matrix, "nnz": f"{r.nnz:,}",
-        "d": str(r.k), "dtype": r.dtype, "heads": str(r.heads),
         **({"gradients": "with" if r.backward else ""} if with_steps else {}),
-        "chosen": r.kernel or r.status, "us": time_cell(p.us), "regret": ratio_cell(p.regret),
+        "chosen": r.kernel or r.status,
+        "us": time_cell(p.us),
+        "regret": ratio_cell(p.regret),
         "yardstick": p.yardstick,
         "ours / yardstick": ratio_cell(p.over_yardstick),
         **{name: ratio_cell(p.over_ours(name)) for name in PEERS},
         **(memory if with_steps else {}),
         "prepare us": time_cell(microseconds(r.prepare_ms)),
-        "first us": time_cell(p.first_us),
-        "first peer us": time_cell(p.first_peer[1] if p.first_peer else None),
-    }  # fmt: skip
+        **first_cells(p),
+    }
 
 
-def _csv_row(p: Problem) -> dict[str, object]:
-    r = p.ours
-    kernel, best, first = (x or ("", None) for x in (p.best_kernel, p.best_peer, p.first_peer))
-    peaks = {name: p.record_of(name) for name in PEERS}
-    return {
-        "device": r.place_name,
-        "class": r.family, "matrix": r.matrix, "m": r.m, "n": r.n, "nnz": r.nnz, "d": r.k,
-        "dtype": r.dtype, "heads": r.heads, "backward": r.backward, "status": r.status,
-        "chosen": r.kernel, "us": p.us, "predicted_us": r.predicted_us.get(r.kernel),
-        "best_kernel": kernel[0], "best_us": kernel[1], "regret": p.regret,
-        "row_gather_us": p.us_of(ROW_GATHER), "yardstick": p.yardstick,
-        "over_yardstick": p.over_yardstick, "limit": p.limit,
-        **{f"{name}_us": p.us_of(name) for name in PEERS},
-        "best_peer": best[0], "peer_over_ours": p.lead,
-        "peak_bytes": r.peak_bytes, "result_bytes": r.result_bytes, "besides_mb": p.besides_mb,
-        **{f"{name}_peak_bytes": own.peak_bytes if own else None for name, own in peaks.items()},
-        "prepare_us": microseconds(r.prepare_ms), "flex_prepare_us": p.flex_prepare_us,
-        "first_us": p.first_us, "first_peer": first[0], "first_peer_us": first[1],
-    }  # fmt: skip
-
-
-def _megabytes(size: int | None) -> str:
-    return "" if size is None else f"{size / 1e6:,.1f}"
+REPORT = AttentionReport()

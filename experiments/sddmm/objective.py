@@ -11,7 +11,7 @@ from experiments.bench.methods import Method, Run
 from experiments.bench.page.tables import Table
 from experiments.bench.table import figure
 from experiments.bench.verify import Trial
-from experiments.sddmm import published, regret, verify
+from experiments.sddmm import published, verify
 from experiments.sddmm.case import Case, make_case
 from experiments.sddmm.config import Config
 from experiments.sddmm.explanation import chosen_kernel, predictions
@@ -20,6 +20,7 @@ from experiments.sddmm.forced import ForcedKernel, forced_kernels
 from experiments.sddmm.methods import BASELINE, METHODS, OURS, REIMPLEMENTED, ours
 from experiments.sddmm.on_pattern import OnPattern
 from experiments.sddmm.record import Record
+from experiments.sddmm.regret import REGRET
 from experiments.sddmm.verify import Reference
 from sddmm import testing
 
@@ -92,7 +93,7 @@ class Sddmm(OnPattern[Case, Record]):
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
         if any(r.is_forced for r in records):
-            return regret.pages(records)
+            return REGRET.pages(records)
         beside_published = published.as_markdown(records)
         return super().pages(records) | (
             {"published.md": beside_published} if beside_published else {}
@@ -100,7 +101,7 @@ class Sddmm(OnPattern[Case, Record]):
 
     def tables(self, records: Sequence[Record]) -> list[Table]:
         if any(r.is_forced for r in records):
-            return [*regret.tables(records), measurements(self, records, folded=True)]
+            return [*REGRET.tables(records), measurements(self, records, folded=True)]
         return super().tables(records)
 
 

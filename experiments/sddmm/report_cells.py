@@ -55,6 +55,16 @@ def microseconds(ms: float | None) -> float | None:
     return None if ms is None else 1e3 * ms
 
 
+def ratio(us: float | None, other_us: float | None) -> float | None:
+    """One time over another; None unless both were measured."""
+    return us / other_us if us and other_us else None
+
+
+def present(values: Iterable[float | None]) -> list[float]:
+    """The values that are not None."""
+    return [value for value in values if value is not None]
+
+
 def time_cell(us: float | None) -> str:
     if us is None:
         return ""
@@ -65,6 +75,11 @@ def ratio_cell(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def mean_cell(values: Sequence[float]) -> str:
-    """The geometric mean."""
-    return f"{math.exp(statistics.fmean(map(math.log, values))):.3f}" if values else ""
+def mean_cell(values: Iterable[float | None]) -> str:
+    """The geometric mean of those that are not None."""
+    measured = present(values)
+    return f"{math.exp(statistics.fmean(map(math.log, measured))):.3f}" if measured else ""
+
+
+def megabytes_cell(size: int | None) -> str:
+    return "" if size is None else f"{size / 1e6:,.1f}"

@@ -133,10 +133,10 @@ class Spmm(OnPattern[Case, Record]):
         return {**super().csv_case(record), "transpose": record.transpose}
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
-        return report.pages(records)
+        return report.REPORT.pages(records)
 
     def tables(self, records: Sequence[Record]) -> list[Table]:
-        return [*report.tables(records), measurements(self, records, folded=True)]
+        return [*report.REPORT.tables(records), measurements(self, records, folded=True)]
 
 
 def _column_view_ms(case: Case) -> float:

@@ -97,10 +97,10 @@ class Training(OnPattern[Case, Record]):
         return "yardstick" if record.method in YARDSTICKS else super().role(record)
 
     def pages(self, records: Sequence[Record]) -> dict[str, str]:
-        return report.pages(records)
+        return report.REPORT.pages(records)
 
     def tables(self, records: Sequence[Record]) -> list[Table]:
-        return [*report.tables(records), measurements(self, records, folded=True)]
+        return [*report.REPORT.tables(records), measurements(self, records, folded=True)]
 
 
 def _peak_bytes(run: Run) -> int:
