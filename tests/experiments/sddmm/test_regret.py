@@ -116,3 +116,24 @@ def test_reasons_that_differ_in_a_size_are_counted_together() -> None:
 
 def test_records_without_forced_kernels_have_the_usual_report() -> None:
     assert "best other / ours" in SDDMM.pages([record("ours", 1.0)])["summary.md"]
+
+
+def test_kernels_and_peers_count_from_whichever_session_they_are() -> None:
+    records = problem(1000, 2.0, {"second": 1.0}, {"cusparse": 3.0})
+    for own in records[1:]:
+        own.session = "another"
+    (row,) = csv.DictReader(io.StringIO(SDDMM.pages(records)["report.csv"]))
+    assert (float(row["regret"]), float(row["peer_over_ours"])) == (2.0, 1.5)
+
+
+def test_problems_of_several_devices_are_told_apart() -> None:
+    elsewhere = problem(1000, 4.0, {"first": 4.0}, {"cusparse": 3.0})
+    for own in elsewhere:
+        own.environment = {**own.environment, "device": "another CPU"}
+    rows = rows_of(SDDMM.pages([*RECORDS, *elsewhere])["report.md"])
+    devices = {row["us"]: row["device"] for row in rows}
+    assert devices == {
+        "2,000": "a CPU, 2 threads", "3,000": "a CPU, 2 threads", "1,000": "a CPU, 2 threads",
+        "4,000": "another CPU, 2 threads",
+    }  # fmt: skip
+    assert "device" not in rows_of(tables()["report.md"])[0]
