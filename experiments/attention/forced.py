@@ -9,6 +9,8 @@ import sddmm
 from experiments.attention.case import Case, Step
 from experiments.attention.methods import MASKS, ours
 from experiments.bench.methods import Method, Run
+from experiments.sddmm import forced_kernel
+from experiments.spmm.forced import few_dense_tiles
 from sddmm.attention import attention_problem
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.backends.cuda import loader
@@ -16,31 +18,27 @@ from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS
 
-# Tile kernels are measured on masks, and where at least 1 in so many positions is stored.
-_POSITIONS = 500
 
-
-class ForcedKernel:
-    """A method that runs one kernel of attention, whatever the planner would choose."""
+class ForcedKernel(forced_kernel.ForcedKernel):
+    """A kernel of attention as a method."""
 
     __file__ = ours.__file__
 
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
-
     def refuses(self, case: Case) -> str | None:
-        """The words in which the kernel refuses the problem, or the pattern."""
-        is_sparse = case.family not in MASKS and case.nnz * _POSITIONS < case.m * case.n
-        if ATTENTION_KERNELS[self.kernel].tile_sizes and is_sparse:
-            return f"not measured: few tiles are dense where 1 in {_POSITIONS} positions is stored"
-        try:
-            _executor(self.kernel, case)
-        except ValueError as error:
-            return str(error)
-        return None
+        has_tiles = bool(ATTENTION_KERNELS[self.kernel].tile_sizes)
+        return (few_dense_tiles(case, MASKS) if has_tiles else None) or super().refuses(case)
+
+    def new_plan(self, case: Case) -> AttentionExecutor:
+        # A pattern of its own finds nothing that was prepared before.
+        pattern = sddmm.SparsePattern.from_csr(
+            case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
+        )
+        problem = attention_problem(pattern, AttentionOperands(*case.inputs, None, case.scale))
+        device = loader.runtime.device(loader.runtime.current_device())
+        return CudaBackend().attention.prepare(pattern, problem, device, kernel=self.kernel)
 
     def prepare(self, case: Case) -> Run:
-        executor = _executor(self.kernel, case)
+        executor = self.new_plan(case)
         operands = AttentionOperands(*map(_with_heads, case.inputs), None, case.scale)
         if case.backward:
             executor.prepare_backward()
@@ -70,17 +68,6 @@ class _Run:
 
 def _with_heads(x: Tensor) -> Tensor:
     return x if x.dim() == 3 else x.unsqueeze(0)
-
-
-def _executor(kernel: str, case: Case) -> AttentionExecutor:
-    """The kernel prepared for a pattern that finds nothing prepared before; ValueError if it
-    refuses."""
-    pattern = sddmm.SparsePattern.from_csr(
-        case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
-    )
-    problem = attention_problem(pattern, AttentionOperands(*case.inputs, None, case.scale))
-    device = loader.runtime.device(loader.runtime.current_device())
-    return CudaBackend().attention.prepare(pattern, problem, device, kernel=kernel)
 
 
 def forced_kernels() -> dict[str, Method]:

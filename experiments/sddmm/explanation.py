@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from experiments.sddmm.record import Record
+
 _CHOSEN = re.compile(r"^\s*kernel\s+(\w+)", re.MULTILINE)
 _PREDICTED = re.compile(r"(\w+): ([0-9.e+-]+) us (?:predicted|estimated)")
 
@@ -17,3 +19,9 @@ def chosen_kernel(explanation: str) -> str:
 def predictions(explanation: str) -> dict[str, float]:
     """The predicted microseconds of a run by kernel."""
     return {kernel: float(us) for kernel, us in _PREDICTED.findall(explanation)}
+
+
+def note_choice(record: Record, explanation: str) -> None:
+    """Write the chosen kernel and the predictions into the record of ours."""
+    record.kernel = chosen_kernel(explanation)
+    record.predicted_us = predictions(explanation)

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import sddmm
 from experiments.bench.methods import Method, Run
+from experiments.sddmm import forced_kernel
 from experiments.sddmm.case import Case
 from experiments.sddmm.methods import ours
 from sddmm.backends.cuda.kernels.registry import KERNELS
 
 
-class ForcedKernel:
-    """A method that runs one kernel of ours, whatever the planner would choose."""
+class ForcedKernel(forced_kernel.ForcedKernel):
+    """A kernel of sddmm as a method."""
 
     __file__ = ours.__file__
 
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
-
-    def refuses(self, case: Case) -> str | None:
-        """The words in which the kernel refuses the problem, or the pattern."""
-        try:
-            ours.new_plan(case, self.kernel)
-        except ValueError as error:
-            return str(error)
-        return None
+    def new_plan(self, case: Case) -> sddmm.Plan:
+        return ours.new_plan(case, self.kernel)
 
     def prepare(self, case: Case) -> Run:
-        plan = ours.new_plan(case, self.kernel)
+        plan = self.new_plan(case)
         return lambda: plan.run(case.a, case.b)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from experiments.bench.columns import measurements
 from experiments.bench.digest import file_of
@@ -14,9 +14,9 @@ from experiments.bench.verify import Trial
 from experiments.sddmm import published, verify
 from experiments.sddmm.case import Case, make_case
 from experiments.sddmm.config import Config
-from experiments.sddmm.explanation import chosen_kernel, predictions
+from experiments.sddmm.explanation import note_choice
 from experiments.sddmm.facts import facts_of
-from experiments.sddmm.forced import ForcedKernel, forced_kernels
+from experiments.sddmm.forced import forced_kernels
 from experiments.sddmm.methods import BASELINE, METHODS, OURS, REIMPLEMENTED, ours
 from experiments.sddmm.on_pattern import OnPattern
 from experiments.sddmm.record import Record
@@ -30,20 +30,14 @@ class Sddmm(OnPattern[Case, Record]):
 
     title, name = "SDDMM", "sddmm"
     record_type = Record
-    ours, baseline = OURS, BASELINE
+    ours, baseline, folder = OURS, BASELINE, METHODS
     measuring = tuple(
         file_of(thing) for thing in (Case, Reference, testing.error_bound, testing.poisoned_outputs)
     )
-    # sddmm/__init__.py names sddmm.testing, so the digest follows it, but no time depends on it.
-    unmeasured = tuple(file_of(testing).parent.glob("*.py"))
     reimplemented = REIMPLEMENTED
 
-    def names(self) -> Sequence[str]:
-        return METHODS.names()
-
-    def methods(self, config: Config) -> Mapping[str, Method]:
-        kernels = forced_kernels() if config.kernels else {}
-        return {**METHODS.select(list(config.methods)), **kernels}
+    def forced_kernels(self) -> Mapping[str, Method]:
+        return forced_kernels()
 
     def warm_caches(self, configs: Sequence[Config]) -> None:
         if len(configs) > 1 and configs[0].warm:
@@ -51,18 +45,13 @@ class Sddmm(OnPattern[Case, Record]):
 
             ahead.warm_caches(configs)
 
-    def method_identity(self, method: Method) -> dict[str, Any]:
-        return {"kernel": method.kernel} if isinstance(method, ForcedKernel) else {}
-
     def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
         return make_case(label, config, identity["definition"])
 
     def annotate(self, record: Record, method: Method, case: Case) -> None:
         """Note the planner's choice, its predictions, and the facts to which they refer."""
         if record.method == OURS:
-            explanation = ours.new_plan(case).explain()
-            record.kernel = chosen_kernel(explanation)
-            record.predicted_us = predictions(explanation)
+            note_choice(record, ours.new_plan(case).explain())
             if case.family:
                 record.facts = facts_of(case.pattern)
 
@@ -72,18 +61,6 @@ class Sddmm(OnPattern[Case, Record]):
     def trials(self, method: Method, case: Case, run: Run, reference: Reference) -> Sequence[Trial]:
         trials = verify.trials(lambda: self.first_call(method, case), run, reference)
         return trials if self.times_first_call(method) else trials[-1:]
-
-    def times_first_call(self, method: Method) -> bool:
-        """A kernel by its name is no call that a user makes once."""
-        return not isinstance(method, ForcedKernel)
-
-    def first_call(self, method: Method, case: Case) -> Run:
-        """The method's public call, or prepare and run, on a copy of the indices."""
-        unseen = case.with_unseen_indices()
-        public_call = getattr(method, "public_call", None)
-        if public_call is not None:
-            return cast(Run, public_call(unseen))
-        return lambda: method.prepare(unseen)()
 
     def figures(self, record: Record) -> dict[str, str]:
         return {"GFLOP/s": figure(record.gflops)}

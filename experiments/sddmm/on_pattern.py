@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from experiments.bench.arguments import is_file_option
 from experiments.bench.digest import Code, file_of
 from experiments.bench.environment import device_name
-from experiments.bench.methods import Method
+from experiments.bench.methods import Method, MethodFolder, Run
 from experiments.bench.objective import Objective
 from experiments.sddmm import columns, reproduce
 from experiments.sddmm.case import definition, device_of, source_of
 from experiments.sddmm.config import Config, default_records
 from experiments.sddmm.folder import cases_of
+from experiments.sddmm.forced_kernel import ForcedKernel
 from experiments.sddmm.labels import shown_names
 from experiments.sddmm.problems import problems_of
 from experiments.sddmm.record import Record
+from sddmm import testing
 
 if TYPE_CHECKING:
     from experiments.pictures.picture import Picture
@@ -34,7 +36,22 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
     implied = frozenset({"sparsity"})
     # The value of the key `objective` that chooses it.
     name: ClassVar[str]
+    # The files of its methods.
+    folder: ClassVar[MethodFolder]
+    # sddmm/__init__.py names sddmm.testing, so the digest follows it, but no time depends on it.
+    unmeasured = tuple(file_of(testing).parent.glob("*.py"))
     columns, short = columns.ON_PATTERN, columns.SHORT
+
+    def names(self) -> Sequence[str]:
+        return self.folder.names()
+
+    def methods(self, config: Config) -> Mapping[str, Method]:
+        kernels = self.forced_kernels() if config.kernels else {}
+        return {**self.folder.select(list(config.methods)), **kernels}
+
+    def forced_kernels(self) -> Mapping[str, Method]:
+        """Each of our kernels as a method, for studies of the planner's choice."""
+        return {}
 
     def cases(self, config: Config, choices: Mapping[str, str]) -> Sequence[tuple[str, Config]]:
         if config.folder or choices.get("study") == "folder":
@@ -65,8 +82,23 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
         names = ("matrix", "definition", "m", "n", "nnz", "k", "dtype", "seed", "heads", "family")
         return {name: getattr(case, name) for name in names}
 
+    def method_identity(self, method: Method) -> dict[str, Any]:
+        return {"kernel": method.kernel} if isinstance(method, ForcedKernel) else {}
+
     def method_fields(self, name: str, method: Method) -> dict[str, Any]:
         return {"method": name, "kernel": getattr(method, "kernel", "")}
+
+    def times_first_call(self, method: Method) -> bool:
+        """Neither a kernel by its name nor a yardstick is a call that a user makes once."""
+        return not isinstance(method, ForcedKernel) and not is_yardstick(method)
+
+    def first_call(self, method: Method, case: Any) -> Run:
+        """The method's public call, or prepare and run, on a copy of the indices."""
+        unseen = case.with_unseen_indices()
+        public_call: Callable[[Any], Run] | None = getattr(method, "public_call", None)
+        if public_call is not None:
+            return public_call(unseen)
+        return lambda: method.prepare(unseen)()
 
     def renamed(self, record: RecordT, label: str) -> RecordT:
         """The record under the name `label`: its matrix may have been measured under another."""
@@ -124,3 +156,8 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
         from experiments.pictures import on_pattern
 
         return on_pattern.pictures(self, records, reference)
+
+
+def is_yardstick(method: Method) -> bool:
+    """Whether a method computes something else, which its function `reference` verifies."""
+    return hasattr(method, "reference")

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from experiments.bench.methods import Method, Run
-from experiments.spmm.case import Case
+from experiments.sddmm import forced_kernel
+from experiments.spmm.case import Case, OnSampled
 from experiments.spmm.methods import ours
 from experiments.spmm.methods.sddmm_tiles import MASKS
-from experiments.spmm.prepared import new_product_by
+from experiments.spmm.prepared import Product, new_product_by
 from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
 
 # Tile kernels are measured on masks, and where at least 1 in so many positions is stored.
 _POSITIONS = 500
 
 
-class ForcedKernel:
-    """A method that runs one kernel of spmm, whatever the planner would choose."""
+class ForcedKernel(forced_kernel.ForcedKernel):
+    """A kernel of spmm as a method."""
 
     __file__ = ours.__file__
 
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
-
     def refuses(self, case: Case) -> str | None:
-        """The words in which the kernel refuses the problem, or the pattern."""
-        if SPMM_KERNELS[self.kernel].tile_sizes and _is_sparse(case):
-            return f"not measured: few tiles are dense where 1 in {_POSITIONS} positions is stored"
-        try:
-            new_product_by(self.kernel, case)
-        except ValueError as error:
-            return str(error)
-        return None
+        has_tiles = bool(SPMM_KERNELS[self.kernel].tile_sizes)
+        return (few_dense_tiles(case, MASKS) if has_tiles else None) or super().refuses(case)
+
+    def new_plan(self, case: Case) -> Product:
+        return new_product_by(self.kernel, case)
 
     def prepare(self, case: Case) -> Run:
-        return new_product_by(self.kernel, case).run
+        return self.new_plan(case).run
 
 
-def _is_sparse(case: Case) -> bool:
-    """Whether tiles are so empty that their product takes a hundred times as long as gathering."""
-    return case.family not in MASKS and case.nnz * _POSITIONS < case.m * case.n
+def few_dense_tiles(case: OnSampled, masks: Sequence[str]) -> str | None:
+    """Why no tile kernel is measured, where tiles are so empty that their product takes a hundred
+    times as long as gathering. masks: the classes of patterns that are made of tiles."""
+    if case.family in masks or case.nnz * _POSITIONS >= case.m * case.n:
+        return None
+    return f"not measured: few tiles are dense where 1 in {_POSITIONS} positions is stored"
 
 
 def forced_kernels() -> dict[str, Method]:
