@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,16 @@ def test_a_kernel_by_its_name_computes(kernel: str, config: Config) -> None:
         (trial,) = SPMM.trials(method, case, method.prepare(case), SPMM.reference(case))
         assert trial.check(trial.call()).wrong == 0
     assert not SPMM.times_first_call(method)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_only_a_peer_that_rounds_partial_sums_has_the_wider_bound(
+    rounds: bool, config: Config
+) -> None:
+    method: Any = SimpleNamespace(PARTIAL_SUMS_ROUND=rounds)
+    reference = SimpleNamespace(check=lambda result, may_round: may_round)
+    first, prepared = SPMM.trials(method, make_case("small", config), lambda: None, reference)
+    assert (first.check(None), prepared.check(None)) == (rounds, rounds)
 
 
 @pytest.mark.parametrize("kernel", list(SPMM_KERNELS))
