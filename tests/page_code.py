@@ -7,10 +7,10 @@ A page's Python blocks are one program. Comments, which no reader sees, say how 
     <!-- run: on a GPU -->                    the next block, which only `make test-gpu` runs
     <!-- run: prints -->                      the text block after the next block is its output
     <!-- run: hidden
-    assert values.shape == (nnz,)             code of the test alone: operands, checks
+    assert values.shape == (nnz,)             code of the test alone, which checks what readers see
     -->
 
-Without a GPU, `device = "cuda"` is the CPU. `python -m tests.page_code PAGE ...` writes into pages
+What hidden code defines, only hidden code has: a reader's program is complete without it. Without a GPU, `device = "cuda"` is the CPU. `python -m tests.page_code PAGE ...` writes into pages
 what their programs print.
 """
 
@@ -77,6 +77,7 @@ def run(page: str, blocks: list[Block], gpu: bool) -> dict[Block, str]:
     A traceback names the page and its line.
     """
     namespace: dict[str, Any] = {}
+    hidden: dict[str, Any] = {}
     printed: dict[Block, str] = {}
     for block in blocks:
         if "on a GPU" in block.notes and not gpu:
@@ -87,7 +88,11 @@ def run(page: str, blocks: list[Block], gpu: bool) -> dict[Block, str]:
         text = io.StringIO()
         with _where(block, gpu), warnings.catch_warnings(), contextlib.redirect_stdout(text):
             warnings.simplefilter("ignore")  # torch's sparse CSR tensors are in beta
-            exec(program, namespace)
+            if block.is_hidden:
+                hidden.update(namespace)
+                exec(program, hidden)
+            else:
+                exec(program, namespace)
         printed[block] = text.getvalue()
     return printed
 

@@ -68,6 +68,12 @@ def test_a_program_that_fails_or_prints_otherwise_is_found_and_its_output_mended
         run("page", blocks(PAGE.replace("n == 3", "n == 4")), gpu=False)
 
 
+def test_a_program_is_complete_without_what_is_hidden() -> None:
+    hidden = PAGE.replace("assert n == 3", "assert n == 3\nm = n").replace("print(n", "print(m")
+    with pytest.raises(NameError, match="'m' is not defined"):
+        run("page", blocks(hidden), gpu=False)
+
+
 @pytest.mark.parametrize(
     ("page", "message"),
     [
