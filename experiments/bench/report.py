@@ -31,7 +31,7 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
     exports.require(config.formats)
     output, complaints = Path(config.output), list[str]()
     try:
-        records = load_all(config.records, objective.record_type, objective.command, complaints)
+        records = load_all(config.records, objective.record_type, _measuring(objective), complaints)
     except NoRecords:
         if config.html:  # else a page of records that are gone would stay
             _write_html(objective, [], [], complaints, config)
@@ -103,6 +103,11 @@ def _command(objective: AnyObjective, config: ReportConfig) -> str:
     return f"python -m experiments {objective.report_command} {shlex.join(keys)}"
 
 
+def _measuring(objective: AnyObjective) -> str:
+    """The words of the command line that measure the objective: run, or run objective=spmm."""
+    return " ".join([objective.command, *objective.report_command.split()[1:]])
+
+
 def _can_draw() -> bool:
     """Whether matplotlib is installed; prints a line if it is not."""
     if find_spec("matplotlib") is not None:
@@ -113,7 +118,7 @@ def _can_draw() -> bool:
 
 def merge(objective: AnyObjective, paths: Iterable[str]) -> list[Any]:
     """The records of these files that a report shows."""
-    return newest(objective, load_all(paths, objective.record_type, objective.command))
+    return newest(objective, load_all(paths, objective.record_type, _measuring(objective)))
 
 
 def newest(objective: AnyObjective, records: Iterable[Record]) -> list[Any]:
@@ -149,7 +154,7 @@ def as_markdown(objective: AnyObjective, records: Sequence[Record]) -> str:
 def as_summary(objective: AnyObjective, records: Sequence[Record]) -> str:
     """A row per case, and which methods are not their authors' code."""
     note = f"\n\n{table.NOT_INTERLEAVED}." if table.runs(records) else ""
-    text = table.as_text(summary_rows(objective, records))
+    text = f"Times are medians in us.\n\n{table.as_text(summary_rows(objective, records))}"
     return "\n".join(_with_introduction(objective, records, text)) + note + "\n"
 
 

@@ -139,7 +139,8 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
 
 def test_the_summary_sets_every_method_beside_ours() -> None:
     records = [record("ours", 0.25), record("isratnisa", 1.5), record("cusparse", 0.5)]
-    sentence, _, header, _, row = report.as_summary(SDDMM, records).splitlines()
+    sentence, _, unit, _, header, _, row = report.as_summary(SDDMM, records).splitlines()
+    assert unit == "Times are medians in us."
     assert sentence == (
         "`isratnisa` (cuSDDMM, Nisa et al., HiPC 2018) is a re-implementation of ours from a "
         "description, not the authors' code."
