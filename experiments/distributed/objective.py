@@ -32,6 +32,7 @@ from experiments.distributed.measure import divide, measure
 from experiments.distributed.operations import OPERATIONS
 from experiments.distributed.ranks import joined
 from experiments.distributed.record import Record
+from experiments.pictures.cases import geometric_mean
 from experiments.sddmm.case import device_of
 from experiments.sddmm.config import Config
 from experiments.sddmm.on_pattern import OnPattern
@@ -141,9 +142,16 @@ class Distributed(OnPattern[Case, Record]):
         ]
 
     def finding(self, records: Sequence[Record]) -> str:
-        """The speed-ups over one process; operations are not compared with each other."""
-        found = [f"{r.name} {r.speedup:.2f}" for r in records if r.speedup is not None]
-        return f"Times as fast as one process: {', '.join(found)}." if found else "None was timed."
+        """Each operation's speed-ups over one process: their geometric mean and range.
+
+        Operations are not compared with each other.
+        """
+        found: dict[str, list[float]] = {}
+        for r in records:
+            if r.speedup is not None:
+                found.setdefault(r.name, []).append(r.speedup)
+        texts = [f"{name} {_mean_and_range(own)}" for name, own in found.items()]
+        return f"Times as fast as one process: {', '.join(texts)}." if found else "None was timed."
 
     def notes(self, records: Sequence[Record]) -> list[str]:
         reasons = [f"one process: {r.one_reason}" for r in records if r.one_reason]
@@ -200,6 +208,13 @@ class Distributed(OnPattern[Case, Record]):
         if drawn:
             pages["timeline.svg"] = timeline.draw(drawn)
         return pages
+
+
+def _mean_and_range(speedups: Sequence[float]) -> str:
+    mean = f"{geometric_mean(speedups):.2f}"
+    if len(speedups) == 1:
+        return mean
+    return f"{mean} ({min(speedups):.2f} to {max(speedups):.2f} in {len(speedups)} cases)"
 
 
 def _ratio(value: float | None) -> str:

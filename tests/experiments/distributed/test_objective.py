@@ -110,6 +110,10 @@ def test_operations_are_found_faster_than_one_process_not_than_each_other() -> N
     untimed = replace(RECORD, method="training", samples_ms=[])
     found = DISTRIBUTED.finding([RECORD, slow, untimed])
     assert found == "Times as fast as one process: sddmm 1.70, spmm 0.50."
+    several = DISTRIBUTED.finding([slow, replace(slow, samples_ms=[4.25]), RECORD])
+    assert several == (
+        "Times as fast as one process: spmm 1.00 (0.50 to 2.00 in 2 cases), sddmm 1.70."
+    )
     assert DISTRIBUTED.finding([untimed]) == "None was timed."
 
 
