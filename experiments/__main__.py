@@ -14,8 +14,9 @@ if __name__ == "__main__":  # processes that compile import this module too
         if error.name not in ("hydra", "omegaconf", "psutil", "rich"):
             raise
         sys.exit(
-            f"python -m experiments needs {error.name}, which is not installed "
-            f"(pip install -e '.[laboratory]'; make run installs everything)"
+            f"python -m experiments needs {error.name}, which {sys.executable} does not have: "
+            f"pip install -e '.[laboratory]', or, after make run, which installs everything into "
+            f".venv: . .venv/bin/activate"
         )
     except KeyboardInterrupt:  # while something is imported
         sys.exit(130)

@@ -8,6 +8,7 @@ wrong into one line and an exit code.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import os
@@ -32,7 +33,7 @@ from experiments.bench import helptext, sources, terminal
 from experiments.bench.arguments import CONF, prepare
 from experiments.bench.commands import Command, Job
 from experiments.bench.errors import ExperimentError, unknown
-from experiments.bench.keys import refuse_absurd
+from experiments.bench.keys import keys_of, refuse_absurd
 from experiments.bench.log import Log
 
 # What can be measured: folders beside this file, each with its commands.
@@ -68,7 +69,8 @@ def tools() -> dict[str, Tool]:
         Tool(
             "fragments",
             "fragments LAYOUT",
-            "which lane holds which element of a tensor-core fragment",
+            "which lane holds which element of a tensor-core fragment, such as m16n16k16; no "
+            "LAYOUT: the names of all",
             _fragments,
         ),
         Tool(
@@ -178,7 +180,26 @@ def _absent_key(path: str, schema: Any) -> str:
         if key not in valid or not path:
             return unknown("config key", key, valid, prefix=prefix)
         schema, prefix = get_type_hints(schema)[key], f"{prefix}{key}."
-    return f"unknown config key {prefix + path!r}; --cfg job shows the keys that there are"
+    # What kind of source the matrix has is not known here, so no key of another is told as valid.
+    names = {key.path for source in sources.SOURCES.values() for key in keys_of(source)} - {path}
+    near = difflib.get_close_matches(path, names, n=1)
+    hint = f"did you mean {prefix + near[0]!r}?" if near else "--cfg job shows the keys there are"
+    return f"unknown config key {prefix + path!r}; {hint}"
+
+
+def _wrong_type(override: str, reason: str, schema: Any) -> str:
+    """The error for a value that its key cannot hold. reason: OmegaConf's words."""
+    path, _, value = override.lstrip("+").partition("=")
+    keys = {key.path: key for key in keys_of(schema)} if is_dataclass(schema) else {}
+    if path in keys:
+        kind, rule = keys[path].type_name, keys[path].description.rule
+        article = "a " if kind.startswith(("whole", "number")) else ""
+        limits = f", {rule.text}" if rule else ""
+        return f"{path} must be {article}{kind}{limits}, got {value!r}"
+    below = [name for name in keys if name.startswith(f"{path}.")]
+    if below:
+        return f"{path} is no key but has some: {', '.join(below)}"
+    return f"{override}: {reason}"
 
 
 def register() -> None:
@@ -266,7 +287,7 @@ def _one_line(error: Exception, schema: type | None = None) -> str:
         return _absent_key(absent.group(1), schema)
     if error.__cause__ is not None and text.startswith("Error merging override "):
         override = text.removeprefix("Error merging override ")
-        return f"{override}: {str(error.__cause__).splitlines()[0]}"
+        return _wrong_type(override, str(error.__cause__).splitlines()[0], schema)
     lines = [line.strip() for line in text.splitlines()]
     return "; ".join(
         line for line in lines if line and not line.startswith(("full_key", "object_type"))

@@ -10,7 +10,9 @@ A page's Python blocks are one program. Comments, which no reader sees, say how 
     assert values.shape == (nnz,)             code of the test alone, which checks what readers see
     -->
 
-What hidden code defines, only hidden code has: a reader's program is complete without it. Without a GPU, `device = "cuda"` is the CPU. `python -m tests.page_code PAGE ...` writes into pages
+What hidden code defines, only hidden code has: a reader's program is complete without it.
+
+Without a GPU, `device = "cuda"` is the CPU. `python -m tests.page_code PAGE ...` writes into pages
 what their programs print.
 """
 

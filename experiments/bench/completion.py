@@ -15,8 +15,8 @@ from experiments.bench.digest import ROOT
 from experiments.bench.helptext import defaults_of
 from experiments.bench.keys import keys_of
 
-# The keys whose value may be a file.
-_FILES = ("matrix", "records", "output")
+# The keys whose value may be a file or a folder.
+_FILES = ("matrix", "records", "output", "folder")
 
 
 def script(shell: str, commands: Iterable[Command], tools: Mapping[str, tuple[str, ...]]) -> str:

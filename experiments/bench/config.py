@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from experiments.bench.keys import Rule, at_least, check, key, require
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+FORMATS = ("tex", "parquet")
 
 
 @dataclass
@@ -108,6 +109,7 @@ class ReportConfig:
         "Further files of every table: tex (LaTeX with booktabs) and parquet; they need the extra "
         "exports.",
         "formats=tex,parquet",
+        Rule(f"of {', '.join(FORMATS)}", lambda names: set(names) <= set(FORMATS), FORMATS),
     )
     quiet: bool = key(
         False, "Print what was found and where it is written, without the tables.", "quiet=true"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from experiments.bench.config import FORMATS
 from experiments.bench.errors import ExperimentError
 from experiments.bench.page.tables import Table, text_of
 
-FORMATS = ("tex", "parquet")
 _NEEDS = {"tex": ("pandas", "jinja2"), "parquet": ("pandas", "pyarrow")}
 # A table of more rows goes over several pages.
 _LONGEST_ON_A_PAGE = 40

@@ -53,16 +53,20 @@ class Log:
         """What a person who ended the run is told."""
         if self.objective is None:
             return "interrupted"
-        count = f"{self.kept} record{'' if self.kept == 1 else 's'}"
+        verb = "is" if self.kept == 1 else "are"
         return (
-            f"interrupted: {count} of this run are kept in {self.path}; the same command goes on "
-            f"from there"
+            f"interrupted: {_count(self.kept)} of this run {verb} kept in {self.path}; the same "
+            f"command goes on from there"
         )
 
     def _kept_in(self) -> str:
-        text = f"{len(self.records)} records in {self.path}"
+        text = f"{_count(len(self.records))} in {self.path}"
         if not self.cached:
             return f"{text}, all measured now."
         dates = [date for date in self.cached if date]
         since = f" since {min(dates).replace('T', ' ').replace('Z', ' UTC')}" if dates else ""
         return f"{text}: {len(self.cached)} of them there before{since}; force=true measures again."
+
+
+def _count(records: int) -> str:
+    return f"{records} record{'' if records == 1 else 's'}"

@@ -71,3 +71,8 @@ class LadderConfig(ReportConfig):
         "The folder for the tables and the plot; it is made if it is absent.",
         "output=results/today",
     )
+    reference: str = key(
+        "",
+        "The variant that speed-ups refer to; none: cuBLAS.",
+        "reference=cublas",
+    )

@@ -56,6 +56,7 @@ class Bash:
 def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bash]:
     folder = tmp_path_factory.mktemp("completion")
     (folder / "my_matrix.mtx").touch()
+    (folder / "graphs_here").mkdir()
     script = folder / "script.sh"
     script.write_text(completion.script("bash", cli.commands().values(), {"docs": ()}))
     shell = Bash(script, folder)
@@ -81,6 +82,8 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bash]:
         ("gemm accumulate=fp1", "6 "),
         ("gemm +shapes=n", "_rows "),
         ("report objective=tr", "aining "),
+        ("report formats=tex,par", "quet "),
+        ("run +study=folder folder=gra", "phs_here/"),
         ("report --he", "lp "),
     ],
 )
