@@ -133,6 +133,14 @@ def test_the_pages_name_the_studies_that_warm_up_for_a_short_fixed_time() -> Non
     assert set(re.findall(r"`(\w+)`", named[1])) == studies
 
 
+def test_the_page_of_libraries_names_what_the_package_and_its_extras_need() -> None:
+    page = (ROOT / "docs" / "libraries.md").read_text()
+    users, _, _ = (ROOT / "pyproject.toml").read_text().partition("dev = [")
+    needed = {*re.findall(r'"([a-z][\w-]*)(?:\[\w+\])?>=', users)} - {"setuptools", "torch"}
+    assert len(needed) >= 20
+    assert not {name for name in needed if f"`{name}`" not in page}
+
+
 def test_every_folder_of_records_is_linked_from_the_page_of_performance() -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
     results = ROOT / "docs" / "results"

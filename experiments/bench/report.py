@@ -65,7 +65,7 @@ def report(objective: AnyObjective, config: ReportConfig) -> None:
     if config.html:
         written.append(_write_html(objective, records, pictures, complaints, config))
     show(objective.finding(records))
-    print("written:", ", ".join(str(path) for path in written))
+    show(f"written to {output}: {', '.join(path.name for path in written)}")
     for picture in pictures:
         if picture.figure is not None:
             print(f"picture: {output / picture.name}.png")

@@ -128,7 +128,9 @@ def test_a_report_merges_files_and_writes_tables_and_plots(
     first_row = next(number for number, line in enumerate(lines) if line.startswith("|"))
     assert lines[first_row - 2].startswith("`isratnisa` (cuSDDMM")
     assert "* cusparse: skipped: no such library" in text
-    assert text in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert text in out
+    assert f"written to {output}: report.md, report.csv, summary.md, " in out
     rows = list(csv.DictReader(io.StringIO((output / "report.csv").read_text())))
     assert len(rows) == 9  # the newer of each of ours only
     assert {r["speedup_over_isratnisa"] for r in rows if r["method"] == "ours"} == {"4.0"}
