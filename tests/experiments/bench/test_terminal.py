@@ -181,6 +181,6 @@ def test_an_interrupted_case_keeps_the_rows_that_are_done(tmp_path: Path) -> Non
         run(only(good=right, slow=slow), "a", options, log)
     assert [r.method for r in Store(options.records, Record).records()] == ["good"]
     assert log.interruption() == (
-        f"interrupted: 1 record of this run are kept in {options.records}; the same command goes "
+        f"interrupted: 1 record of this run is kept in {options.records}; the same command goes "
         f"on from there"
     )
