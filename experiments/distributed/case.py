@@ -45,18 +45,6 @@ class Case:
     family: str = ""
 
     @property
-    def m(self) -> int:
-        return self.pattern.shape[0]
-
-    @property
-    def n(self) -> int:
-        return self.pattern.shape[1]
-
-    @property
-    def nnz(self) -> int:
-        return self.pattern.nnz
-
-    @property
     def item(self) -> int:
         """The bytes of an element of an operand."""
         torch_dtype: torch.dtype = getattr(torch, self.dtype)
@@ -107,8 +95,8 @@ class Case:
     @property
     def _rows(self) -> dict[str, int]:
         """The rows of each operand."""
-        m, n = self.m, self.n
-        return {"a": m, "grad_out": m, "b_t": n, "v": n, "weights": self.nnz}
+        m, n = self.pattern.shape
+        return {"a": m, "grad_out": m, "b_t": n, "v": n, "weights": self.pattern.nnz}
 
     def _new(self, *sizes: int) -> Tensor:
         return torch.empty(*self.lead, *sizes, dtype=getattr(torch, self.dtype), device=self.device)

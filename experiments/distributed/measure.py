@@ -49,7 +49,8 @@ def divide(case: Case, way: str, replicas: int, device: torch.device) -> Divisio
         part = cols[int(own[0]) : int(own[-1])]
         return (own - own[0]).to(device), part
 
-    columns = case.n * (rank + 1) // size - case.n * rank // size
+    n = case.pattern.shape[1]
+    columns = n * (rank + 1) // size - n * rank // size
     chosen: Any = None if way == "auto" else way
     S = DistributedPattern.from_rows(
         make, case.pattern.shape, columns=columns, mesh=mesh, way=chosen

@@ -41,7 +41,8 @@ class Measured:
 
     def of_one(self, case: Case) -> Operands:
         """The operands of one process that computes the whole."""
-        sizes = {"rows": case.m, "columns": case.n, "nonzeros": case.nnz}
+        m, n = case.pattern.shape
+        sizes = {"rows": m, "columns": n, "nonzeros": case.pattern.nnz}
         parts = {name: _part(case, name, slice(0, sizes[_SIDES[name]])) for name in self.needs}
         return Operands(case.pattern, parts)
 
@@ -52,19 +53,19 @@ class Measured:
 
     def least_bytes(self, case: Case) -> int:
         """The memory that one process needs at least: indices, operands and results."""
-        rows = {"rows": case.m, "columns": case.n}
+        (m, n), nnz = case.pattern.shape, case.pattern.nnz
+        rows = {"rows": m, "columns": n}
         width = case.heads * case.k * case.item
-        indices = case.pattern.col_indices.element_size() * (case.nnz + case.m + 1)
-        size = indices
+        size = case.pattern.col_indices.element_size() * (nnz + m + 1)
         for name in self.needs:
             side = _SIDES[name]
-            size += case.nnz * case.heads * case.item if side == "nonzeros" else rows[side] * width
+            size += nnz * case.heads * case.item if side == "nonzeros" else rows[side] * width
         if self is OPERATIONS["spmm"]:
-            return size + case.m * width
+            return size + m * width
         if self is OPERATIONS["attention"]:
-            return size + 2 * (case.m + case.n) * width  # the result, and a gradient of each
-        size += case.nnz * case.heads * case.item
-        return size + ((case.m + case.n) * width if self is OPERATIONS["training"] else 0)
+            return size + 2 * (m + n) * width  # the result, and a gradient of each
+        size += nnz * case.heads * case.item
+        return size + ((m + n) * width if self is OPERATIONS["training"] else 0)
 
 
 def own_nonzeros(case: Case, S: DistributedPattern) -> slice:

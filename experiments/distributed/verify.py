@@ -220,7 +220,7 @@ def _column_lengths(case: Case, own: slice) -> Tensor:
 
 def _nonzeros_of_columns(case: Case, columns: Tensor) -> Tensor:
     """The numbers of the nonzeros in some columns of S, ascending."""
-    is_chosen = torch.zeros(case.n, dtype=torch.bool, device=columns.device)
+    is_chosen = torch.zeros(case.pattern.shape[1], dtype=torch.bool, device=columns.device)
     is_chosen[columns] = True
     return is_chosen[case.pattern.col_indices].nonzero()[:, 0]
 

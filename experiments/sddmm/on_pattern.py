@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from experiments.bench.arguments import is_file_option
 from experiments.bench.digest import Code, file_of
@@ -20,12 +20,20 @@ from experiments.sddmm.forced_kernel import ForcedKernel
 from experiments.sddmm.labels import shown_names
 from experiments.sddmm.problems import problems_of
 from experiments.sddmm.record import Record
-from sddmm import testing
+from sddmm import SparsePattern, testing
 
 if TYPE_CHECKING:
     from experiments.pictures.picture import Picture
 
-CaseT = TypeVar("CaseT")
+
+class OfPattern(Protocol):
+    """A case; it also has the fields of a record that name a case, apart from the sizes."""
+
+    @property
+    def pattern(self) -> SparsePattern: ...
+
+
+CaseT = TypeVar("CaseT", bound=OfPattern)
 RecordT = TypeVar("RecordT", bound=Record)
 
 
@@ -79,8 +87,11 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
         }
 
     def case_fields(self, case: CaseT) -> dict[str, Any]:
-        names = ("matrix", "definition", "m", "n", "nnz", "k", "dtype", "seed", "heads", "family")
-        return {name: getattr(case, name) for name in names}
+        names = ("matrix", "definition", "k", "dtype", "seed", "heads", "family")
+        m, n = case.pattern.shape
+        return {name: getattr(case, name) for name in names} | {
+            "m": m, "n": n, "nnz": case.pattern.nnz
+        }  # fmt: skip
 
     def method_identity(self, method: Method) -> dict[str, Any]:
         return {"kernel": method.kernel} if isinstance(method, ForcedKernel) else {}

@@ -44,6 +44,7 @@ def test_methods_are_verified_timed_and_recorded(
     ours, cusparse, torch_csr = run(SPMM, "40x50", config)
     assert (ours.status, cusparse.status, torch_csr.status) == ("ok", "skipped", "ok")
     assert (ours.checked, ours.wrong, ours.transpose) == (50 * 16, 0, True)
+    assert (ours.m, ours.n, ours.nnz) == (40, 50, 100)
     assert ours.column_view_ms is not None
     assert ours.first_call_ms
     assert "| 40x50  | 100 |" in capsys.readouterr().out
