@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import weakref
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,7 +19,8 @@ import torch
 from torch import Tensor
 
 from experiments.bench.methods import Run
-from experiments.sddmm.methods.cusparse import Library, loaded_functions
+from experiments.sddmm.device_time import device_ms
+from experiments.sddmm.methods.cusparse import Library, Prepared, loaded_functions
 from experiments.spmm.case import Case
 
 _POINTER, _ENUM, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
@@ -135,29 +135,14 @@ def fastest_of(case: Case, ways: list[Way]) -> Way:
     return min(times, key=lambda way: times[way])
 
 
-def device_ms(run: Run) -> float:
-    """The least of three times, after an uncounted call."""
-    run()
-    times = []
-    for _ in range(3):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return min(times)
-
-
-class _Product:
+class _Product(Prepared):
     """One product, ready to run. Every run overwrites and returns `out`."""
 
     def __init__(self, case: Case, way: Way) -> None:
         library = loaded_library()
         assert library is not None
+        super().__init__(library)
         self.case, self.way = case, way
-        self._library = library
-        self._handle = library.handle(torch.cuda.current_device())
         # Zeros, not empty: beta = 0 times an unwritten NaN might be NaN.
         self._out = torch.zeros(case.out_shape, dtype=case.dense.dtype, device=case.device)
         self._scalars = _scalars(case.dense.dtype)
@@ -220,16 +205,6 @@ class _Product:
         for arguments in self._calls:
             self._library.call("cusparseSpMM", *arguments)
         return self._out
-
-    def _descriptor(self, kind: str, family: str, *arguments: Any) -> ctypes.c_void_p:
-        """A descriptor, destroyed with this product."""
-        descriptor = self._library.create(f"cusparseCreate{kind}", *arguments)
-        weakref.finalize(self, self._library.call, f"cusparseDestroy{family}", descriptor)
-        return descriptor
-
-    def _set_stream(self) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        self._library.call("cusparseSetStream", self._handle, stream)
 
 
 def _scalars(dtype: torch.dtype) -> tuple[Any, Any]:

@@ -113,12 +113,29 @@ class Library:
         return self._handles[device]
 
 
-class _Product:
+class Prepared:
+    """What a product of the library needs on the current device: a handle and descriptors."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._handle = library.handle(torch.cuda.current_device())
+
+    def _descriptor(self, kind: str, family: str, *arguments: Any) -> ctypes.c_void_p:
+        """A descriptor, destroyed with this product."""
+        descriptor = self._library.create(f"cusparseCreate{kind}", *arguments)
+        weakref.finalize(self, self._library.call, f"cusparseDestroy{family}", descriptor)
+        return descriptor
+
+    def _set_stream(self) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        self._library.call("cusparseSetStream", self._handle, stream)
+
+
+class _Product(Prepared):
     """One product, ready to run. Every run overwrites and returns `values`."""
 
     def __init__(self, library: Library, case: Case, values: Tensor) -> None:
-        self._library = library
-        self._handle = library.handle(torch.cuda.current_device())
+        super().__init__(library)
         crow, cols, self._order = _csr(case)
         a, b_t = case.a.contiguous(), case.b.mT.contiguous()
         self._values = values
@@ -158,16 +175,6 @@ class _Product:
         values = torch.empty_like(self._values)
         values[self._order] = self._values
         return values
-
-    def _descriptor(self, kind: str, family: str, *arguments: Any) -> ctypes.c_void_p:
-        """A descriptor, destroyed with this product."""
-        descriptor = self._library.create(f"cusparseCreate{kind}", *arguments)
-        weakref.finalize(self, self._library.call, f"cusparseDestroy{family}", descriptor)
-        return descriptor
-
-    def _set_stream(self) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        self._library.call("cusparseSetStream", self._handle, stream)
 
 
 def _csr(case: Case) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
+from experiments.sddmm.device_time import device_ms
 from experiments.sddmm.gpu_kernel import as_float32, gpu_kernel
 from gemm_core.runtime.launch import INT, POINTER, ceil_div
 
@@ -86,24 +87,10 @@ def _best_height(case: Case) -> int:
     key = (case.matrix, case.nnz, case.k, case.dtype, case.seed)
     if key in _best:
         return _best[key]
-    times = {height: _device_ms(_on_gpu(case, height)) for height in HEIGHTS}
+    times = {height: device_ms(_on_gpu(case, height)) for height in HEIGHTS}
     _best.clear()
     best = _best[key] = min(times, key=lambda height: times[height])
     return best
-
-
-def _device_ms(run: Run) -> float:
-    """The least of three times, after an uncounted call."""
-    run()
-    times = []
-    for _ in range(3):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return min(times)
 
 
 def _on_gpu(case: Case, height: int) -> Run:
