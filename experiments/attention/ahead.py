@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from experiments.attention.case import make_case
 from experiments.attention.forced import forced_kernels
 from experiments.attention.methods import FLEX, METHODS, OURS, PARTS, YARDSTICKS
-from experiments.sddmm.ahead import warm_in_parallel
+from experiments.sddmm.ahead import MAX_NNZ, run_on_each, warm_in_parallel
 from experiments.sddmm.config import Config
 from experiments.sddmm.problems import problems_of
-
-# The smaller matrices need the same kernels as the larger ones do.
-_MAX_NNZ = 12_000_000
 
 
 def warm_caches(configs: Sequence[Config]) -> None:
@@ -22,7 +18,7 @@ def warm_caches(configs: Sequence[Config]) -> None:
     names = [name for name in (OURS, *YARDSTICKS, PARTS) if name in chosen]
     names += forced_kernels() if configs[0].kernels else ()
     slow_names = [name for name in (FLEX,) if name in chosen]
-    warm_in_parallel(configs, names, _compile, _MAX_NNZ, slow_names)
+    warm_in_parallel(configs, names, _compile, MAX_NNZ, slow_names)
 
 
 def warm(config: Config) -> None:
@@ -37,10 +33,4 @@ def _compile(name: str, configs: Sequence[Config]) -> None:
 
         inductor.compile_threads = 1  # as every case has a process of its own
     method = forced_kernels().get(name) or METHODS.select([name])[name]
-    for config in configs:
-        with contextlib.suppress(Exception):  # which the run of the case shows
-            case = make_case("", config)
-            if method.refuses(case) is None:
-                method.prepare(case)()
-                if public_call := getattr(method, "public_call", None):
-                    public_call(case)()
+    run_on_each(method, make_case, configs)

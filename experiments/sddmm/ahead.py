@@ -11,7 +11,9 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
+from experiments.bench.methods import Method
 from experiments.sddmm.case import device_of, make_case
 from experiments.sddmm.config import Config
 from experiments.sddmm.forced import forced_kernels
@@ -19,6 +21,9 @@ from experiments.sddmm.methods import ours
 from experiments.sddmm.problems import problems_of
 
 _MAX_WORKERS = 16
+
+# The smaller matrices of a study need the same kernels as the larger ones do.
+MAX_NNZ = 12_000_000
 
 # The kernel that the planner chooses, among the names of kernels.
 _CHOICE = ""
@@ -57,6 +62,19 @@ def warm_in_parallel(
             tasks = [(name, [config]) for name in slow_names for config in configs]
             tasks += [(name, own) for name in names for own in by_dtype.values()]
             list(pool.map(compile_for, *zip(*tasks, strict=True)))
+
+
+def run_on_each(
+    method: Method, make_case: Callable[[str, Config], Any], configs: Sequence[Config]
+) -> None:
+    """Run the method, and its public call, on every case that it does not refuse."""
+    for config in configs:
+        with contextlib.suppress(Exception):  # which the run of the case shows
+            case = make_case("", config)
+            if method.refuses(case) is None:
+                method.prepare(case)()
+                if public_call := getattr(method, "public_call", None):
+                    public_call(case)()
 
 
 def warm(config: Config) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
-from experiments.sddmm.ahead import warm_in_parallel
+from experiments.sddmm.ahead import MAX_NNZ, run_on_each, warm_in_parallel
 from experiments.sddmm.config import Config
 from experiments.sddmm.problems import problems_of
 from experiments.training.case import make_case
 from experiments.training.methods import METHODS, OURS, YARDSTICKS
 
-# The smaller matrices need the same kernels as the larger ones do.
-_MAX_NNZ = 12_000_000
-
 
 def warm_caches(configs: Sequence[Config]) -> None:
     """Fill the caches of matrices and of kernels for these cases."""
-    warm_in_parallel(configs, (OURS, *YARDSTICKS), _compile, _MAX_NNZ)
+    warm_in_parallel(configs, (OURS, *YARDSTICKS), _compile, MAX_NNZ)
 
 
 def warm(config: Config) -> None:
@@ -27,11 +23,4 @@ def warm(config: Config) -> None:
 
 def _compile(name: str, configs: Sequence[Config]) -> None:
     """Run the method of this name on every case."""
-    method = METHODS.select([name])[name]
-    for config in configs:
-        with contextlib.suppress(Exception):  # which the run of the case shows
-            case = make_case("", config)
-            if method.refuses(case) is None:
-                method.prepare(case)()
-                if public_call := getattr(method, "public_call", None):
-                    public_call(case)()
+    run_on_each(METHODS.select([name])[name], make_case, configs)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from experiments.bench import timing
 from experiments.bench.config import Timing
 from experiments.bench.run import run, run_all
 from experiments.bench.sources import RandomBlocks, Uniform
+from experiments.sddmm.ahead import run_on_each
 from experiments.sddmm.case import Case, make_case
 from experiments.sddmm.config import Config
 from experiments.sddmm.explanation import chosen_kernel, predictions
@@ -139,3 +143,25 @@ def test_a_study_goes_on_after_a_problem_that_fails(
     with pytest.raises(Exception, match=r"^huge: matrix huge .* wants \d+ bytes"):
         run_all(SDDMM, [("huge", huge), ("small", config)])
     assert "| small  | 100 |" in capsys.readouterr().out
+
+
+def test_warming_runs_a_method_and_its_public_call_on_what_it_serves() -> None:
+    ran: list[str] = []
+
+    def run_of(part: str, case: str) -> Callable[[], None]:
+        return lambda: ran.append(f"{part} {case}")
+
+    method: Any = SimpleNamespace(
+        refuses=lambda case: "it is odd" if case == "odd" else None,
+        prepare=lambda case: run_of("prepared", case),
+        public_call=lambda case: run_of("public", case),
+    )
+    configs: Any = ["one", "odd", "broken", "two"]
+
+    def make_case(label: str, config: Any) -> Any:
+        if config == "broken":
+            raise ValueError("no such file")
+        return config
+
+    run_on_each(method, make_case, configs)
+    assert ran == ["prepared one", "public one", "prepared two", "public two"]
