@@ -83,7 +83,8 @@ setup: $(READY) ## only the set-up
 $(READY): pyproject.toml .ci/constraints.txt .ci/new_venv
 	@PYTHON='$(PYTHON)' .ci/new_venv $(VENV)
 	@echo "pip downloads torch and the extras $(EXTRAS) into $(VENV), which is done once:" \
-	  "about 3 GB where torch brings CUDA, as on Linux from PyPI; about 0.6 GB without"
+	  "about 3 GB where torch brings CUDA, as on Linux from PyPI; about 0.6 GB without." \
+	  "It takes minutes, in which pip prints nothing."
 	$(PY) -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
