@@ -172,21 +172,20 @@ class AttentionReport(StudyReport[Record, Problem]):
             **(memory if any(p.ours.backward for p in found) else {}),
         }
 
-    def means(self, found: Sequence[Problem]) -> dict[str, str]:
-        limits = [p.over_yardstick / p.limit for p in found if p.over_yardstick is not None]
+    def means(self, own: Sequence[Problem], found: Sequence[Problem]) -> dict[str, str]:
+        limits = [p.over_yardstick / p.limit for p in own if p.over_yardstick is not None]
         others = [name for name in PEERS if name != FLEX]
         return {
-            "ours / row_gather, mean": _mean_over(found, ROW_GATHER),
-            "ours / flex, mean": _mean_over(found, FLEX),
+            "ours / row_gather, mean": _mean_over(own, ROW_GATHER),
+            "ours / flex, mean": _mean_over(own, FLEX),
             "largest over limit": ratio_cell(max(limits, default=None)),
-            "above the limit": str(sum(p.is_over_limit for p in found)),
+            "above the limit": str(sum(p.is_over_limit for p in own)),
             **{
-                f"{name} / ours, mean": mean_cell(p.over_ours(name) for p in found)
-                for name in others
+                f"{name} / ours, mean": mean_cell(p.over_ours(name) for p in own) for name in others
             },
-            "least": ratio_cell(min(present(p.lead for p in found), default=None)),
-            "lost to a peer": str(sum(p.is_lost for p in found)),
-            "first call, peer / ours, mean": mean_cell(p.first_lead for p in found),
+            "least": ratio_cell(min(present(p.lead for p in own), default=None)),
+            "lost to a peer": str(sum(p.is_lost for p in own)),
+            "first call, peer / ours, mean": mean_cell(p.first_lead for p in own),
         }
 
     def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:

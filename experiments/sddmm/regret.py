@@ -94,14 +94,14 @@ class RegretReport(StudyReport[Record, Problem]):
             first_calls: lost_first,
         }
 
-    def means(self, found: Sequence[Problem]) -> dict[str, str]:
+    def means(self, own: Sequence[Problem], found: Sequence[Problem]) -> dict[str, str]:
         return {
-            "regret, mean": mean_cell(p.regret for p in found),
-            "regret, largest": ratio_cell(max(present(p.regret for p in found), default=None)),
-            "peer / ours, mean": mean_cell(p.lead for p in found),
-            "lost to a peer": str(sum(p.is_lost for p in found)),
-            "first call, peer / ours, mean": mean_cell(p.counted_first_lead for p in found),
-            "first calls lost": str(sum(p.is_lost_first for p in found)),
+            "regret, mean": mean_cell(p.regret for p in own),
+            "regret, largest": ratio_cell(max(present(p.regret for p in own), default=None)),
+            "peer / ours, mean": mean_cell(p.lead for p in own),
+            "lost to a peer": str(sum(p.is_lost for p in own)),
+            "first call, peer / ours, mean": mean_cell(p.counted_first_lead for p in own),
+            "first calls lost": str(sum(p.is_lost_first for p in own)),
         }
 
     def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:

@@ -25,8 +25,11 @@ class StudyReport(ABC, Generic[RecordT, ProblemT]):
     short: ClassVar[frozenset[str]]
 
     @abstractmethod
-    def means(self, found: Sequence[ProblemT]) -> dict[str, str]:
-        """The cells of a class of patterns, or of all problems."""
+    def means(self, own: Sequence[ProblemT], found: Sequence[ProblemT]) -> dict[str, str]:
+        """The cells of a class of patterns, or of all problems.
+
+        found: all problems of the table, which have the same columns.
+        """
 
     @abstractmethod
     def lists(self, found: Sequence[ProblemT]) -> Mapping[str, Sequence[str]]:
@@ -84,7 +87,8 @@ class StudyReport(ABC, Generic[RecordT, ProblemT]):
         if found:
             classes.append(("all", list(found)))
         return [
-            {"class": name, "problems": str(len(own)), **self.means(own)} for name, own in classes
+            {"class": name, "problems": str(len(own)), **self.means(own, found)}
+            for name, own in classes
         ]
 
     def _csv_rows(self, found: Sequence[ProblemT]) -> list[dict[str, object]]:

@@ -154,24 +154,24 @@ class SpmmReport(StudyReport[Record, Problem]):
             f"**A regret above {MOST_REGRET}**": regret_lines(found, MOST_REGRET),
         }
 
-    def means(self, found: Sequence[Problem]) -> dict[str, str]:
-        ratios = present(p.over_yardstick for p in found)
-        leads = present(p.cusparse_lead for p in found)
-        reordered = {"with reordering, mean": mean_cell(p.lead_with_reordering for p in found)}
+    def means(self, own: Sequence[Problem], found: Sequence[Problem]) -> dict[str, str]:
+        ratios = present(p.over_yardstick for p in own)
+        leads = present(p.cusparse_lead for p in own)
+        reordered = {"with reordering, mean": mean_cell(p.lead_with_reordering for p in own)}
         return {
             "ours / yardstick, mean": mean_cell(ratios),
             "largest": ratio_cell(max(ratios, default=None)),
-            "above the limit": str(sum(p.is_over_limit for p in found)),
+            "above the limit": str(sum(p.is_over_limit for p in own)),
             "cuSPARSE / ours, mean": mean_cell(leads),
             "least": ratio_cell(min(leads, default=None)),
-            **(reordered if found[0].ours.transpose else {}),
-            "other / ours, mean": mean_cell(p.other_lead for p in found),
-            "lost to a peer": str(sum(p.is_lost for p in found)),
-            "first call, peer / ours, mean": mean_cell(p.first_lead for p in found),
+            **(reordered if _directions(found) != {False} else {}),
+            "other / ours, mean": mean_cell(p.other_lead for p in own),
+            "lost to a peer": str(sum(p.is_lost for p in own)),
+            "first call, peer / ours, mean": mean_cell(p.first_lead for p in own),
         }
 
     def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:
-        return [_row(p) for p in found]
+        return [_row(p, _directions(found)) for p in found]
 
     def csv_row(self, p: Problem) -> dict[str, object]:
         r = p.ours
@@ -192,17 +192,24 @@ class SpmmReport(StudyReport[Record, Problem]):
         }  # fmt: skip
 
 
-def _row(p: Problem) -> dict[str, str]:
+def _directions(found: Sequence[Problem]) -> set[bool]:
+    """Whether products of the transpose are among these problems, and whether others are."""
+    return {p.ours.transpose for p in found}
+
+
+def _row(p: Problem, directions: set[bool]) -> dict[str, str]:
+    """directions: those of the table, which has a column for them if there are both."""
     r = p.ours
     column_view = {"column view us": time_cell(microseconds(r.column_view_ms))}
     return {
+        **({"transpose": "T" if r.transpose else ""} if len(directions) > 1 else {}),
         "chosen": r.kernel or r.status,
         "us": time_cell(p.us),
         "regret": ratio_cell(p.regret),
         "ours / yardstick": ratio_cell(p.over_yardstick),
         "cuSPARSE / ours": ratio_cell(p.cusparse_lead),
         "other / ours": ratio_cell(p.other_lead),
-        **(column_view if r.transpose else {}),
+        **(column_view if True in directions else {}),
         **first_cells(p),
     }
 

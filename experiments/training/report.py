@@ -102,16 +102,16 @@ class TrainingReport(StudyReport[Record, Problem]):
         ]
         return {"**Above the limit**": over, "**A peer is faster**": lost_lines(found)}
 
-    def means(self, found: Sequence[Problem]) -> dict[str, str]:
-        limits = present(p.over_limit for p in found)
+    def means(self, own: Sequence[Problem], found: Sequence[Problem]) -> dict[str, str]:
+        limits = present(p.over_limit for p in own)
         return {
-            "ours / row_gather, mean": mean_cell(p.over_row_gather for p in found),
+            "ours / row_gather, mean": mean_cell(p.over_row_gather for p in own),
             "ours / limit, mean": mean_cell(limits),
             "largest": ratio_cell(max(limits, default=None)),
             "above the limit": str(sum(limit > 1 for limit in limits)),
-            "peer / ours, mean": mean_cell(p.lead for p in found),
-            "lost to a peer": str(sum(p.is_lost for p in found)),
-            "first step, peer / ours, mean": mean_cell(p.first_lead for p in found),
+            "peer / ours, mean": mean_cell(p.lead for p in own),
+            "lost to a peer": str(sum(p.is_lost for p in own)),
+            "first step, peer / ours, mean": mean_cell(p.first_lead for p in own),
         }
 
     def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:

@@ -47,6 +47,9 @@ RECORDS = [
 ]  # fmt: skip
 
 
+FAMILIES = ("uniform", "window")
+
+
 def figures(records: list[Record] = RECORDS) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(SPMM.pages(records)["report.csv"])))
 
@@ -121,3 +124,15 @@ def test_the_column_view_is_in_the_table_and_the_way_of_the_library_in_the_csv()
     assert ("with reordering, mean" in summary, "3.000" in summary) == (True, True)
     assert "column view us" not in SPMM.pages(RECORDS)["report.md"]
     assert "* sddmm_tiles: skipped: no such library (1)" in SPMM.pages(RECORDS)["report.md"]
+
+
+def test_products_of_both_directions_are_in_one_report() -> None:
+    pages = SPMM.pages([*RECORDS, *problem({"ours": 10, "row_gather": 9}, transpose=True, k=9)])
+    report, summary = (
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in pages[name].splitlines()]
+        for name in ("report.md", "summary.md")
+    )
+    (header,) = (cells for cells in report if cells[0] == "class")
+    rows = [dict(zip(header, cells, strict=True)) for cells in report if cells[0] in FAMILIES]
+    assert {row["d"]: row["transpose"] for row in rows} == {"8": "", "9": "T", "64": ""}
+    assert "with reordering, mean" in summary[0]
