@@ -116,6 +116,18 @@ def test_the_transpose_of_a_mask_by_its_columns() -> None:
     check(window(80, 90, 30).T, 20, 13, torch.bfloat16, bias="by head")
 
 
+def test_rows_longer_than_64_elements() -> None:
+    check(window(70, 90, 30), 70, 128, torch.float16)
+
+
+def test_scattered_tiles_are_not_stacked() -> None:
+    """Blocks of 64 rows and columns, of which neighbours have no columns in common."""
+    blocks = torch.zeros(4, 4, dtype=torch.bool)
+    blocks[[0, 1, 2, 3], [2, 0, 3, 1]] = True
+    mask = blocks.repeat_interleave(64, 0).repeat_interleave(64, 1)[:, :250]
+    check(SparsePattern.from_torch(mask), 16, 8, torch.bfloat16, heads=2)
+
+
 def test_infinities_and_nan_reach_the_rows_that_they_must_and_no_other() -> None:
     def change(q: Tensor, k: Tensor, v: Tensor) -> None:
         v[0, 60, 3], k[0, 80, 5], q[0, 7, 1] = torch.inf, torch.nan, torch.inf

@@ -53,12 +53,13 @@ def compile_size(
         problem = AttentionProblem(
             64, 64, 64, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0)
         )
-        ATTENTION_TILE.load(problem, False, step == 16, False, False, device)
+        for rows in (64, 128) if max(d, dv) <= 64 else (64,):
+            ATTENTION_TILE.load(problem, rows, False, step == 16, False, False, device)
     for name in ("tile_rows", "tile_columns"):
         if name in kernels:
             by_columns = name == "tile_columns"
             tile_gradient.load(
-                loader.runtime, size, by_columns, by_columns, step == 16, False, False, device
+                loader.runtime, size, 64, by_columns, by_columns, step == 16, False, False, device
             )  # fmt: skip
     if "forward" in kernels:
         for has_bias in (False, True):

@@ -1,8 +1,8 @@
-"""attention_tile: a block computes 64 rows, by the tiles of 64 x 64 that hold nonzeros.
+"""attention_tile: a block computes 64 or 128 rows, by their tiles of 64 columns that hold nonzeros.
 
 It suits masks made of full tiles: windows, causal masks, blocks. Rows of more tiles than a block
 should have are cut into parts, which a second launch merges. Its gradients are those of
-attention_tile_gradient, or, for longer rows, of attention_gradient, which gathers.
+attention_tile_gradient.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,18 +25,12 @@ from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceMode
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention import AttentionSpec
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
-    Tuning,
     common_step,
     head_stride,
     row_multiples,
 )
-from sddmm.backends.cuda.kernels.attention_gather.shares import (
-    rows_by_warp,
-)
-from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses
 from sddmm.backends.cuda.kernels.attention_tile.tiles import (
-    block_rows,
     new_pieces,
     padded,
     part_limit,
@@ -80,8 +74,6 @@ class Arguments(ctypes.Structure):
 class AttentionTile(AttentionSpec):
     """Serves half types, whose rows a warp holds as fragments."""
 
-    gradient_tuning: Tuning = field(default_factory=Tuning)
-
     def most_columns(self, problem: AttentionProblem) -> int:
         return _MAX_COLUMNS
 
@@ -105,29 +97,30 @@ class AttentionTile(AttentionSpec):
         return (_Plan(self, layouts, problem, model.device),)
 
     def load(
-        self, problem: AttentionProblem, by_column: bool, aligned: bool, numbered: bool,
-        merges: bool, device: Device,
+        self, problem: AttentionProblem, rows: int, by_column: bool, aligned: bool,
+        numbered: bool, merges: bool, device: Device,
     ) -> Kernel:  # fmt: skip
-        """The kernel for operands of a problem."""
+        """The kernel for operands of a problem, by blocks of so many rows."""
         return _load(
-            loader.runtime, self, problem.d, problem.dv, problem.dtype, by_column, aligned,
+            loader.runtime, self, (problem.d, problem.dv, problem.dtype), rows, by_column, aligned,
             numbered, merges, device,
         )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
 def _load(
-    runtime: loader.CudaRuntime, spec: AttentionTile, d: int, dv: int, dtype: torch.dtype,
-    by_column: bool, aligned: bool, numbered: bool, merges: bool, device: Device,
+    runtime: loader.CudaRuntime, spec: AttentionTile, sizes: tuple[int, int, torch.dtype],
+    rows: int, by_column: bool, aligned: bool, numbered: bool, merges: bool, device: Device,
 ) -> Kernel:  # fmt: skip
+    d, dv, dtype = sizes
     key, value = padded(d), padded(dv)
-    rows = block_rows(d, dv)
-    is_narrow = rows == 128
+    is_narrow = max(key, value) <= 64
+    blocks = 2 if not is_narrow else 4 if rows == SIDE else 3 if aligned and not numbered else 2
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "MERGES": merges, "KEY_COLUMNS": key,
         "VALUE_COLUMNS": value, "BY_COLUMN": by_column, "ALIGNED": aligned, "ROWS": rows,
         "NUMBERED": numbered, "SPAN": 32 if is_narrow else SIDE,
-        "MIN_BLOCKS": 3 if is_narrow and aligned and not numbered else 2,
+        "MIN_BLOCKS": blocks,
     }  # fmt: skip
     shared_bytes = 2 * (rows * key + 2 * SIDE * (key + value)) + 16 * rows + 32
     spec = _with_memory(spec, shared_bytes)
@@ -147,11 +140,7 @@ class _Plan:
     ) -> None:
         self._spec, self._problem, self._device = spec, problem, device
         self._work, self._by_column = layouts.distinct_tiles((SIDE, SIDE))
-        rows = block_rows(problem.d, problem.dv)
-        self._tiles = tiles_by_row(
-            self._work, self._by_column, rows, problem.m, problem.heads, device
-        )
-        self._nonzeros = layouts.by_row()
+        self._tiles = tiles_by_row(self._work, self._by_column, problem.m, problem, device)
         self._gradients: GradientPasses | None = None
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
@@ -177,7 +166,7 @@ class _Plan:
         is_aligned, is_numbered = step == 16, bias is not None or operands.dropout_p > 0
         for merges in (False, True) if tiles.slots else (False,):
             kernel = self._spec.load(
-                problem, tiles.by_column, is_aligned, is_numbered, merges, self._device
+                problem, tiles.rows, tiles.by_column, is_aligned, is_numbered, merges, self._device
             )
             # A block merges four rows, one by each warp.
             of_head = tiles.shared_count * (tiles.rows // 4) if merges else tiles.part_count
@@ -185,20 +174,12 @@ class _Plan:
 
     def prepare_backward(self) -> None:
         # Here, as else the modules below would stand on a tenth floor (tests/test_layers.py).
-        from sddmm.backends.cuda.kernels.attention_tile_gradient.host import (
-            MAX_COLUMNS,
-            TileGradients,
-        )
+        from sddmm.backends.cuda.kernels.attention_tile_gradient.host import TileGradients
 
-        problem, device, tuning = self._problem, self._device, self._spec.gradient_tuning
-        gradients: GradientPasses
-        if max(problem.d, problem.dv) <= MAX_COLUMNS:
-            gradients = TileGradients(self._tiles, self._work, self._by_column, problem, device)
-        else:
-            rows = rows_by_warp(self._nonzeros, problem, problem.m, tuning, device)
-            gradients = Gradients(tuning, rows, problem, device)
-        gradients.prepare()
-        self._gradients = gradients
+        self._gradients = TileGradients(
+            self._tiles, self._work, self._by_column, self._problem, self._device
+        )
+        self._gradients.prepare()
 
     def backward(
         self,

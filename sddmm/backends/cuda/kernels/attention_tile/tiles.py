@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +14,13 @@ from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
 from sddmm.backends.cuda.layouts import TileWork, int32
 from sddmm.errors import out_of_memory
 
+if TYPE_CHECKING:
+    from sddmm.problem import AttentionProblem
+
 # The rows that share a flag (`AttentionTiles.places`).
 _FLAG_ROWS = 32
+# The most tiles of 64 x 64 that stacked tiles may compute for each that has nonzeros.
+_MOST_STACKED = 1.3
 # The parts that a multiprocessor should have, and the most tiles of a part where that is few.
 _PARTS_PER_SM, _LEAST_CUT = 5, 12
 
@@ -59,17 +64,20 @@ class AttentionTiles(NamedTuple):
 
 
 def tiles_by_row(
-    work: TileWork, by_column: bool, rows: int, m: int, heads: int, device: Device
+    work: TileWork, by_column: bool, m: int, problem: AttentionProblem, device: Device
 ) -> AttentionTiles:
     """The tiles of m rows. by_column: whether `work` lists the tiles of the transpose."""
     along, across = work.tiles.coords.long().unbind(1)
     stripe, column = (across, along) if by_column else (along, across)
     width = int(column.max()) + 1 if column.numel() else 1
-    stacked = rows // SIDE  # tiles of 64 x 64 that make one of `rows` x 64
     layer, layers = _layers(stripe * width + column)
-    keys, tile = torch.unique(
-        (stripe // stacked * width + column) * layers + layer, return_inverse=True
-    )
+    for rows in _block_rows(problem):
+        stacked = rows // SIDE  # tiles of 64 x 64 that make one of `rows` x 64
+        keys, tile = torch.unique(
+            (stripe // stacked * width + column) * layers + layer, return_inverse=True
+        )
+        if keys.numel() * stacked <= _MOST_STACKED * tile.numel():
+            break
     lines = mask_lines(work, device)
     masks = lines[:, :, 1:3].contiguous().view(torch.int64).squeeze(2)
     at = (tile, stripe % stacked)
@@ -83,7 +91,8 @@ def tiles_by_row(
     stripe_column = keys // layers
     places = torch.stack([stripe_column % width * SIDE, flags.sum(1)], dim=1)
     counts = torch.bincount(stripe_column // width, minlength=ceil_div(m, rows))
-    parts, shared, slots = cut_stripes(counts, part_limit(heads * keys.numel(), device), rows)
+    limit = part_limit(problem.heads * keys.numel(), device)
+    parts, shared, slots = cut_stripes(counts, limit, rows)
     return AttentionTiles(
         rows, int32(places), all_masks, all_lines, parts, shared, slots, by_column, work.perm
     )
@@ -126,9 +135,10 @@ def padded(columns: int) -> int:
     return max(16, 1 << max(0, columns - 1).bit_length())
 
 
-def block_rows(d: int, dv: int) -> int:
-    """The rows of a block: more share the rows of K and V, fewer leave registers for long rows."""
-    return 128 if max(padded(d), padded(dv)) <= 64 else 64
+def _block_rows(problem: AttentionProblem) -> tuple[int, ...]:
+    """The rows that a block may have: more share the rows of K and V, fewer leave registers for
+    long rows and compute fewer positions without nonzeros."""
+    return (128, SIDE) if max(padded(problem.d), padded(problem.dv)) <= 64 else (SIDE,)
 
 
 def new_pieces(count: int, device: torch.device) -> Tensor | None:

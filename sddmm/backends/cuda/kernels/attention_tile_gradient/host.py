@@ -21,7 +21,6 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import common_step, row
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses, Pass, PassInputs
 from sddmm.backends.cuda.kernels.attention_tile.tiles import (
     AttentionTiles,
-    block_rows,
     new_pieces,
     padded,
     tiles_by_row,
@@ -58,18 +57,17 @@ class Arguments(ctypes.Structure):
 ATTENTION_TILE_GRADIENT = KernelSpec(
     "attention_tile_gradient", "attention_tile_gradient", HALF_DTYPES, threads=128
 )
-MAX_COLUMNS = 64
-"""The largest d and dv whose sums, scores and gradients of scores a warp holds in registers."""
 
 
 @functools.lru_cache(maxsize=256)
 def load(
-    runtime: loader.CudaRuntime, sizes: tuple[int, int, torch.dtype], by_columns: bool,
-    lines_by_column: bool, aligned: bool, numbered: bool, merges: bool, device: Device,
+    runtime: loader.CudaRuntime, sizes: tuple[int, int, torch.dtype], rows: int,
+    by_columns: bool, lines_by_column: bool, aligned: bool, numbered: bool, merges: bool,
+    device: Device,
 ) -> Kernel:  # fmt: skip
-    """The kernel of a pass for rows of d and dv elements of a dtype."""
+    """The kernel of a pass for rows of d and dv elements of a dtype, by blocks of so many rows."""
     d, dv, dtype = sizes
-    key, value, rows = padded(d), padded(dv), block_rows(d, dv)
+    key, value = padded(d), padded(dv)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "COLUMNS": by_columns, "MERGES": merges,
         "KEY_COLUMNS": key, "VALUE_COLUMNS": value, "BY_COLUMN": lines_by_column,
@@ -110,9 +108,7 @@ class TileGradients(GradientPasses):
     def prepare(self) -> None:
         problem, device = self._problem, self._device
         by_column = not self._by_column
-        self._columns = tiles_by_row(
-            self._work, by_column, self._rows.rows, problem.n, problem.heads, device
-        )
+        self._columns = tiles_by_row(self._work, by_column, problem.n, problem, device)
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
     def new_pass(self, inputs: PassInputs) -> Pass:
@@ -122,8 +118,8 @@ class TileGradients(GradientPasses):
         operands = inputs.rows
         bits = (bits for x in operands.values() for bits in row_multiples(x))
         options = (
-            loader.runtime, (problem.d, problem.dv, problem.dtype), by_columns, tiles.by_column,
-            common_step(*bits) == 16, is_numbered(inputs),
+            loader.runtime, (problem.d, problem.dv, problem.dtype), tiles.rows, by_columns,
+            tiles.by_column, common_step(*bits) == 16, is_numbered(inputs),
         )  # fmt: skip
         kernel = load(*options, False, self._device)
         merge = load(*options, True, self._device) if tiles.slots else None
