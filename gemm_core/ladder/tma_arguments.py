@@ -37,7 +37,10 @@ def tma_arguments(
     if problem.b_layout == "nk":
         map_b = encode(b.T, block_n // tma.cluster, block_k)
     else:
-        map_b = encode(b, block_k, _box_columns(problem.dtype))
+        # As WgmmaStage: the blocks of a cluster share a panel where there are fewer panels.
+        panels = block_n // _box_columns(problem.dtype)
+        rows = block_k // max(1, tma.cluster // panels)
+        map_b = encode(b, rows, _box_columns(problem.dtype))
     map_c = NO_MAP
     if spec.stores_by_tma(problem):
         map_c = encode(out, _STORED_ROWS, _box_columns(problem.out_dtype))

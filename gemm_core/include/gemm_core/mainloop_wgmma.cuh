@@ -106,7 +106,7 @@ struct MainloopWgmma {
             if (!is_shared)
               ptx::tma_load(half_target, shared_map, k_block * BK, row, own.head, full_barrier);
             else if (half == scheduler.rank)
-              ptx::tma_load_multicast(half_target, shared_map, k_block * BK, row, own.head,
+              ptx::tma_load_multicast<2>(half_target, shared_map, k_block * BK, row, own.head,
                                       full_barrier);
           }
         }

@@ -1,4 +1,4 @@
-// The roles of the warpgroups of a wgmma kernel: the first only loads, two others only multiply.
+// The roles of the warpgroups of a wgmma kernel: the first only loads, one or two only multiply.
 #pragma once
 
 #include "gemm_core/ptx/cluster.cuh"
@@ -11,9 +11,9 @@ namespace gemm_core {
 
 // Stage: a WgmmaStage; Schedule: a TileSchedule. STAGES: of the ring. CLUSTER: blocks that share the
 // loads of B. READERS: the consumers of a block that read one stage.
-template <class Stage, class Schedule, int STAGES, int CLUSTER, int READERS>
+template <class Stage, class Schedule, int STAGES, int CLUSTER, int CONSUMERS_, int READERS>
 struct WgmmaRoles {
-  static constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS);
+  static constexpr int CONSUMERS = CONSUMERS_, THREADS = 128 * (1 + CONSUMERS);
   static constexpr int RING_BYTES = STAGES * Stage::BYTES;
   static constexpr int BARRIER_BYTES = 2 * STAGES * StageBarriers::BYTES;
   using Ring = RingPosition<STAGES>;
@@ -27,7 +27,7 @@ struct WgmmaRoles {
         empty_barriers{barriers + STAGES * StageBarriers::BYTES} {}
 
   // Runs the kernel, by all threads of the block: loads the operands a and b of all tiles, k > 0, and
-  // calls consume(consumer, k_blocks) in each thread of consumer warpgroups 0 and 1.
+  // calls consume(consumer, k_blocks) in each thread of the consumers, warpgroups that count from 0.
   template <class Consume>
   __device__ __forceinline__ void run(const ptx::TensorMap& a, const ptx::TensorMap& b, int k,
                                       const Schedule& schedule, Consume consume) const {
@@ -44,10 +44,10 @@ struct WgmmaRoles {
     // Producer and consumer must be the two branches of a single `if` that lasts to the end of the
     // kernel; otherwise ptxas ignores the setmaxnreg budget.
     if (threadIdx.x < 128) {
-      ptx::registers_release<40>();
+      if constexpr (CONSUMERS > 1) ptx::registers_release<40>();
       if (threadIdx.x == 0) produce(a, b, schedule, k_blocks);
     } else {
-      ptx::registers_claim<232>();
+      if constexpr (CONSUMERS > 1) ptx::registers_claim<232>();
       // A shuffle shows the compiler that the warpgroup is uniform; otherwise each wgmma waits for
       // its own descriptor.
       consume(__shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0) - 1, k_blocks);

@@ -17,8 +17,10 @@ struct WgmmaStage {
   static constexpr int BM = BLOCK_M, BN = BLOCK_N, ROW_BYTES = 128, BK = ROW_BYTES / sizeof(T);
   static constexpr int A_BYTES = BM * ROW_BYTES, BYTES = A_BYTES + BN * ROW_BYTES;
   static constexpr int PANEL_BYTES = BK * ROW_BYTES;
+  // The boxes of a panel, where a cluster has more blocks than panels.
+  static constexpr int PANEL_PARTS = BN / 64 < CLUSTER ? CLUSTER / (BN / 64) : 1;
+  static_assert(BN / 64 * PANEL_PARTS % CLUSTER == 0, "each block loads as many boxes");
   static_assert(B_ROWS_ARE_N || sizeof(T) == 2, "wgmma transposes 16-bit elements only");
-  static_assert(CLUSTER == 1 || CLUSTER == 2, "ptx::tma_load_multicast names two blocks");
 
   // Starts the loads of the stage at shared address `stage`: the part of both operands at k0 for the
   // tile at (m0, n0). Called by one thread of each block of the cluster. `barrier` of each block
@@ -32,10 +34,10 @@ struct WgmmaStage {
       constexpr int rows = BN / CLUSTER;  // of a box
       load_b(tile_b + rank * rows * ROW_BYTES, b, k0, n0 + rank * rows, barrier);
     } else {
-      constexpr int panels = BN / 64 / CLUSTER;  // of each block
-      for (int i = 0; i < panels; ++i) {
-        const int panel = rank * panels + i;
-        load_b(tile_b + panel * PANEL_BYTES, b, n0 + 64 * panel, k0, barrier);
+      constexpr int panels = BN / 64, rows = BK / PANEL_PARTS;  // of a box
+      for (int i = rank; i < panels * PANEL_PARTS; i += CLUSTER) {
+        const int panel = i / PANEL_PARTS, row = i % PANEL_PARTS * rows;
+        load_b(tile_b + panel * PANEL_BYTES + row * ROW_BYTES, b, n0 + 64 * panel, k0 + row, barrier);
       }
     }
   }
@@ -69,7 +71,7 @@ struct WgmmaStage {
     if constexpr (CLUSTER == 1)
       ptx::tma_load(target, b, x, y, 0, barrier);
     else
-      ptx::tma_load_multicast(target, b, x, y, 0, barrier);
+      ptx::tma_load_multicast<CLUSTER>(target, b, x, y, 0, barrier);
   }
 };
 

@@ -28,7 +28,7 @@ using Stage = WgmmaStage<Config::Element, Config::BLOCK_M, Config::BLOCK_N, Conf
                          Config::B_ROWS_ARE_N>;
 using Schedule = TileSchedule<Config::RASTER_GROUP, Stage::BM, Stage::BN, Config::CLUSTER>;
 // One consumer reads a stage.
-using Roles = WgmmaRoles<Stage, Schedule, Config::STAGES, Config::CLUSTER, 1>;
+using Roles = WgmmaRoles<Stage, Schedule, Config::STAGES, Config::CLUSTER, 2, 1>;
 constexpr int ROW_BLOCKS = Stage::BM / 64;
 // The ring, then each consumer's tile of C, then the barriers.
 using TmaStore = EpilogueTma<Config::Output, ROW_BLOCKS, Stage::BN>;

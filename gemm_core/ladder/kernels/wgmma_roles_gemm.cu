@@ -27,9 +27,9 @@ struct Config {
 using Stage = WgmmaStage<Config::Element, Config::BLOCK_M, Config::BLOCK_N, Config::CLUSTER,
                          Config::B_ROWS_ARE_N>;
 using Schedule = TileSchedule<Config::RASTER_GROUP, Stage::BM, Stage::BN, Config::CLUSTER>;
-// Both consumers read every stage.
-using Roles = WgmmaRoles<Stage, Schedule, Config::STAGES, Config::CLUSTER, 2>;
-static_assert(Stage::BM == 64 * Roles::CONSUMERS, "a consumer has 64 rows");
+// Each consumer has 64 rows, and all of them read every stage.
+constexpr int CONSUMERS = Stage::BM / 64;
+using Roles = WgmmaRoles<Stage, Schedule, Config::STAGES, Config::CLUSTER, CONSUMERS, CONSUMERS>;
 // The ring, then each consumer's rows of C, then the barriers.
 using TmaStore = EpilogueTma<Config::Output, 1, Stage::BN>;
 constexpr int C_BYTES = Config::STORES_BY_TMA ? Roles::CONSUMERS * TmaStore::BYTES : 0;

@@ -27,7 +27,8 @@ __device__ __forceinline__ void tma_load(unsigned int target, const TensorMap& m
       : "memory");
 }
 
-// Copies the box to both blocks of a cluster of two, at the same shared addresses.
+// Copies the box to the first BLOCKS blocks of the cluster, at the same shared addresses.
+template <int BLOCKS>
 __device__ __forceinline__ void tma_load_multicast(unsigned int target, const TensorMap& map, int x,
                                                    int y, int z, unsigned int barrier) {
   asm volatile(
@@ -35,7 +36,7 @@ __device__ __forceinline__ void tma_load_multicast(unsigned int target, const Te
       ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
       :
       : "r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier),
-        "h"(static_cast<unsigned short>(3))
+        "h"(static_cast<unsigned short>((1 << BLOCKS) - 1))
       : "memory");
 }
 

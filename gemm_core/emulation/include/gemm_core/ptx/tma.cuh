@@ -37,9 +37,10 @@ inline void tma_load_to(unsigned char* memory, unsigned target, const TensorMap&
 inline void tma_load(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier) {
   tma_load_to(shared, target, map, x, y, z, barrier);
 }
+template <int BLOCKS>
 inline void tma_load_multicast(unsigned target, const TensorMap& map, int x, int y, int z,
-                            unsigned barrier) {
-  for (int block = 0; block < 2; ++block)
+                               unsigned barrier) {
+  for (int block = 0; block < BLOCKS; ++block)
     tma_load_to(emulation::shared_of(block), target, map, x, y, z, barrier);
 }
 
