@@ -193,7 +193,8 @@ def _wgmma(
     """
     block_m, block_n, _ = tile
     stored_rows = 2 * block_m if source == _PINGPONG else block_m
-    stored_bytes = stored_rows * block_n * 2 if tma.stores else 0
+    # Without roles, stored tiles take the place of the stages.
+    stored_bytes = stored_rows * block_n * 2 if tma.stores and source != _PLAIN else 0
     return KernelSpec(
         name=name,
         source=source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -37,9 +38,9 @@ def tma_arguments(
     if problem.b_layout == "nk":
         map_b = encode(b.T, block_n // tma.cluster, block_k)
     else:
-        # As WgmmaStage: the blocks of a cluster share a panel where there are fewer panels.
+        # As WgmmaStage::PANEL_PARTS: as few boxes as give each block of a cluster as many.
         panels = block_n // _box_columns(problem.dtype)
-        rows = block_k // max(1, tma.cluster // panels)
+        rows = block_k // (tma.cluster // math.gcd(panels, tma.cluster))
         map_b = encode(b, rows, _box_columns(problem.dtype))
     map_c = NO_MAP
     if spec.stores_by_tma(problem):

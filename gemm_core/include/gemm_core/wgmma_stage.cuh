@@ -17,9 +17,9 @@ struct WgmmaStage {
   static constexpr int BM = BLOCK_M, BN = BLOCK_N, ROW_BYTES = 128, BK = ROW_BYTES / sizeof(T);
   static constexpr int A_BYTES = BM * ROW_BYTES, BYTES = A_BYTES + BN * ROW_BYTES;
   static constexpr int PANEL_BYTES = BK * ROW_BYTES;
-  // The boxes of a panel, where a cluster has more blocks than panels.
-  static constexpr int PANEL_PARTS = BN / 64 < CLUSTER ? CLUSTER / (BN / 64) : 1;
-  static_assert(BN / 64 * PANEL_PARTS % CLUSTER == 0, "each block loads as many boxes");
+  // The boxes of a panel: as few as give each block of the cluster as many.
+  static constexpr int PANEL_PARTS =
+      BN / 64 % CLUSTER == 0 ? 1 : CLUSTER % 2 == 0 && BN / 64 * 2 % CLUSTER == 0 ? 2 : CLUSTER;
   static_assert(B_ROWS_ARE_N || sizeof(T) == 2, "wgmma transposes 16-bit elements only");
 
   // Starts the loads of the stage at shared address `stage`: the part of both operands at k0 for the

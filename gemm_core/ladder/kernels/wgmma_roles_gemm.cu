@@ -16,6 +16,7 @@ struct Config {
   static constexpr int BLOCK_K = GEMM_BLOCK_K;                 // elements of k per stage
   static constexpr int STAGES = GEMM_STAGES;                   // stages of the ring
   static constexpr int THREADS = GEMM_THREADS;                 // per block
+  static constexpr int MIN_BLOCKS = GEMM_MIN_BLOCKS;           // that share a multiprocessor
   static constexpr int SHARED_BYTES = GEMM_SHARED_BYTES;       // dynamic, per block
   static constexpr int CLUSTER = GEMM_CLUSTER;                 // blocks that share the loads of B
   static constexpr int RASTER_GROUP = GEMM_RASTER_GROUP;       // tile rows per raster band
@@ -40,7 +41,7 @@ static_assert(BARRIERS + Roles::BARRIER_BYTES <= Config::SHARED_BYTES,
               "the host reserves the ring, the consumers' parts of C and the barriers");
 
 extern "C" __global__ void __cluster_dims__(Config::CLUSTER, 1, 1)
-    __launch_bounds__(Config::THREADS, 1)
+    __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     gemm(const __grid_constant__ WgmmaArguments<Config::Output> p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const u32 base = ptx::shared_address(shared);
