@@ -28,7 +28,7 @@ _REGISTERS_PER_THREAD = 256
 
 def resident_blocks(spec: KernelSpec, device: Device) -> int:
     """The number of blocks of a kernel that one multiprocessor holds at a time, at least 1."""
-    by_registers = 65536 // (_REGISTERS_PER_THREAD * spec.threads)
+    by_registers = max(spec.min_blocks, 65536 // (_REGISTERS_PER_THREAD * spec.threads))
     by_shared = device.shared_bytes // max(1, spec.shared_bytes)
     return max(1, min(by_registers, by_shared))
 

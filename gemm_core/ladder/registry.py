@@ -10,7 +10,9 @@ HALF = (torch.float16, torch.bfloat16)
 FLOAT = (torch.float32,)
 FP16 = (torch.float16,)
 
-_ONE_TILE = Tma()
+_ONE_TILE, _STORED = Tma(), Tma(stores=True)
+_CLUSTER = Tma(cluster=2, is_persistent=True)
+_CLUSTER_STORED = Tma(cluster=2, is_persistent=True, stores=True)
 _PLAIN, _ROLES = "wgmma_gemm.cu", "wgmma_roles_gemm.cu"
 _PINGPONG, _SPLIT_K = "wgmma_pingpong_gemm.cu", "wgmma_split_k_gemm.cu"
 
@@ -341,7 +343,7 @@ _MMA = (
 
 _SQUARE, _WIDE, _WIDE_TF32 = (128, 128, 64), (128, 256, 64), (128, 256, 32)
 
-# Each rung adds one thing to the rung before it; the last serve products with few tiles.
+# Each rung adds one thing to the rung before it; the last serve products of other or few tiles.
 _WGMMA = (
     _wgmma("wgmma_128x128x64_stage3", _PLAIN, _SQUARE, 3, 560, threads=256, min_blocks=2,
            pending=0),
@@ -352,28 +354,27 @@ _WGMMA = (
     _wgmma("wgmma_persistent_128x256x64_stage4", _ROLES, _WIDE, 4, 612, Tma(is_persistent=True)),
     _wgmma("wgmma_raster_128x256x64_stage4", _ROLES, _WIDE, 4, 612, Tma(is_persistent=True),
            raster_group=16),
-    _wgmma("wgmma_cluster_128x256x64_stage4", _ROLES, _WIDE, 4, 616,
-           Tma(cluster=2, is_persistent=True), raster_group=8),
-    _wgmma("wgmma_store_128x256x64_stage3", _ROLES, _WIDE, 3, 662,
-           Tma(cluster=2, is_persistent=True, stores=True), raster_group=16),
-    _wgmma("wgmma_pingpong_128x128x64_stage5", _PINGPONG, _SQUARE, 5, 635,
-           Tma(cluster=2, is_persistent=True, stores=True), raster_group=4),
-    _wgmma("wgmma_64x64x64_stage6", _PLAIN, (64, 64, 64), 6, 440, threads=128, min_blocks=2,
+    _wgmma("wgmma_cluster_128x256x64_stage4", _ROLES, _WIDE, 4, 616, _CLUSTER, raster_group=8),
+    _wgmma("wgmma_store_128x256x64_stage3", _ROLES, _WIDE, 3, 662, _CLUSTER_STORED,
+           raster_group=16),
+    _wgmma("wgmma_pingpong_128x128x64_stage5", _PINGPONG, _SQUARE, 5, 635, _CLUSTER_STORED,
+           raster_group=4),
+    _wgmma("wgmma_store_128x192x64_stage4", _ROLES, (128, 192, 64), 4, 650, _CLUSTER_STORED,
+           raster_group=4),
+    _wgmma("wgmma_store_128x128x64_stage3", _PLAIN, _SQUARE, 3, 640, _STORED, pending=1,
+           threads=256, min_blocks=2, raster_group=8),
+    _wgmma("wgmma_store_64x128x64_stage8", _PLAIN, (64, 128, 64), 8, 540, _STORED, threads=128,
            pending=1, raster_group=8),
-    _wgmma("wgmma_64x128x64_stage8", _PLAIN, (64, 128, 64), 8, 510, threads=128, pending=1,
-           raster_group=8),
-    _wgmma("wgmma_split2_64x128x64_stage8", _SPLIT_K, (64, 128, 64), 8, 430, Tma(split_k=2),
+    _wgmma("wgmma_store_64x64x64_stage6", _PLAIN, (64, 64, 64), 6, 440, _STORED, threads=128,
+           min_blocks=2, pending=1, raster_group=8),
+    _wgmma("wgmma_split2_64x64x64_stage8", _SPLIT_K, (64, 64, 64), 8, 300, Tma(split_k=2),
            threads=128, pending=1, raster_group=8),
-    *(
-        _wgmma(f"wgmma_split{split}_128x128x64_stage6", _SPLIT_K, _SQUARE, 6, 500,
-               Tma(split_k=split), threads=256, pending=1, raster_group=8)
-        for split in (2, 4, 8)
-    ),
-    _wgmma("wgmma_tf32_128x256x32_stage4", _ROLES, _WIDE_TF32, 4, 360,
-           Tma(cluster=2, is_persistent=True), raster_group=8, precision="tf32"),
-)  # fmt: skip
-
-_WGMMA_TF32X3 = (
+    _wgmma("wgmma_split2_128x128x64_stage6", _SPLIT_K, _SQUARE, 6, 500, Tma(split_k=2),
+           threads=256, pending=1, raster_group=8),
+    _wgmma("wgmma_split4_128x128x64_stage6", _SPLIT_K, _SQUARE, 6, 500, Tma(split_k=4),
+           threads=256, pending=1, raster_group=8),
+    _wgmma("wgmma_tf32_128x256x32_stage4", _ROLES, _WIDE_TF32, 4, 360, _CLUSTER, raster_group=8,
+           precision="tf32"),
     KernelSpec(
         name="wgmma_tf32x3_128x128x32_stage4",
         source="wgmma_tf32x3_gemm.cu",
@@ -389,11 +390,11 @@ _WGMMA_TF32X3 = (
         h200_tflops=75,
         defines={"STAGES": 4},
     ),
-)
+)  # fmt: skip
 
 KERNELS: dict[str, KernelSpec] = {
     spec.name: spec
     for spec in (
-        *_SGEMM, *_HGEMM_CUDA_CORES, *_HGEMM_WMMA, *_MMA, *_WGMMA, *_WGMMA_TF32X3,
+        *_SGEMM, *_HGEMM_CUDA_CORES, *_HGEMM_WMMA, *_MMA, *_WGMMA,
     )
 }  # fmt: skip

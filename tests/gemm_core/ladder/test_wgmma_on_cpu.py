@@ -83,10 +83,11 @@ def check(
 CASES = [
     ("wgmma_128x128x64_stage3", "kn"),
     ("wgmma_pending_128x128x64_stage3", "nk"),
-    ("wgmma_64x64x64_stage6", "kn"),
+    ("wgmma_store_128x128x64_stage3", "kn"),
     ("wgmma_persistent_128x256x64_stage4", "nk"),
     ("wgmma_cluster_128x256x64_stage4", "kn"),
     ("wgmma_store_128x256x64_stage3", "nk"),
+    ("wgmma_store_128x192x64_stage4", "kn"),
     ("wgmma_pingpong_128x128x64_stage5", "kn"),
     ("wgmma_split4_128x128x64_stage6", "nk"),
     ("wgmma_tf32_128x256x32_stage4", "nk"),

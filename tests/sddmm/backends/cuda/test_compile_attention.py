@@ -53,8 +53,7 @@ def compile_size(
         problem = AttentionProblem(
             64, 64, 64, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0)
         )
-        for rows in (64, 128) if max(d, dv) <= 64 else (64,):
-            ATTENTION_TILE.load(problem, rows, False, step == 16, False, False, device)
+        ATTENTION_TILE.load(problem, False, step == 16, False, False, device)
     for name in ("tile_rows", "tile_columns"):
         if name in kernels:
             by_columns = name == "tile_columns"

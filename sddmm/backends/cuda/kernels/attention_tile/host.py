@@ -1,4 +1,4 @@
-"""attention_tile: a block computes 64 or 128 rows, by their tiles of 64 columns that hold nonzeros.
+"""attention_tile: a block computes 64 rows, by the tiles of 64 x 64 that hold nonzeros.
 
 It suits masks made of full tiles: windows, causal masks, blocks. Rows of more tiles than a block
 should have are cut into parts, which a second launch merges. Its gradients are those of
@@ -31,9 +31,9 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
 )
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses
 from sddmm.backends.cuda.kernels.attention_tile.tiles import (
+    LEAST_CUT,
     new_pieces,
     padded,
-    part_limit,
     tiles_by_row,
 )
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
@@ -50,7 +50,7 @@ _LOG2_E = math.log2(math.e)
 _MAX_COLUMNS = 128
 # The time for which a tile of 128 columns of K and V together keeps a multiprocessor of an H200
 # busy.
-_TILE_US = 0.7
+_TILE_US = 0.6
 
 
 class Arguments(ctypes.Structure):
@@ -86,7 +86,7 @@ class AttentionTile(AttentionSpec):
         count = counts.nonempty * problem.heads
         tile_us = _TILE_US * (padded(problem.d) + padded(problem.dv)) / 128 / model.stores
         stripes = max(1, min(ceil_div(problem.m, SIDE), counts.nonempty))
-        longest = min(part_limit(count, model.device), counts.nonempty / stripes)
+        longest = min(LEAST_CUT, counts.nonempty / stripes)
         run_us = tile_us * max(count / model.device.sm_count, longest)
         prepare_us = LIST_TILES_LAUNCHES * model.launch_us
         return Cost(2 * model.launch_us + run_us, prepare_us)
@@ -97,34 +97,35 @@ class AttentionTile(AttentionSpec):
         return (_Plan(self, layouts, problem, model.device),)
 
     def load(
-        self, problem: AttentionProblem, rows: int, by_column: bool, aligned: bool,
-        numbered: bool, merges: bool, device: Device,
+        self, problem: AttentionProblem, by_column: bool, aligned: bool, numbered: bool,
+        merges: bool, device: Device,
     ) -> Kernel:  # fmt: skip
-        """The kernel for operands of a problem, by blocks of so many rows."""
+        """The kernel for operands of a problem."""
         return _load(
-            loader.runtime, self, (problem.d, problem.dv, problem.dtype), rows, by_column, aligned,
+            loader.runtime, self, problem.d, problem.dv, problem.dtype, by_column, aligned,
             numbered, merges, device,
         )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
 def _load(
-    runtime: loader.CudaRuntime, spec: AttentionTile, sizes: tuple[int, int, torch.dtype],
-    rows: int, by_column: bool, aligned: bool, numbered: bool, merges: bool, device: Device,
+    runtime: loader.CudaRuntime, spec: AttentionTile, d: int, dv: int, dtype: torch.dtype,
+    by_column: bool, aligned: bool, numbered: bool, merges: bool, device: Device,
 ) -> Kernel:  # fmt: skip
-    d, dv, dtype = sizes
     key, value = padded(d), padded(dv)
-    is_narrow = max(key, value) <= 64
-    blocks = 2 if not is_narrow else 4 if rows == SIDE else 3 if aligned and not numbered else 2
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "MERGES": merges, "KEY_COLUMNS": key,
-        "VALUE_COLUMNS": value, "BY_COLUMN": by_column, "ALIGNED": aligned, "ROWS": rows,
-        "NUMBERED": numbered, "SPAN": 32 if is_narrow else SIDE,
-        "MIN_BLOCKS": blocks,
+        "VALUE_COLUMNS": value, "BY_COLUMN": by_column, "ALIGNED": aligned,
+        "NUMBERED": numbered, "MIN_BLOCKS": _resident_blocks(d, dv),
     }  # fmt: skip
-    shared_bytes = 2 * (rows * key + 2 * SIDE * (key + value)) + 16 * rows + 32
+    shared_bytes = 2 * SIDE * (key + 2 * (key + value)) + 16 * SIDE + 32
     spec = _with_memory(spec, shared_bytes)
     return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
+
+
+def _resident_blocks(d: int, dv: int) -> int:
+    """The blocks that the registers of a multiprocessor hold."""
+    return 3 if max(padded(d), padded(dv)) <= 64 else 2
 
 
 @functools.lru_cache(maxsize=64)
@@ -140,7 +141,10 @@ class _Plan:
     ) -> None:
         self._spec, self._problem, self._device = spec, problem, device
         self._work, self._by_column = layouts.distinct_tiles((SIDE, SIDE))
-        self._tiles = tiles_by_row(self._work, self._by_column, problem.m, problem, device)
+        resident = {SIDE: _resident_blocks(problem.d, problem.dv)}
+        self._tiles = tiles_by_row(
+            self._work, self._by_column, problem.m, problem.heads, resident, device
+        )
         self._gradients: GradientPasses | None = None
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
@@ -166,7 +170,7 @@ class _Plan:
         is_aligned, is_numbered = step == 16, bias is not None or operands.dropout_p > 0
         for merges in (False, True) if tiles.slots else (False,):
             kernel = self._spec.load(
-                problem, tiles.rows, tiles.by_column, is_aligned, is_numbered, merges, self._device
+                problem, tiles.by_column, is_aligned, is_numbered, merges, self._device
             )
             # A block merges four rows, one by each warp.
             of_head = tiles.shared_count * (tiles.rows // 4) if merges else tiles.part_count
@@ -176,9 +180,7 @@ class _Plan:
         # Here, as else the modules below would stand on a tenth floor (tests/test_layers.py).
         from sddmm.backends.cuda.kernels.attention_tile_gradient.host import TileGradients
 
-        self._gradients = TileGradients(
-            self._tiles, self._work, self._by_column, self._problem, self._device
-        )
+        self._gradients = TileGradients(self._work, self._by_column, self._problem, self._device)
         self._gradients.prepare()
 
     def backward(

@@ -1,6 +1,6 @@
-// Sparse attention by dense tiles of 64 columns: a block has 64 or 128 rows of Q and takes their tiles
-// one after the other, by mma.sync and an online softmax. Adds a bit mask for each row of a tile; full
-// tiles need none. Limit: the instructions of a tile, however few nonzeros it has.
+// Sparse attention by dense tiles of 64 x 64: a block has 64 rows of Q and takes their tiles one after
+// the other, by mma.sync and an online softmax. Adds a bit mask for each row of a tile; full tiles need
+// none. Limit: the instructions of a tile, however few nonzeros it has.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/attention_tile.cuh"
 #include "sddmm/dropout.cuh"
@@ -18,8 +18,6 @@ struct Config {
   static constexpr int KEY_COLUMNS = SDDMM_KEY_COLUMNS, VALUE_COLUMNS = SDDMM_VALUE_COLUMNS;
   // Whether there is a bias or dropout, for which nonzeros have numbers.
   static constexpr bool NUMBERED = SDDMM_NUMBERED;
-  // The rows of a block, and the columns of a tile whose scores a warp holds at a time.
-  static constexpr int ROWS = SDDMM_ROWS, SPAN = SDDMM_SPAN;
   // Whether the lines of tiles are columns of the matrix.
   static constexpr bool BY_COLUMN = SDDMM_BY_COLUMN;
   // Whether all rows of Q, K and V start at multiples of 16 bytes.
@@ -34,11 +32,10 @@ using Element = Config::Element;
 constexpr int KEY_COLUMNS = Config::KEY_COLUMNS, VALUE_COLUMNS = Config::VALUE_COLUMNS;
 using KeyRows = HalfRows<Element, KEY_COLUMNS, Config::THREADS, Config::ALIGNED>;
 using ValueRows = HalfRows<Element, VALUE_COLUMNS, Config::THREADS, Config::ALIGNED>;
-constexpr int ROWS = Config::ROWS, SPAN = Config::SPAN;
-constexpr int WARPS = Config::THREADS / 32, WARP_ROWS = ROWS / WARPS;
+constexpr int ROWS = SIDE, WARPS = Config::THREADS / 32, WARP_ROWS = ROWS / WARPS;
 constexpr int BLOCKS = WARP_ROWS / MMA_ROWS;                  // of 16 rows of a warp
-constexpr int EIGHTS = SPAN / 8, VALUE_EIGHTS = VALUE_COLUMNS / 8;  // of eight columns
-static_assert(BLOCKS * MMA_ROWS * WARPS == ROWS && WARP_ROWS <= 32, "warps share a block's rows");
+constexpr int EIGHTS = SIDE / 8, VALUE_EIGHTS = VALUE_COLUMNS / 8;  // of eight columns
+static_assert(BLOCKS * MMA_ROWS * WARPS == ROWS, "warps share a block's rows");
 using Rows = LaneRows<BLOCKS, EIGHTS, VALUE_EIGHTS>;
 using Tile = WarpTile<BLOCKS, EIGHTS, ROWS, Config::BY_COLUMN>;
 
@@ -172,11 +169,11 @@ __device__ inline RowSum exact_row(const Head& h, int4 part, int row) {
 }
 
 // Multiplies scores by the scale and adds the bias.
-__device__ __forceinline__ void add_bias(const Head& h, const Tile& tile, int first,
+__device__ __forceinline__ void add_bias(const Head& h, const Tile& tile,
                                          Tile::Products& scores) {
   each_element(scores, [&](int b, int j, int e) { scores[b][j][e] *= h.p.scale; });
   if (h.bias == nullptr) return;
-  tile.each_nonzero(first, [&](int b, int j, int e, int nonzero) {
+  tile.each_nonzero(0, [&](int b, int j, int e, int nonzero) {
     scores[b][j][e] += h.bias_of(nonzero);
   });
 }
@@ -262,26 +259,23 @@ __device__ __forceinline__ void compute_part(const Arguments& p, unsigned char* 
       const unsigned char* const keys = shared + Q_BYTES + stage * STAGE_BYTES;
       const Tile own{warp_row, place.is_full(warp_row), masks.of(stage) + warp_row,
                      p.lines + static_cast<i64>(tile) * ROWS};
-#pragma unroll 1  // else the addresses of all columns take too many registers
-      for (int first = 0; first < SIDE; first += SPAN) {
-        Tile::Products scores = {};
-        multiply_rows<Element, KeyRows>(scores, [&](u32(&a)[4], int b, int step) {
+      Tile::Products scores = {};
+      multiply_rows<Element, KeyRows>(scores, [&](u32(&a)[4], int b, int step) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) a[i] = q[b][step][i];
-        }, keys, first);
-        const bool is_scaled = !h.scales_exponents();
-        if (is_scaled) add_bias(h, own, first, scores);
-        if (!own.is_full)
-          own.each(first, [&](int b, int j, int e, bool exists) {
-            scores[b][j][e] = exists ? scores[b][j][e] : minus_infinity();
-          });
-        rows.weigh(scores, is_scaled ? 1.f : p.scale);
-        if (h.dropout.seed != nullptr)
-          own.each_nonzero(first, [&](int b, int j, int e, int nonzero) {
-            scores[b][j][e] *= h.kept_of(nonzero);
-          });
-        multiply_values<Element, ValueRows>(rows.out, scores, keys + K_BYTES, first);
-      }
+        for (int i = 0; i < 4; ++i) a[i] = q[b][step][i];
+      }, keys, 0);
+      const bool is_scaled = !h.scales_exponents();
+      if (is_scaled) add_bias(h, own, scores);
+      if (!own.is_full)
+        own.each(0, [&](int b, int j, int e, bool exists) {
+          scores[b][j][e] = exists ? scores[b][j][e] : minus_infinity();
+        });
+      rows.weigh(scores, is_scaled ? 1.f : p.scale);
+      if (h.dropout.seed != nullptr)
+        own.each_nonzero(0, [&](int b, int j, int e, int nonzero) {
+          scores[b][j][e] *= h.kept_of(nonzero);
+        });
+      multiply_values<Element, ValueRows>(rows.out, scores, keys + K_BYTES, 0);
     }
     place = next;
     ptx::cp_async_wait<0>();

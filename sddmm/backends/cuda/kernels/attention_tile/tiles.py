@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,15 +16,16 @@ from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
 from sddmm.backends.cuda.layouts import TileWork, int32
 from sddmm.errors import out_of_memory
 
-if TYPE_CHECKING:
-    from sddmm.problem import AttentionProblem
-
 # The rows that share a flag (`AttentionTiles.places`).
 _FLAG_ROWS = 32
 # The most tiles of 64 x 64 that stacked tiles may compute for each that has nonzeros.
 _MOST_STACKED = 1.3
-# The parts that a multiprocessor should have, and the most tiles of a part where that is few.
-_PARTS_PER_SM, _LEAST_CUT = 5, 12
+LEAST_CUT = 12
+"""The least number of tiles at which parts of rows of tiles are cut."""
+
+# Rows of tiles balance themselves if there are so many for each block that the GPU holds, or if
+# none has so many times the mean of all.
+_ENOUGH, _EVEN = 1.5, 1.5
 
 
 class AttentionTiles(NamedTuple):
@@ -64,14 +67,19 @@ class AttentionTiles(NamedTuple):
 
 
 def tiles_by_row(
-    work: TileWork, by_column: bool, m: int, problem: AttentionProblem, device: Device
-) -> AttentionTiles:
-    """The tiles of m rows. by_column: whether `work` lists the tiles of the transpose."""
+    work: TileWork, by_column: bool, m: int, heads: int, resident: Mapping[int, int],
+    device: Device,
+) -> AttentionTiles:  # fmt: skip
+    """The tiles of m rows.
+
+    by_column: whether `work` lists the tiles of the transpose. resident: the rows that a block may
+    have, those to be preferred first, and how many such blocks a multiprocessor holds.
+    """
     along, across = work.tiles.coords.long().unbind(1)
     stripe, column = (across, along) if by_column else (along, across)
     width = int(column.max()) + 1 if column.numel() else 1
     layer, layers = _layers(stripe * width + column)
-    for rows in _block_rows(problem):
+    for rows in resident:
         stacked = rows // SIDE  # tiles of 64 x 64 that make one of `rows` x 64
         keys, tile = torch.unique(
             (stripe // stacked * width + column) * layers + layer, return_inverse=True
@@ -91,8 +99,9 @@ def tiles_by_row(
     stripe_column = keys // layers
     places = torch.stack([stripe_column % width * SIDE, flags.sum(1)], dim=1)
     counts = torch.bincount(stripe_column // width, minlength=ceil_div(m, rows))
-    limit = part_limit(problem.heads * keys.numel(), device)
-    parts, shared, slots = cut_stripes(counts, limit, rows)
+    parts, shared, slots = cut_stripes(
+        counts, _part_limit(counts, heads, resident[rows], device), rows
+    )
     return AttentionTiles(
         rows, int32(places), all_masks, all_lines, parts, shared, slots, by_column, work.perm
     )
@@ -109,9 +118,17 @@ def _layers(places: Tensor) -> tuple[Tensor, int]:
     return layer, int(counts.max()) if counts.numel() else 1
 
 
-def part_limit(count: int, device: Device) -> int:
-    """The most tiles of a part, where so many are computed in all."""
-    return max(_LEAST_CUT, ceil_div(count, _PARTS_PER_SM * device.sm_count))
+def _part_limit(counts: Tensor, heads: int, resident: int, device: Device) -> int:
+    """The most tiles of a part, of rows of tiles that have `counts` and are computed for each head.
+
+    Parts fill a GPU evenly, but must be merged, so rows that balance themselves stay whole.
+    """
+    blocks, held = heads * counts.numel(), resident * device.sm_count
+    count, most = int(counts.sum()), int(counts.max()) if counts.numel() else 0
+    share = heads * count / held
+    is_even = most * counts.numel() <= _EVEN * count
+    is_balanced = blocks >= _ENOUGH * held or (is_even and blocks >= device.sm_count)
+    return max(LEAST_CUT, math.ceil(share * (2 if is_balanced else 0.5)))
 
 
 def transposed_bits(masks: Tensor) -> Tensor:
@@ -133,12 +150,6 @@ def transposed_bits(masks: Tensor) -> Tensor:
 def padded(columns: int) -> int:
     """The columns that the kernels compute: a power of two, from 16 on."""
     return max(16, 1 << max(0, columns - 1).bit_length())
-
-
-def _block_rows(problem: AttentionProblem) -> tuple[int, ...]:
-    """The rows that a block may have: more share the rows of K and V, fewer leave registers for
-    long rows and compute fewer positions without nonzeros."""
-    return (128, SIDE) if max(padded(problem.d), padded(problem.dv)) <= 64 else (SIDE,)
 
 
 def new_pieces(count: int, device: torch.device) -> Tensor | None:

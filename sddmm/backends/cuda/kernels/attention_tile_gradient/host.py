@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel
+from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention_gather.groups import common_step, row_multiples
@@ -54,6 +54,9 @@ class Arguments(ctypes.Structure):
     ]
 
 
+# The blocks of 128 rows that a multiprocessor should have; of fewer, blocks of 64 rows are quicker.
+_STACKED_BLOCKS = 3
+
 ATTENTION_TILE_GRADIENT = KernelSpec(
     "attention_tile_gradient", "attention_tile_gradient", HALF_DTYPES, threads=128
 )
@@ -68,15 +71,25 @@ def load(
     """The kernel of a pass for rows of d and dv elements of a dtype, by blocks of so many rows."""
     d, dv, dtype = sizes
     key, value = padded(d), padded(dv)
+    # So that no sums, scores and gradients of scores spill.
+    span = 16 if by_columns or numbered else 32
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "COLUMNS": by_columns, "MERGES": merges,
         "KEY_COLUMNS": key, "VALUE_COLUMNS": value, "BY_COLUMN": lines_by_column,
         "ALIGNED": aligned, "NUMBERED": numbered, "ROWS": rows,
-        "SPAN": 16 if by_columns or numbered else 32, "MIN_BLOCKS": 2,
+        "SPAN": span, "MIN_BLOCKS": _resident_blocks(d, dv, by_columns)[rows],
     }  # fmt: skip
     tile_bytes = 2 * SIDE * (key + value) + (8 * SIDE if by_columns else 0)
     spec = _spec_with_memory(2 * rows * (key + value) + 2 * tile_bytes + 16 * rows + 32)
     return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
+
+
+def _resident_blocks(d: int, dv: int, by_columns: bool) -> dict[int, int]:
+    """The rows that a block may have, the quickest where rows of tiles have columns in common
+    first, and how many such blocks the registers of a multiprocessor hold."""
+    if max(padded(d), padded(dv)) > 64:
+        return {SIDE: 2}
+    return {128: 2, SIDE: 3 if by_columns else 4}
 
 
 def is_numbered(inputs: PassInputs) -> bool:
@@ -94,22 +107,29 @@ def _spec_with_memory(shared_bytes: int) -> KernelSpec:
 class TileGradients(GradientPasses):
     """Computes the gradients over one pattern by its tiles.
 
-    rows: the tiles of the forward. work, by_column: what they were made of (`tiles_by_row`).
+    work, by_column: see `tiles_by_row`.
     """
 
     def __init__(
-        self, rows: AttentionTiles, work: TileWork, by_column: bool, problem: AttentionProblem,
-        device: Device,
-    ) -> None:  # fmt: skip
+        self, work: TileWork, by_column: bool, problem: AttentionProblem, device: Device
+    ) -> None:
         super().__init__(problem, device)
-        self._rows, self._work, self._by_column = rows, work, by_column
+        self._work, self._by_column = work, by_column
+        self._rows: AttentionTiles | None = None
         self._columns: AttentionTiles | None = None
 
     def prepare(self) -> None:
+        self._rows, self._columns = self._tiles(False), self._tiles(True)
+        loader.runtime.wait(self._device.index)  # the next call may come on another stream
+
+    def _tiles(self, by_columns: bool) -> AttentionTiles:
         problem, device = self._problem, self._device
-        by_column = not self._by_column
-        self._columns = tiles_by_row(self._work, by_column, problem.n, problem, device)
-        loader.runtime.wait(device.index)  # the next call may come on another stream
+        m = problem.n if by_columns else problem.m
+        resident = _resident_blocks(problem.d, problem.dv, by_columns)
+        if ceil_div(m, 128) * problem.heads < _STACKED_BLOCKS * device.sm_count:
+            resident = {SIDE: resident[SIDE]}
+        by_column = self._by_column != by_columns
+        return tiles_by_row(self._work, by_column, m, problem.heads, resident, device)
 
     def new_pass(self, inputs: PassInputs) -> Pass:
         problem, by_columns = self._problem, inputs.by_columns
