@@ -29,6 +29,24 @@ struct EpilogueDense {
     if (column + 1 < n) target[1] = Numeric<T>::from_float(v1);
   }
 
+  // Stores four neighbours; column is a multiple of four. At once where C allows it: halves of the 32
+  // bytes that memory takes would else be written one after the other.
+  __device__ __forceinline__ void operator()(int row, int column, float v0, float v1, float v2,
+                                             float v3) const {
+    struct alignas(4 * sizeof(T)) Four {
+      T elements[4];
+    };
+    using N = Numeric<T>;
+    T* target = c + row * pitch + column;
+    if (row < m && column + 3 < n && reinterpret_cast<unsigned long long>(target) % sizeof(Four) == 0) {
+      *reinterpret_cast<Four*>(target) = {N::from_float(v0), N::from_float(v1), N::from_float(v2),
+                                          N::from_float(v3)};
+      return;
+    }
+    (*this)(row, column, v0, v1);
+    (*this)(row, column + 2, v2, v3);
+  }
+
   __device__ __forceinline__ void operator()(int row, int column, float v) const {
     if (row < m && column < n) c[row * pitch + column] = Numeric<T>::from_float(v);
   }
@@ -74,16 +92,19 @@ __device__ __forceinline__ void store_wmma(const typename Mainloop::Accumulators
       }
 }
 
-// The same for a main loop on CUDA cores.
-template <class Mainloop, class Epilogue>
+// The same for a main loop on CUDA cores, which passes NEIGHBOURS columns of a row at a time.
+template <class Mainloop, int NEIGHBOURS = 2, class Epilogue>
 __device__ __forceinline__ void store_simt(const typename Mainloop::Accumulators& sums,
                                            const Epilogue& epilogue, int m0, int n0) {
 #pragma unroll
   for (int i = 0; i < Mainloop::THREAD_M; ++i)
 #pragma unroll
-    for (int j = 0; j < Mainloop::THREAD_N; j += 2) {
+    for (int j = 0; j < Mainloop::THREAD_N; j += NEIGHBOURS) {
       const int row = m0 + Mainloop::row_of(i), column = n0 + Mainloop::column_of(j);
-      if constexpr (Mainloop::THREAD_N == 1) {
+      if constexpr (NEIGHBOURS == 4) {
+        epilogue(row, column, sum_of(sums[i], j), sum_of(sums[i], j + 1), sum_of(sums[i], j + 2),
+                 sum_of(sums[i], j + 3));
+      } else if constexpr (Mainloop::THREAD_N == 1) {
         epilogue(row, column, sum_of(sums[i], j));
       } else {
         epilogue(row, column, sum_of(sums[i], j), sum_of(sums[i], j + 1));
