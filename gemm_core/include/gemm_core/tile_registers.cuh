@@ -12,13 +12,21 @@ template <class T, class S, int ROWS, int COLS, int THREADS, int VECTOR, bool AL
 struct TileRegisters {
   static constexpr int ROW_VECTORS = COLS / VECTOR, VECTORS = ROWS * ROW_VECTORS;
   static constexpr int VECTORS_PER_THREAD = (VECTORS + THREADS - 1) / THREADS;
-  static_assert(COLS % VECTOR == 0, "");
+  static constexpr int ROW_STEP = THREADS / ROW_VECTORS;
+  static_assert(COLS % VECTOR == 0 && THREADS % ROW_VECTORS == 0, "a thread loads one column");
   T elements[VECTORS_PER_THREAD][VECTOR];
 
   // Loads a tile from global memory; zeros beyond rows_left rows and cols_left columns.
   __device__ __forceinline__ void load(const T* source, i64 pitch, int rows_left, int cols_left) {
+    const T* from = source;
     for_each_vector([&](int i, int row, int column) {
-      const T* from = source + row * pitch + column;
+      // Each address follows from the one before: otherwise the compiler keeps the products of rows
+      // and pitch, in two registers each. Loads of single elements take more registers that way.
+      if (i == 0 || !ALIGNED) {
+        from = source + row * pitch + column;
+      } else {
+        from += ROW_STEP * pitch;
+      }
       if (ALIGNED && row < rows_left && column + VECTOR <= cols_left) {
         struct alignas(VECTOR * sizeof(T)) Vector {
           T x[VECTOR];
