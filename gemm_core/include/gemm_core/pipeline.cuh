@@ -58,7 +58,9 @@ __device__ __forceinline__ void multistage(typename Warp::Accumulators& sums, co
   };
   while (stage_copy.is_full(k_left))
     multiply_tile([&](int k_step) {
-      stage_copy.template copy_full<K_STEPS - 1>(base + write_stage, k_step);
+      u32 target = base + write_stage;
+      asm volatile("" : "+r"(target));  // one register for both operands, not one each
+      stage_copy.template copy_full<K_STEPS - 1>(target, k_step);
     });
   while (tiles_left > 0)
     multiply_tile([&](int k_step) {
