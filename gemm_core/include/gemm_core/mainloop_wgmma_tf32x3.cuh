@@ -53,9 +53,10 @@ struct SplitTile {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         split_tf32(ROWS_ARE_K ? x[i / 4 * 4 + e][i % 4] : x[i][e], high[e], low[e]);
+      // Rows 16 apart have the same swizzle: one register holds the offsets of all eight vectors.
       const int offset =
           ROWS_ARE_K ? Swizzle<8>::offset(first_column() + i % 4, first_row() / 4 + i / 4 * 4)
-                     : Swizzle<8>::offset(first_row() + row_step(i), first_column() / 4);
+                     : Swizzle<8>::offset(first_row(), first_column() / 4) + row_step(i) * COLS * 4;
       *reinterpret_cast<uint4*>(large + offset) = make_uint4(high[0], high[1], high[2], high[3]);
       *reinterpret_cast<uint4*>(small + offset) = make_uint4(low[0], low[1], low[2], low[3]);
     }
