@@ -31,14 +31,15 @@ constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
 // is at (rows[i], cols[i]), its rows are rows_a.row(rows[i]) and rows_b.row(cols[i]), and its
 // position is perm[i], or i if perm is null.
 //
+// Index: int takes fewer registers than i64, where it holds `end`.
 // BATCHES: the number of batches in a group. LOADS_PER_PASS: the number of chunks of a row that a
 // lane loads at once; longer rows take several passes. ONE_PASS: whether no row does. SWAPPED: odd
 // nonzeros load the two halves of 128 bytes in the opposite order. L1 serves eight lanes at once, two
 // nonzeros; what they find there is then in different banks.
 template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, bool SWAPPED, class RowsA,
-          class RowsB, class Store>
+          class RowsB, class Index, class Store>
 __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const int* rows,
-                                       const int* cols, const int* perm, i64 begin, i64 end,
+                                       const int* cols, const int* perm, Index begin, Index end,
                                        int k_passes, const Store& store) {
   constexpr int GROUP = BATCH_NONZEROS * BATCHES;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -50,8 +51,8 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
   };
 
   // Past the end the last nonzero is loaded again: it costs no memory traffic and is not stored.
-  auto load_index = [&](const int* indices, i64 group) {
-    const i64 i = group + lane % GROUP;
+  auto load_index = [&](const int* indices, Index group) {
+    const Index i = group + lane % GROUP;
     return indices[i < end ? i : end - 1];
   };
   int row = load_index(rows, begin), col = load_index(cols, begin);
@@ -60,7 +61,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
   Chunk cached_a[LOADS_PER_PASS];
   int cached_row = -1;
 
-  for (i64 group = begin; group < end; group += GROUP) {
+  for (Index group = begin; group < end; group += GROUP) {
     const int group_row = row, group_col = col;
     auto row_of_b = [&](int j) {
       return rows_b.row(__shfl_sync(FULL_MASK, group_col, BATCH_NONZEROS * j + g));
@@ -72,7 +73,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
       for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
     const int first_row = __shfl_sync(FULL_MASK, row, 0);
     const bool same_row = __all_sync(FULL_MASK, row == first_row);
-    const i64 group_position = perm == nullptr ? group + lane : position;
+    const Index group_position = perm == nullptr ? group + lane : position;
 
     // Prefetch the indices of the next group.
     if (group + GROUP < end) {

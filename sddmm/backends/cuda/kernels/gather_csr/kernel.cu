@@ -141,6 +141,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, Config::SWAPPED>(
       Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1}, share.rows, share.cols, nullptr, 0,
-      end - begin, (p.k + pass_elements - 1) / pass_elements,
+      static_cast<int>(end - begin), (p.k + pass_elements - 1) / pass_elements,
       [&](i64 position, Sum<Element> sum) { result.store(position, sum); });
 }
