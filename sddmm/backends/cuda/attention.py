@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sddmm.backends.base import AttentionGradients, AttentionOperands, resolve_lazy_view
-from sddmm.backends.cuda.executor import Explanation
+from sddmm.backends.cuda.executor import PlansExecutor
 
 
 class AttentionPlan(Protocol):
@@ -33,29 +32,13 @@ class AttentionPlan(Protocol):
     ) -> None: ...
 
 
-class AttentionExecutor:
-    """Runs the plan of an attention; a `PreparedAttention`.
-
-    plans: one, as each plan computes all of it. refusals: the reasons of the kernels that do not
-    serve the problem. current_device: returns the index of torch's current device.
-    """
-
-    def __init__(
-        self,
-        plans: tuple[AttentionPlan, ...],
-        explanation: Explanation,
-        refusals: Mapping[str, str],
-        device_index: int,
-        current_device: Callable[[], int],
-    ) -> None:
-        (self._plan,) = plans
-        self._explanation, self._refusals = explanation, refusals
-        self._device_index, self._current_device = device_index, current_device
+class AttentionExecutor(PlansExecutor[AttentionPlan]):
+    """Runs the plan of an attention, the only one, as each plan computes all of it."""
 
     @property
-    def notes(self) -> list[str]:
-        refused = [f"  not    {name}: {reason}" for name, reason in self._refusals.items()]
-        return self._explanation() + refused
+    def _plan(self) -> AttentionPlan:
+        (plan,) = self._plans
+        return plan
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
         if self._device_index != self._current_device():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -41,34 +41,44 @@ class KernelPlan(NamedTuple):
     launch_once: Callable[[Tensor, Tensor, int, int, float], None] | None = None
 
 
-class GpuExecutor:
-    """Launches the plans of a problem, one after the other, on torch's current stream.
+PlanT = TypeVar("PlanT")
 
-    The launches on the last operands are cached for the next call with the same ones. refusals: the
-    reasons of the kernels that do not serve the problem. current_device: returns the index of
-    torch's current device.
+
+class PlansExecutor(Generic[PlanT]):
+    """Holds the plans of a problem and what was said of them; a subclass runs them.
+
+    refusals: the reasons of the kernels that do not serve the problem. current_device: returns the
+    index of torch's current device.
     """
 
     def __init__(
         self,
-        plans: tuple[KernelPlan, ...],
+        plans: tuple[PlanT, ...],
         explanation: Explanation,
         refusals: Mapping[str, str],
         device_index: int,
         current_device: Callable[[], int],
     ) -> None:
         self._plans = plans
-        self._device_index, self._current_device = device_index, current_device
         self._explanation, self._refusals = explanation, refusals
-        # Replaced whole, never changed: another thread may be about to use it.
-        self._last: tuple[object, list[LaunchFn]] = (None, [])
-        # The signature of the last operands, if the only plan was launched on them once.
-        self._came_once: object = None
+        self._device_index, self._current_device = device_index, current_device
 
     @property
     def notes(self) -> list[str]:
         refused = [f"  not    {name}: {reason}" for name, reason in self._refusals.items()]
         return self._explanation() + refused
+
+
+class GpuExecutor(PlansExecutor[KernelPlan]):
+    """Launches the plans of a problem, one after the other, on torch's current stream.
+
+    The launches on the last operands are cached for the next call with the same ones.
+    """
+
+    # Replaced whole, never changed: another thread may be about to use it.
+    _last: tuple[object, list[LaunchFn]] = (None, [])
+    # The signature of the last operands, if the only plan was launched on them once.
+    _came_once: object = None
 
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sddmm.backends.base import resolve_lazy_view
-from sddmm.backends.cuda.executor import Explanation
+from sddmm.backends.cuda.executor import PlansExecutor
 
 Run = Callable[[Tensor, "Tensor | None", Tensor, float, Tensor], None]
 
@@ -30,29 +30,8 @@ class ProductPlan(NamedTuple):
     to_accepted: Callable[[Tensor], Tensor] = Tensor.contiguous
 
 
-class ProductExecutor:
-    """Runs the plans of a product, one after the other. It takes any strides of all operands.
-
-    refusals: the reasons of the kernels that do not serve the problem. current_device: returns the
-    index of torch's current device.
-    """
-
-    def __init__(
-        self,
-        plans: tuple[ProductPlan, ...],
-        explanation: Explanation,
-        refusals: Mapping[str, str],
-        device_index: int,
-        current_device: Callable[[], int],
-    ) -> None:
-        self._plans = plans
-        self._explanation, self._refusals = explanation, refusals
-        self._device_index, self._current_device = device_index, current_device
-
-    @property
-    def notes(self) -> list[str]:
-        refused = [f"  not    {name}: {reason}" for name, reason in self._refusals.items()]
-        return self._explanation() + refused
+class ProductExecutor(PlansExecutor[ProductPlan]):
+    """Runs the plans of a product, one after the other. It takes any strides of all operands."""
 
     def __call__(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
