@@ -18,15 +18,13 @@ struct TileRegisters {
 
   // Loads a tile from global memory; zeros beyond rows_left rows and cols_left columns.
   __device__ __forceinline__ void load(const T* source, i64 pitch, int rows_left, int cols_left) {
-    const T* from = source;
+    // Each address follows from the one before: otherwise the compiler keeps the products of rows and
+    // pitch, in two registers each. Loads of single elements take more registers that way.
+    constexpr bool CHAINED = ALIGNED && VECTORS_PER_THREAD > 1;
+    const T* next = source;
     for_each_vector([&](int i, int row, int column) {
-      // Each address follows from the one before: otherwise the compiler keeps the products of rows
-      // and pitch, in two registers each. Loads of single elements take more registers that way.
-      if (i == 0 || !ALIGNED) {
-        from = source + row * pitch + column;
-      } else {
-        from += ROW_STEP * pitch;
-      }
+      const T* from = CHAINED && i > 0 ? next : source + row * pitch + column;
+      if constexpr (CHAINED) next = from + ROW_STEP * pitch;
       if (ALIGNED && row < rows_left && column + VECTOR <= cols_left) {
         struct alignas(VECTOR * sizeof(T)) Vector {
           T x[VECTOR];
