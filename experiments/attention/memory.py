@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from experiments.bench.environment import available_memory
+from experiments.bench.memory import free_bytes
 from experiments.spmm.case import OnSampled
 
 
@@ -19,6 +19,5 @@ def refuse_bytes(case: OnSampled, what: str, needed: int) -> str | None:
 def available_bytes(device: str) -> int:
     """The bytes that a process can allocate on the device, those that torch keeps for reuse too."""
     if not device.startswith("cuda"):
-        return available_memory()
-    kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return int(torch.cuda.mem_get_info()[0]) + kept
+        return free_bytes(device)
+    return free_bytes(device) + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import torch
 
-from experiments.bench.environment import available_memory
+from experiments.bench.memory import free_bytes
 from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 
 
 def refuses(case: Case) -> str | None:
     needed = case.m * case.n * case.a.dtype.itemsize * case.heads
-    available = (
-        torch.cuda.mem_get_info()[0] if case.device.startswith("cuda") else available_memory()
-    )
+    available = free_bytes(case.device)
     if needed > available // 2:
         return f"the dense product wants {needed} bytes, more than half of {available} available"
     return None

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from experiments.attention import memory
 from experiments.attention.case import Case, Step
 from experiments.attention.methods import METHODS, gather_scatter, sdpa, turbo_gnn
 from experiments.attention.objective import ATTENTION
@@ -139,7 +138,7 @@ def test_turbo_gnn_gets_rows_as_its_keys_and_the_transpose_for_its_backward(
 def test_what_does_not_fit_in_memory_is_refused_by_its_counted_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda: 20_000)
+    monkeypatch.setattr("experiments.bench.memory.available_memory", lambda: 20_000)
     case = case_of(heads=2)
     bytes_of_rows = 300 * 2 * (3 * 16 * 4 + 4 * 8)
     assert gather_scatter.refuses(case) == (

@@ -103,7 +103,7 @@ def test_zcx_groups_every_nonzero_by_its_tile() -> None:
 def test_a_dense_product_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from experiments.sddmm.methods import torch_dense
 
-    monkeypatch.setattr(torch_dense, "available_memory", lambda: 20_000)
+    monkeypatch.setattr("experiments.bench.memory.available_memory", lambda: 20_000)
     reason = torch_dense.refuses(case_of(50, 70, 400, 33))
     assert reason == "the dense product wants 14000 bytes, more than half of 20000 available"
 

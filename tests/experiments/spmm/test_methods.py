@@ -116,7 +116,7 @@ def test_the_yardstick_of_masks_computes_the_sddmm_of_the_same_operands() -> Non
 
 
 def test_rows_that_do_not_fit_in_memory_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather_index_add, "available_memory", lambda: 200_000)
+    monkeypatch.setattr("experiments.bench.memory.available_memory", lambda: 200_000)
     reason = gather_index_add.refuses(case_of())
     assert reason == "the gathered rows take 105600 bytes, more than half of 200000 available"
 
