@@ -72,6 +72,17 @@ def from_numpy(array: Any, name: str) -> Tensor:
         raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
 
 
+def named_values(own: Tensor | None, values: Tensor | None) -> tuple[str, Tensor]:
+    """`values`, or S's own if None, after the name that errors give them."""
+    if values is not None:
+        return "values", values
+    if own is None:
+        raise ValueError(
+            "S is a pattern without values; give values=, one for each nonzero: (nnz,) or (h, nnz)"
+        )
+    return "S's values", own
+
+
 def needs_grad(*operands: Tensor | None) -> bool:
     """Whether autograd will ask for a gradient of any of them."""
     if torch.is_grad_enabled():

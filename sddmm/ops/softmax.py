@@ -14,7 +14,7 @@ from sddmm.backends.row_softmax import row_softmax, row_softmax_backward
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_names
-from sddmm.operands import as_tensors, identity, needs_grad, shape_text
+from sddmm.operands import as_tensors, identity, named_values, needs_grad, shape_text
 from sddmm.ops import traced
 from sddmm.ops.base import Operator, pattern_of, register
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
@@ -113,12 +113,7 @@ def _checked_values(
     own: Tensor | None, values: Tensor | None, nnz: int, device: torch.device
 ) -> Tensor:
     """`values`, or S's own if None; all that must fit is checked."""
-    name = "S's values" if values is None else "values"
-    values = own if values is None else values
-    if values is None:
-        raise ValueError(
-            "S is a pattern without values; give values=, one for each nonzero: (nnz,) or (h, nnz)"
-        )
+    name, values = named_values(own, values)
     check_softmax_values(values, name, nnz, device)
     return values
 

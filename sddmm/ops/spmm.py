@@ -13,7 +13,7 @@ from sddmm.backends.base import resolve_lazy_view
 from sddmm.backends.csr_product import product_shape
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
-from sddmm.operands import as_tensors, needs_grad, real_number
+from sddmm.operands import as_tensors, named_values, needs_grad, real_number
 from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
@@ -160,12 +160,7 @@ def _checked_values(
     transpose: bool,
 ) -> Tensor:
     """`values`, or S's own if None; all that must fit is checked. shape: that of S."""
-    name = "S's values" if values is None else "values"
-    values = own if values is None else values
-    if values is None:
-        raise ValueError(
-            "S is a pattern without values; give values=, one for each nonzero: (nnz,) or (h, nnz)"
-        )
+    name, values = named_values(own, values)
     check_dtypes_and_devices({"dense": dense, name: values}, matrix.cols.device)
     if autocast_dtype(values.dtype, values.device) != autocast_dtype(dense.dtype, dense.device):
         raise TypeError(
