@@ -51,11 +51,10 @@ class Attention(OnSampled[Case, Record]):
     def forced_kernels(self) -> Mapping[str, Method]:
         return forced_kernels()
 
-    def warm_caches(self, configs: Sequence[Config]) -> None:
-        if len(configs) > 1 and configs[0].warm:
-            from experiments.attention import ahead
+    def fill_caches(self, configs: Sequence[Config]) -> None:
+        from experiments.attention import ahead
 
-            ahead.warm_caches(configs)
+        ahead.warm_caches(configs)
 
     def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
         return make_case(label, config, identity["definition"])

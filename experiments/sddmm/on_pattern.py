@@ -66,6 +66,13 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
             return cases_of(config)
         return problems_of(config) if config.problems else super().cases(config, choices)
 
+    def warm_caches(self, configs: Sequence[Config]) -> None:
+        if len(configs) > 1 and configs[0].warm:
+            self.fill_caches(configs)
+
+    def fill_caches(self, configs: Sequence[Config]) -> None:
+        """Generate and compile in parallel what these cases need."""
+
     def device(self, config: Config) -> str:
         return device_of(config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,3 +166,18 @@ def test_warming_runs_a_method_and_its_public_call_on_what_it_serves() -> None:
 
     run_on_each(method, make_case, configs)
     assert ran == ["prepared one", "public one", "prepared two", "public two"]
+
+
+@pytest.mark.parametrize("name", ["sddmm", "spmm", "training", "attention"])
+def test_caches_are_filled_ahead_of_several_cases_unless_warm_is_off(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective: Any = getattr(import_module(f"experiments.{name}.objective"), name.upper())
+    filled: list[int] = []
+    monkeypatch.setattr(
+        f"experiments.{name}.ahead.warm_caches", lambda configs: filled.append(len(configs))
+    )
+    one, off = (Config(matrix=Uniform(rows=4, cols=5), warm=warm) for warm in (True, False))
+    for configs in ([one], [off, off], [one, one]):
+        objective.warm_caches(configs)
+    assert filled == [2]
