@@ -19,6 +19,8 @@ _COPIED_BYTES_PER_US, _COPY_US = 2.1e6, 5.0
 # The share of a wave's time that blocks take which have a multiprocessor each where more would fit,
 # and that of blocks which leave half of the multiprocessors free.
 _ALONE, _HALF_FREE = 0.5, 0.65
+# The time of the first loads and of the last stores, which a multiprocessor's other blocks may hide.
+_EDGES_US, _HIDDEN_EDGES_US = 2.0, 1.0
 # The time of exchanging sums, for each block that shares a tile.
 _EXCHANGE_US = 1.0
 
@@ -44,7 +46,9 @@ def predicted_us(spec: KernelSpec, problem: GemmProblem, device: Device) -> floa
     block_flops = 2 * spec.tile[0] * spec.tile[1] * max(ceil_div(problem.k, split_k), spec.tile[2])
     rate = spec.h200_tflops or math.nan
     exchange_us = 0.0 if split_k == 1 else waves * split_k * _EXCHANGE_US
-    return waves * slots * block_flops / (rate * 1e6) + exchange_us + _copy_us(spec, problem)
+    edges_us = _EDGES_US if resident == 1 else _HIDDEN_EDGES_US
+    run_us = waves * slots * block_flops / (rate * 1e6)
+    return run_us + edges_us + exchange_us + _copy_us(spec, problem)
 
 
 def _copy_us(spec: KernelSpec, problem: GemmProblem) -> float:
