@@ -51,6 +51,8 @@ _MAX_COLUMNS = 128
 # The time for which a tile of 128 columns of K and V together keeps a multiprocessor of an H200
 # busy.
 _TILE_US = 0.6
+# The tiles that take as long as a block's rows of Q and of the result.
+_EDGE_TILES = 1.5
 
 
 class Arguments(ctypes.Structure):
@@ -87,7 +89,8 @@ class AttentionTile(AttentionSpec):
         tile_us = _TILE_US * (padded(problem.d) + padded(problem.dv)) / 128 / model.stores
         stripes = max(1, min(ceil_div(problem.m, SIDE), counts.nonempty))
         longest = min(LEAST_CUT, counts.nonempty / stripes)
-        run_us = tile_us * max(count / model.device.sm_count, longest)
+        edges = _EDGE_TILES * stripes * problem.heads
+        run_us = tile_us * max((count + edges) / model.device.sm_count, longest)
         prepare_us = LIST_TILES_LAUNCHES * model.launch_us
         return Cost(2 * model.launch_us + run_us, prepare_us)
 
