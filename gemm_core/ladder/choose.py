@@ -19,7 +19,7 @@ _COPIED_BYTES_PER_US, _COPY_US = 2.1e6, 5.0
 # The share of a wave's time that blocks take which have a multiprocessor each where more would fit,
 # and that of blocks which leave half of the multiprocessors free.
 _ALONE, _HALF_FREE = 0.5, 0.65
-# The time of the first loads and of the last stores, which a multiprocessor's other blocks may hide.
+# The time of first loads and last stores, which other blocks of the multiprocessor may hide.
 _EDGES_US, _HIDDEN_EDGES_US = 2.0, 1.0
 # The time of exchanging sums, for each block that shares a tile.
 _EXCHANGE_US = 1.0

@@ -6,8 +6,9 @@ error. Then all go on, or all raise: none is left waiting for a rank that has gi
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -21,17 +22,20 @@ _ERROR_CHARACTERS = 500  # of which JSON makes at most six bytes each
 ResultT = TypeVar("ResultT")
 
 
-def agree(
+@contextlib.contextmanager
+def agreement(
     grid: Grid, call: str, check: Callable[[], tuple[ResultT, Mapping[str, object]]]
-) -> ResultT:
-    """What `check` returns first, where all ranks make the same call and no check raises.
+) -> Iterator[ResultT]:
+    """What `check` returns first. Within, a rank computes what it can before others have answered;
+    they have where a tensor travels (`Grid.start`), and at the end.
 
     check: returns a result, and by name the facts that all ranks must have in common. This rank's
-    own error is raised as it is; DistributedError names a rank whose check raised or that does not
-    answer, ValueError the facts that differ.
+    own error is raised as it is, at once; DistributedError names a rank whose check raised or that
+    does not answer, ValueError the facts that differ.
     """
     if grid.size == 1:
-        return check()[0]
+        yield check()[0]
+        return
     failure: Exception | None = None
     result: ResultT
     try:
@@ -41,9 +45,27 @@ def agree(
         failure = error
         text = (str(error).splitlines() or [""])[0]
         record = {_ERROR: f"{type(error).__name__}: {text}"[:_ERROR_CHARACTERS]}
-    records = [_decoded(message) for message in grid.all_to_host(_encoded(record))]
+    end = grid.start_to_host(_encoded(record))
     if failure is not None:
+        end()
         raise failure
+    grid.pending.append(lambda: _compare(grid, call, [_decoded(message) for message in end()]))
+    try:
+        yield result
+    finally:
+        grid.settle()
+
+
+def agree(
+    grid: Grid, call: str, check: Callable[[], tuple[ResultT, Mapping[str, object]]]
+) -> ResultT:
+    """`agreement`, with nothing to compute before its end."""
+    with agreement(grid, call, check) as result:
+        pass
+    return result
+
+
+def _compare(grid: Grid, call: str, records: list[dict[str, str]]) -> None:
     for place, other in enumerate(records):
         if _ERROR in other:
             raise DistributedError(f"{call}: rank {grid.ranks[place]} raised {other[_ERROR]}")
@@ -55,7 +77,6 @@ def agree(
                     f"{call}: ranks differ in {name}: rank {grid.ranks[0]} has {first}, "
                     f"rank {grid.ranks[place]} has {here}"
                 )
-    return result
 
 
 def _encoded(record: Mapping[str, str]) -> torch.Tensor:

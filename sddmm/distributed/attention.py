@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from sddmm.attention import attention_backward, attention_problem, is_fused
 from sddmm.backends.base import MANY_CALLS, AttentionGradients, AttentionOperands
-from sddmm.distributed.agreement import agree
+from sddmm.distributed.agreement import agreement
 from sddmm.distributed.blocks import Panel, is_sliced
 from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.shards import Shards, cast_for_autocast, local_part
@@ -73,10 +73,10 @@ def sparse_attention(
         made = _call(S, q, k, v, bias, scale)
         return made, _facts(made)
 
-    made = agree(S.grid, "sparse_attention", check)
-    out, lse = _Attention.apply(  # type: ignore[no-untyped-call]
-        S, made.q, made.k, made.v, made.bias, made.scale
-    )
+    with agreement(S.grid, "sparse_attention", check) as made:
+        out, lse = _Attention.apply(  # type: ignore[no-untyped-call]
+            S, made.q, made.k, made.v, made.bias, made.scale
+        )
     if made.shards is not None:
         out = made.shards.wrap(out, S.shape[0], S.row_cuts)
     return (out, lse) if return_lse else out
@@ -156,10 +156,10 @@ class _Attention(torch.autograd.Function):
                 "which operands need gradients": list(needs),
             }
 
-        agree(S.grid, "the gradient of sparse_attention", check)
         if grad_out is None:
             grad_out = torch.zeros_like(out)
-        with without_autocast():
+        name = "the gradient of sparse_attention"
+        with agreement(S.grid, name, check), without_autocast():
             operands = AttentionOperands(q, k, v, bias, ctx.scale)
             gradients = _backward(S, operands, out, lse, grad_out, grad_lse, needs)
         return None, *gradients, None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.csr_product import product_shape
-from sddmm.distributed.agreement import agree
+from sddmm.distributed.agreement import agree, agreement
 from sddmm.distributed.attention import sparse_attention as sparse_attention
 from sddmm.distributed.operators import (
     Sampling,
@@ -86,8 +86,8 @@ def _sddmm(
         prepare_sample(S, call.a, call.options)
         return call, _sample_facts(call)
 
-    call = agree(S.grid, name, check)
-    samples = sample(S, call.a, call.b_t, call.options)
+    with agreement(S.grid, name, check) as call:
+        samples = sample(S, call.a, call.b_t, call.options)
     if call.values is None:
         return samples
     return (samples * call.values.to(samples.dtype)).to(call.out_dtype)
@@ -107,8 +107,8 @@ def sampled_addmm(
         prepare_sample(S, call.a, call.options)
         return (call, values, scale), {**_sample_facts(call), "beta": scale}
 
-    call, values, scale = agree(S.grid, "sampled_addmm", check)
-    samples = sample(S, call.a, call.b_t, call.options)
+    with agreement(S.grid, "sampled_addmm", check) as (call, values, scale):
+        samples = sample(S, call.a, call.b_t, call.options)
     return traced.add_scaled(samples, scale, values.to(call.a.dtype)).to(call.a.dtype)
 
 
@@ -145,8 +145,8 @@ def spmm(
         prepare_product(S, call.values, call.dense, call.options)
         return call, _product_facts(call)
 
-    call = agree(S.grid, "spmm", check)
-    result = weighted_sums(S, call.values, call.dense, call.options)
+    with agreement(S.grid, "spmm", check) as call:
+        result = weighted_sums(S, call.values, call.dense, call.options)
     if call.shards is None:
         return result
     shape = product_shape(S.shape, transpose)

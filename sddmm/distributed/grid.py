@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,8 @@ class Grid:
 
     group: the process group whose messages carry tensors. host_group: one that carries CPU tensors.
     ranks: the global rank at each place of the grid, row by row: place = ring * replicas + replica.
-    place: that of this rank. timeout_s: how long to wait for another rank.
+    place: that of this rank. timeout_s: how long to wait for another rank. pending: agreements
+    that have begun, see `settle`.
     """
 
     group: Any
@@ -55,6 +56,7 @@ class Grid:
     replicas: int = 1
     timeout_s: float = TIMEOUT_S
     traffic: Traffic = field(default_factory=Traffic)
+    pending: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -89,8 +91,10 @@ class Grid:
 
         Each pair of ranks must agree on the sizes and on the order. The transfer reads and writes
         the tensors until `Transfer.wait`. NCCL runs it on a stream of its own, behind what the
-        current stream holds now, so that kernels launched afterwards overlap with it.
+        current stream holds now, so that kernels launched afterwards overlap with it. Nothing
+        travels before the ranks have agreed on the call.
         """
+        self.settle()
         outgoing, incoming = _by_place(sends), _by_place(receives)
         operations = [
             dist.P2POp(operation, tensor, self.ranks[place], self.group)
@@ -111,11 +115,21 @@ class Grid:
         """Send and receive, and wait."""
         self.start(sends, receives, "exchange").wait()
 
+    def settle(self) -> None:
+        """End the agreements that have begun; raises what they raise."""
+        while self.pending:
+            self.pending.pop(0)()
+
     def all_to_host(self, message: Tensor) -> list[Tensor]:
         """A CPU tensor of every rank, of one size and dtype, by place.
 
         DistributedError names the ranks that sent none within `timeout_s`.
         """
+        return self.start_to_host(message)()
+
+    def start_to_host(self, message: Tensor) -> Callable[[], list[Tensor]]:
+        """Begin what the function that it gives ends: `all_to_host`."""
+        self.settle()
         others = [place for place in range(self.size) if place != self.place]
         messages = [
             message if p == self.place else torch.empty_like(message) for p in range(self.size)
@@ -130,20 +144,24 @@ class Grid:
                 received[place] = dist.irecv(messages[place], rank, self.host_group, tag=_HOST_TAG)
             except RuntimeError as error:
                 lost[place] = _first_line(error)
-        for place, work in received.items():
-            try:
+
+        def end() -> list[Tensor]:
+            for place, work in received.items():
+                try:
+                    work.wait(self._timeout())
+                except RuntimeError as error:
+                    lost[place] = _first_line(error)
+            if lost:
+                names = ", ".join(str(self.ranks[place]) for place in sorted(lost))
+                raise DistributedError(
+                    f"rank {names} did not call within {self.timeout_s:g} s, or has ended "
+                    f"({next(iter(lost.values()))})"
+                )
+            for work in sent:
                 work.wait(self._timeout())
-            except RuntimeError as error:
-                lost[place] = _first_line(error)
-        if lost:
-            names = ", ".join(str(self.ranks[place]) for place in sorted(lost))
-            raise DistributedError(
-                f"rank {names} did not call within {self.timeout_s:g} s, or has ended "
-                f"({next(iter(lost.values()))})"
-            )
-        for work in sent:
-            work.wait(self._timeout())
-        return messages
+            return messages
+
+        return end
 
     def all_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """A list of integers of every rank, all of one length, by place."""

@@ -7,6 +7,7 @@ them at the same time and with the same options; `functions.py` makes sure of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from sddmm.backends.base import MANY_CALLS, resolve_lazy_view
 from sddmm.cache import CACHE
-from sddmm.distributed.agreement import agree
+from sddmm.distributed.agreement import agreement
 from sddmm.distributed.blocks import Panel, is_sliced
 from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.slices import (
@@ -97,9 +98,9 @@ class _Sample(torch.autograd.Function):
                 prepare_product(S, grad, a, of_b)
 
         tensors = {"the gradient": grad, "a": a, "b": b_t}
-        _agree_on_backward(S, "the gradient of sddmm", tensors, prepare)
-        grad_a = weighted_sums(S, grad, b_t, of_a) if needs_a else None
-        grad_b_t = weighted_sums(S, grad, a, of_b) if needs_b else None
+        with _agreement_on_backward(S, "the gradient of sddmm", tensors, prepare):
+            grad_a = weighted_sums(S, grad, b_t, of_a) if needs_a else None
+            grad_b_t = weighted_sums(S, grad, a, of_b) if needs_b else None
         return None, grad_a, grad_b_t, None
 
 
@@ -135,9 +136,9 @@ class _WeightedSums(torch.autograd.Function):
                 prepare_product(S, values, grad, of_dense)
 
         tensors = {"the gradient": grad, "values": values, "dense": dense}
-        _agree_on_backward(S, "the gradient of spmm", tensors, prepare)
-        grad_values = sample(S, of_rows, of_columns, of_values) if needs_values else None
-        grad_dense = weighted_sums(S, values, grad, of_dense) if needs_dense else None
+        with _agreement_on_backward(S, "the gradient of spmm", tensors, prepare):
+            grad_values = sample(S, of_rows, of_columns, of_values) if needs_values else None
+            grad_dense = weighted_sums(S, values, grad, of_dense) if needs_dense else None
         return None, grad_values, grad_dense, None
 
 
@@ -240,10 +241,10 @@ def _part(panel: Panel, weights: Tensor, dense: Tensor, options: Weighting) -> T
     )  # fmt: skip
 
 
-def _agree_on_backward(
+def _agreement_on_backward(
     S: DistributedPattern, name: str, tensors: Mapping[str, Tensor], prepare: Callable[[], None]
-) -> None:
-    """Agree that all ranks compute the same gradient, of tensors of the same kinds."""
+) -> AbstractContextManager[None]:
+    """Agreement that all ranks compute the same gradient, of tensors of the same kinds."""
 
     def check() -> tuple[None, Mapping[str, object]]:
         prepare()
@@ -255,4 +256,4 @@ def _agree_on_backward(
             }
         return None, facts
 
-    agree(S.grid, name, check)
+    return agreement(S.grid, name, check)

@@ -21,8 +21,9 @@ from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.products import find_or_prepare, product, product_problem
 from sddmm.sparse.pattern import SparsePattern
 
-# The bytes of a row of a slice: kernels gather shorter rows at a lower rate.
-_SLICE_BYTES = 256
+# The bytes of a row of a slice: kernels gather shorter rows at a lower rate, which costs more than
+# is gained by computing while other slices travel.
+_SLICE_BYTES = 512
 _MOST = 8
 
 
@@ -171,6 +172,8 @@ def sliced_product(
         with span("compute", label):
             own = cut[j].values(weights)
             part = product(whole_pattern(block), own, rows, alpha=alpha, out_dtype=dtype)
+            if part.shape == out.shape:
+                return part
             cut[j].of(out).copy_(part)
     return out
 

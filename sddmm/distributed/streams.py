@@ -1,12 +1,36 @@
-"""A stream of a GPU beside the current one, for what is packed while kernels run."""
+"""A stream of a GPU beside the current one, for what is packed and sent while kernels run."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
+
+ResultT = TypeVar("ResultT")
+
+
+def behind_now(device: torch.device, start: Callable[[], ResultT]) -> Callable[[], ResultT]:
+    """A function that calls `start` on a stream beside the current one, behind what that one holds
+    now, however much has been launched since.
+
+    What start() writes must be allocated before. On a CPU it is called at once: what runs there
+    meanwhile is what overlaps.
+    """
+    if device.type != "cuda":
+        begun = start()
+        return lambda: begun
+    now = torch.cuda.current_stream(device).record_event()
+
+    def begin() -> ResultT:
+        side = _side_stream(device)
+        side.wait_event(now)
+        with torch.cuda.stream(side):
+            return start()
+
+    return begin
 
 
 @contextlib.contextmanager
@@ -20,11 +44,15 @@ def beside(device: torch.device) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     packed = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    side = _stream(torch.cuda.current_device() if device.index is None else device.index)
+    side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         yield lambda: torch.cuda.current_stream(device).wait_event(packed)
         packed.record()
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return _stream(torch.cuda.current_device() if device.index is None else device.index)
 
 
 @functools.cache

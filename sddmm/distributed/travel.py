@@ -11,18 +11,23 @@ In both ways a rank takes the panels in the same order at every call, so sums ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from sddmm.distributed.blocks import Block, Panel, Way, sends_touched
 from sddmm.distributed.grid import Grid, Transfer
+from sddmm.distributed.streams import behind_now
 
 
 def panels_of(
     block: Block, way: Way, x: Tensor, sizes: list[int]
 ) -> Iterator[tuple[Panel, Tensor, str]]:
     """Each panel of the block, its rows of the operand, and a label; the next rows travel on.
+
+    On a GPU they are asked for when the panel's kernels have been launched: the GPU computes while
+    the ranks agree and while rows are packed.
 
     x: this rank's rows, ([h,] n_r, k). sizes: the rows at each position of the ring. The rows that
     come with a panel are valid until the next panel is asked for.
@@ -36,14 +41,15 @@ def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel,
     held = x.contiguous()
     for t in range(q):
         s = (here - t) % q
-        transfer = None
+        begin = None
         if t + 1 < q:
             after = buffers.rows(t, sizes[(s - 1) % q])
             sends, receives = {grid.ring_place(here + 1): held}, {grid.ring_place(here - 1): after}
-            transfer = grid.start(sends, receives, f"panel {(s - 1) % q}")
+            start = partial(grid.start, sends, receives, f"panel {(s - 1) % q}")
+            begin = behind_now(x.device, start)
         yield block.panels[s], held, f"panel {s}"
-        if transfer is not None:
-            transfer.wait()
+        if begin is not None:
+            begin().wait()
             held = after
 
 
@@ -51,22 +57,23 @@ def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
     grid, q, here = block.grid, block.grid.rings, block.grid.ring
     held, x = x, x.contiguous()
 
-    def start(t: int) -> tuple[Transfer, Tensor]:
+    def start(t: int, after: Tensor) -> Transfer:
         """Begin the exchange of step t: to the rank t places on, from the rank t places before."""
-        touched = block.panels[(here - t) % q].touched
-        assert touched is not None
-        after = x.new_empty((*x.shape[:-2], touched.numel(), x.shape[-1]))
         wanted = x[..., block.requested[(here + t) % q], :].contiguous()
         sends, receives = {grid.ring_place(here + t): wanted}, {grid.ring_place(here - t): after}
-        return grid.start(sends, receives, f"rows of panel {(here - t) % q}"), after
+        return grid.start(sends, receives, f"rows of panel {(here - t) % q}")
 
     for t in range(q):
-        begun = start(t + 1) if t + 1 < q else None
-        s = (here - t) % q
+        s, begin = (here - t) % q, None
+        if t + 1 < q:
+            touched = block.panels[(s - 1) % q].touched
+            assert touched is not None
+            after = x.new_empty((*x.shape[:-2], touched.numel(), x.shape[-1]))
+            begin = behind_now(x.device, partial(start, t + 1, after))
         yield block.panels[s], held, f"panel {s}"
-        if begun is not None:
-            begun[0].wait()
-            held = begun[1]
+        if begin is not None:
+            begin().wait()
+            held = after
 
 
 def reduce_panels(

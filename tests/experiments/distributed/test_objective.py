@@ -165,7 +165,7 @@ def test_the_time_that_is_expected_overlaps_messages_with_what_the_steps_compute
     sliced = replace(record, way="slices", method="spmm", heads=8)
     assert expected_ms(sliced) == pytest.approx((3.0 + 7 * 4.0 + 4.0) / 8)
     assert expected_ms(replace(sliced, method="sddmm")) == expected_ms(record)
-    of_columns = replace(sliced, heads=1, k=256, dtype="float16")  # two slices of 256 bytes
+    of_columns = replace(sliced, heads=1, k=512, dtype="float16")  # two slices of 512 bytes
     assert expected_ms(of_columns) == pytest.approx((3.0 + 4.0 + 4.0) / 2)
     assert expected_ms(replace(of_columns, method="attention")) == pytest.approx(3.0 + 4.0)
     assert expected_efficiency(record) == pytest.approx(8.0 / 5.0 / 2)
