@@ -1,5 +1,5 @@
-// The gradients of sparse attention by dense tiles of 64 columns: a block has 128 rows of Q and dO (for
-// dQ, dbias) or of K and V (for dK, dV) and takes their tiles one after the other, by mma.sync. Adds no
+// The gradients of sparse attention by dense tiles of 64 columns: a block has 64 or 128 rows of Q and dO
+// (for dQ, dbias) or of K and V (for dK, dV) and takes their tiles one after the other, by mma.sync. Adds no
 // atomics. Limit: the instructions of a tile, however few nonzeros it has.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/attention_tile.cuh"
