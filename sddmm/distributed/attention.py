@@ -19,15 +19,24 @@ from torch.autograd.function import once_differentiable
 from sddmm.attention import attention_backward, attention_problem, is_fused
 from sddmm.backends.base import MANY_CALLS, AttentionGradients, AttentionOperands
 from sddmm.distributed.agreement import agreement
-from sddmm.distributed.blocks import Panel, is_sliced
+from sddmm.distributed.blocks import Block, Panel, is_sliced
+from sddmm.distributed.dropout import seed_of_part
 from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.shards import Shards, cast_for_autocast, local_part
 from sddmm.distributed.sliced_attention import sliced_backward, sliced_forward
 from sddmm.distributed.timeline import span
 from sddmm.distributed.travel import exchange_panels, panels_of
+from sddmm.dropout import kept_factors
 from sddmm.dtypes import DTYPES
 from sddmm.operands import real_number, shape_text
-from sddmm.ops.attention_operator import attend, check_attention, default_scale
+from sddmm.ops.attention_operator import (
+    attend,
+    check_attention,
+    check_dropout,
+    check_generator,
+    default_scale,
+    new_seed,
+)
 from sddmm.ops.autocast import without_autocast
 from sddmm.ops.routing import call
 from sddmm.sparse.pattern import SparsePattern
@@ -41,6 +50,8 @@ class AttentionCall(NamedTuple):
     v: Tensor
     bias: Tensor | None
     scale: float
+    dropout_p: float
+    seed: Tensor | None
     shards: Shards | None
 
 
@@ -63,19 +74,17 @@ def sparse_attention(
     logarithms are local in either case.
 
     Differentiable once in q, k, v and bias. With half types the results of each panel are rounded,
-    and again the merged ones. dropout_p must be 0: which weights are dropped would follow from the
-    positions in a panel, not in S.
+    and again the merged ones. Which weights dropout_p drops follows from this rank's generator and
+    from how S is divided, so another division drops others.
     """
 
     def check() -> tuple[AttentionCall, Mapping[str, object]]:
-        if real_number(dropout_p, "dropout_p") != 0.0:
-            raise ValueError(f"dropout_p must be 0 for a DistributedPattern, got {dropout_p}")
-        made = _call(S, q, k, v, bias, scale)
+        made = _call(S, q, k, v, bias, scale, dropout_p, generator)
         return made, _facts(made)
 
     with agreement(S.grid, "sparse_attention", check) as made:
         out, lse = _Attention.apply(  # type: ignore[no-untyped-call]
-            S, made.q, made.k, made.v, made.bias, made.scale
+            S, made.q, made.k, made.v, made.bias, made.scale, made.dropout_p, made.seed
         )
     if made.shards is not None:
         out = made.shards.wrap(out, S.shape[0], S.row_cuts)
@@ -83,8 +92,9 @@ def sparse_attention(
 
 
 def _call(
-    S: DistributedPattern, q: Any, k: Any, v: Any, bias: Any, scale: float | None
-) -> AttentionCall:
+    S: DistributedPattern, q: Any, k: Any, v: Any, bias: Any, scale: float | None,
+    dropout_p: float, generator: Any,
+) -> AttentionCall:  # fmt: skip
     parts = []
     shards: Shards | None = None
     for name, x, held, own, what in (
@@ -109,7 +119,11 @@ def _call(
     own_q, own_k, own_v = parts
     check_attention(shape, S.nnz, S.device, own_q, own_k, own_v, bias)
     number = default_scale(parts[0].shape[-1]) if scale is None else real_number(scale, "scale")
-    return AttentionCall(own_q, own_k, own_v, bias, number, shards)
+    share = real_number(dropout_p, "dropout_p")
+    check_dropout(share)
+    check_generator(generator, own_q)
+    seed = new_seed(own_q.device, share, generator)
+    return AttentionCall(own_q, own_k, own_v, bias, number, share, seed, shards)
 
 
 def _facts(made: AttentionCall) -> dict[str, object]:
@@ -121,6 +135,7 @@ def _facts(made: AttentionCall) -> dict[str, object]:
         "dv": v.shape[-1],
         "dtype": q.dtype,
         "scale": made.scale,
+        "dropout_p": made.dropout_p,
         "dimensions of bias": None if bias is None else bias.dim(),
         "whether a gradient is recorded": torch.is_grad_enabled(),
         **{
@@ -134,12 +149,12 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, S: DistributedPattern, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None,
-        scale: float,
+        scale: float, dropout_p: float, seed: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         with without_autocast():
-            out, lse = _forward(S, q, k, v, bias, scale)
-        ctx.save_for_backward(q, k, v, bias, out, lse)
-        ctx.S, ctx.scale = S, scale
+            out, lse = _forward(S, AttentionOperands(q, k, v, bias, scale, dropout_p, seed))
+        ctx.save_for_backward(q, k, v, bias, seed, out, lse)
+        ctx.S, ctx.options = S, (scale, dropout_p)
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -148,7 +163,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         S, needs = ctx.S, ctx.needs_input_grad[1:5]
         grad_out, grad_lse = grads
-        q, k, v, bias, out, lse = ctx.saved_tensors
+        q, k, v, bias, seed, out, lse = ctx.saved_tensors
 
         def check() -> tuple[None, Mapping[str, object]]:
             return None, {
@@ -160,29 +175,27 @@ class _Attention(torch.autograd.Function):
             grad_out = torch.zeros_like(out)
         name = "the gradient of sparse_attention"
         with agreement(S.grid, name, check), without_autocast():
-            operands = AttentionOperands(q, k, v, bias, ctx.scale)
+            scale, dropout_p = ctx.options
+            operands = AttentionOperands(q, k, v, bias, scale, dropout_p, seed)
             gradients = _backward(S, operands, out, lse, grad_out, grad_lse, needs)
-        return None, *gradients, None
+        return None, *gradients, None, None, None
 
 
-def _forward(
-    S: DistributedPattern, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    block, d = S.block, k.shape[-1]
+def _forward(S: DistributedPattern, operands: AttentionOperands) -> tuple[Tensor, Tensor]:
+    q, k, v, bias = operands[:4]
+    block = S.block
     block_q = block.gather_rows(q)
     block_bias = None if bias is None else block.gather_values(bias)
     if is_sliced(S.way):
-        operands = AttentionOperands(block_q, k, v, block_bias, scale)
-        out, lse = sliced_forward(block, operands)
+        out, lse = sliced_forward(block, operands._replace(q=block_q, bias=block_bias))
         if S.grid.replicas == 1:
             return out, lse
         return _collected(S, torch.cat([out.to(lse.dtype), lse[..., None]], dim=-1), q.dtype)
     merged: Tensor | None = None
     for panel, rows, label in panels_of(block, S.way, torch.cat([k, v], dim=-1), S.ring_sizes):
         with span("compute", label):
-            own = _own_values(panel, block_bias)
-            operands = AttentionOperands(block_q, rows[..., :d], rows[..., d:], own, scale)
-            out, lse = attend(panel.pattern, operands)
+            own = _of_panel(block, panel, rows, operands._replace(q=block_q, bias=block_bias))
+            out, lse = attend(panel.pattern, own)
             part = torch.cat([out.to(lse.dtype), lse[..., None]], dim=-1)
             merged = part if merged is None else _merged(merged, part)
     assert merged is not None
@@ -217,14 +230,14 @@ def _backward(
     grad_lse: Tensor | None,
     needs: tuple[bool, bool, bool, bool],
 ) -> AttentionGradients:
-    q, k, v, bias, scale = operands[:5]
+    q, k, v, bias = operands[:4]
     block, d, wide = S.block, k.shape[-1], DTYPES[q.dtype].accumulator
     block_q, block_out, block_grad = (block.gather_rows(x) for x in (q, out, grad_out))
     logarithms = torch.stack([lse, torch.zeros_like(lse) if grad_lse is None else grad_lse], -1)
     block_lse, block_grad_lse = block.gather_rows(logarithms).unbind(-1)
     block_bias = None if bias is None else block.gather_values(bias)
+    of_block = operands._replace(q=block_q, bias=block_bias)
     if is_sliced(S.way):
-        of_block = AttentionOperands(block_q, k, v, block_bias, scale)
         found = sliced_backward(
             block, of_block, (block_out, block_lse, block_grad, block_grad_lse), needs,
             _panel_backward,
@@ -240,9 +253,7 @@ def _backward(
 
     def compute(panel: Panel, rows: Tensor, label: str) -> Tensor:
         with span("compute", label):
-            own = AttentionOperands(
-                block_q, rows[..., :d], rows[..., d:], _own_values(panel, block_bias), scale
-            )
+            own = _of_panel(block, panel, rows, of_block)
             found = _panel_backward(
                 panel.pattern, own, block_out, block_lse, block_grad, block_grad_lse,
                 (needs[0], needs[1], needs[2], has_bias),
@@ -269,8 +280,19 @@ def _backward(
     )
 
 
-def _own_values(panel: Panel, values: Tensor | None) -> Tensor | None:
-    return values if values is None or panel.places is None else values[..., panel.places]
+def _of_panel(
+    block: Block, panel: Panel, rows: Tensor, operands: AttentionOperands
+) -> AttentionOperands:
+    """The operands of a panel. rows: of K and V, side by side; operands: q and the bias are the
+    block's."""
+    bias, d = operands.bias, operands.q.shape[-1]
+    number = next(i for i, other in enumerate(block.panels) if other is panel)
+    return operands._replace(
+        k=rows[..., :d],
+        v=rows[..., d:],
+        bias=bias if bias is None or panel.places is None else bias[..., panel.places],
+        seed=seed_of_part(operands.seed, block.grid.place, number),
+    )
 
 
 def _panel_backward(
@@ -313,12 +335,19 @@ def _from_parts(
         scores = scores + bias.to(wide)
     lse = lse.masked_fill(lse == -torch.inf, 0.0)
     p = (scores - lse[..., rows]).exp()
+    kept: Tensor | float = 1.0
+    if operands.seed is not None:
+        heads = scores.shape[0] if scores.dim() == 2 else 1
+        kept = kept_factors(operands.seed, heads, pattern.nnz, operands.dropout_p, wide).view_as(
+            scores
+        )
     delta = (grad_out.to(wide) * out.to(wide)).sum(-1) - grad_lse
-    ds = p * (call("sddmm", *indices, grad_out, v.mT, None, **sampling) - delta[..., rows])
+    of_weights = call("sddmm", *indices, grad_out, v.mT, None, **sampling)
+    ds = p * (kept * of_weights - delta[..., rows])
     shared = bias is not None and bias.dim() < ds.dim()
     return AttentionGradients(
         call("spmm", *indices, ds, k, alpha=scale, **matrix) if needs[0] else None,
         call("spmm", *indices, ds, q, alpha=scale, transpose=True, **matrix) if needs[1] else None,
-        call("spmm", *indices, p, grad_out, transpose=True, **matrix) if needs[2] else None,
+        call("spmm", *indices, p * kept, grad_out, transpose=True, **matrix) if needs[2] else None,
         (ds.sum(0) if shared else ds).to(bias.dtype) if needs[3] and bias is not None else None,
     )

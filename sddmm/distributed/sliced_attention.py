@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.distributed.blocks import Block
+from sddmm.distributed.dropout import seed_of_part
 from sddmm.distributed.slices import Slice, add_up, gathered, whole_pattern
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import DTYPES
@@ -32,13 +33,13 @@ def sliced_forward(block: Block, operands: AttentionOperands) -> tuple[Tensor, T
 
     operands: q and the bias are the block's, k and v this rank's rows.
     """
-    q, _, v, bias, scale = operands[:5]
+    q, v = operands.q, operands.v
     wide = DTYPES[q.dtype].accumulator
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse = q.new_empty(q.shape[:-1], dtype=wide)
     for at, rows, label in _slices(block, operands):
         with span("compute", label):
-            own = _own(at, q, rows, bias, scale)
+            own = _own(block, at, rows, operands)
             part = attend(whole_pattern(block), own)
             at.of(out).copy_(part[0])
             (lse if at.head is None else lse[at.head]).copy_(part[1])
@@ -57,7 +58,7 @@ def sliced_backward(
     of_rows: the block's result, logarithms, and the gradients of both. compute: the gradients of a
     pattern.
     """
-    q, k, v, bias, scale = operands[:5]
+    q, k, v, bias = operands[:4]
     heads, wide = _heads(q), DTYPES[q.dtype].accumulator
     grad_q = torch.empty_like(q) if needs[0] else None
     of_columns = [torch.empty_like(x) for x, needed in ((k, needs[1]), (v, needs[2])) if needed]
@@ -67,7 +68,7 @@ def sliced_backward(
     def parts() -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         for j, (at, rows, label) in enumerate(_slices(block, operands)):
             with span("compute", label):
-                own = _own(at, q, rows, bias, scale)
+                own = _own(block, at, rows, operands)
                 out, lse, grad_out, grad_lse = (
                     _part(at, x, i % 2 == 0) for i, x in enumerate(of_rows)
                 )
@@ -108,12 +109,16 @@ def _slices(block: Block, operands: AttentionOperands) -> Iterator[tuple[Slice, 
         yield heads[j], rows, label
 
 
-def _own(
-    at: Slice, q: Tensor, rows: Tensor, bias: Tensor | None, scale: float
-) -> AttentionOperands:
-    d = q.shape[-1]
-    own_bias = None if bias is None else at.values(bias)
-    return AttentionOperands(at.of(q), rows[:, :d], rows[:, d:], own_bias, scale)
+def _own(block: Block, at: Slice, rows: Tensor, operands: AttentionOperands) -> AttentionOperands:
+    """The operands of a head. rows: of K and V, side by side."""
+    q, bias, d = operands.q, operands.bias, operands.q.shape[-1]
+    return operands._replace(
+        q=at.of(q),
+        k=rows[:, :d],
+        v=rows[:, d:],
+        bias=None if bias is None else at.values(bias),
+        seed=seed_of_part(operands.seed, block.grid.place, at.head or 0),
+    )
 
 
 def _part(at: Slice, x: Tensor, has_columns: bool) -> Tensor:

@@ -23,7 +23,9 @@ from sddmm.ops.attention_bounds import (
 from sddmm.ops.attention_operator import (
     check_attention,
     check_dropout,
+    check_generator,
     default_scale,
+    new_seed,
     operands_of_backward,
     pattern_and_operands,
 )
@@ -101,13 +103,13 @@ def sparse_attention(
     scale = None if scale is None else real_number(scale, "scale")
     dropout_p = real_number(dropout_p, "dropout_p")
     check_dropout(dropout_p)
-    _check_generator(generator, q)
+    check_generator(generator, q)
     inputs = (q, k, v, bias)
     if not (is_plain(q, k) and is_plain(v, bias)) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         nnz = stored_nnz(parts.cols, parts.blocksize)
         check_attention(parts.shape, nnz, parts.cols.device, *inputs, is_cast=True)
-        seed = _new_seed(q.device, dropout_p, generator)
+        seed = new_seed(q.device, dropout_p, generator)
         out, lse = _operate(
             parts.rows, parts.cols, inputs, seed, parts.compressed, parts.blocksize, scale,
             dropout_p,
@@ -116,7 +118,7 @@ def sparse_attention(
     sparse = parse_sparse(S)
     pattern = sparse.pattern.T if sparse.transposed else sparse.pattern
     check_attention(pattern.shape, pattern.nnz, pattern.device, *inputs)
-    seed = _new_seed(q.device, dropout_p, generator)
+    seed = new_seed(q.device, dropout_p, generator)
     if needs_grad(*inputs):
         if sparse.is_scipy:  # the backward reads what scipy may change until then
             pattern = pattern.clone()
@@ -138,28 +140,6 @@ def sparse_attention(
 
 # torch.compile takes no sparse tensor into a graph; see `sddmm`.
 _untraced_attention = _disable_dynamo(sparse_attention)
-
-
-def _check_generator(generator: Any, q: Tensor) -> None:
-    if generator is None:
-        return
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator, got {type(generator)}")
-    if generator.device.type != q.device.type:
-        raise ValueError(
-            f"generator is on {generator.device} and q on {q.device}; they must be on one device"
-        )
-
-
-def _new_seed(
-    device: torch.device, dropout_p: float, generator: torch.Generator | None
-) -> Tensor | None:
-    """The seed of a call with dropout, drawn on the device, so that nothing waits for it."""
-    if dropout_p == 0.0:
-        return None
-    if generator is None:  # of which torch.compile knows nothing
-        return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)
-    return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device, generator=generator)
 
 
 def _operate(

@@ -102,6 +102,28 @@ def check_dropout(p: float) -> None:
         raise ValueError(f"dropout_p must lie in 0..1, got {p}")
 
 
+def check_generator(generator: Any, q: Tensor) -> None:
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {type(generator)}")
+    if generator.device.type != q.device.type:
+        raise ValueError(
+            f"generator is on {generator.device} and q on {q.device}; they must be on one device"
+        )
+
+
+def new_seed(
+    device: torch.device, dropout_p: float, generator: torch.Generator | None
+) -> Tensor | None:
+    """The seed of a call with dropout, drawn on the device, so that nothing waits for it."""
+    if dropout_p == 0.0:
+        return None
+    if generator is None:  # of which torch.compile knows nothing
+        return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)
+    return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device, generator=generator)
+
+
 def pattern_and_operands(
     rows: Tensor, cols: Tensor, q: Tensor, k: Tensor, v: Tensor,
     bias: Tensor | None = None, seed: Tensor | None = None, *, compressed: bool = False,

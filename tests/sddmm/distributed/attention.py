@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 import sddmm
@@ -48,6 +49,60 @@ def check(case: Case, what: str, dv: int = 7) -> None:
     close("lse", got[1], expected[1], at_lse)
     for name, mine, single, at in zip("qkvb", locals_, wholes, places, strict=True):
         close(f"gradient of {name}", mine.grad, single.grad, at)
+
+
+def check_dropout(case: Case, what: str) -> None:
+    """One seed gives one result, of which the gradients are those, in every dtype and in one that
+    no kernel serves; all ranks together, as sums of dK and dV come from all."""
+    S = case.S
+
+    def run(dtype: torch.dtype, seed: int = 3, p: float = 0.4) -> list[Tensor]:
+        x = leaves(*(y.to(dtype) for y in (case.local_a, case.local_b.mT, case.local_b.mT + 1)))
+        generator = torch.Generator(here()).manual_seed(seed)
+        out = sddmm.sparse_attention(S, *x, dropout_p=p, generator=generator)
+        out.square().sum().backward()
+        return [out.detach().double(), *(y.grad.double() for y in x if y.grad is not None)]
+
+    exact = run(torch.float64)
+    for name, got, again, expected in zip(
+        "oqkv", run(torch.float32), run(torch.float64), exact, strict=True
+    ):
+        assert torch.equal(again, expected), f"{what}: {name} differs from call to call"
+        torch.testing.assert_close(
+            got, expected, rtol=1e-4, atol=1e-4, msg=lambda text, n=name: f"{what}: {n}: {text}"
+        )
+    other = run(torch.float64, seed=4)[0]
+    assert S.nnz < 20 or not torch.equal(other, exact[0]), what
+    assert not run(torch.float64, p=1.0)[0].any(), what
+    check_derivative(case, what)
+
+
+def check_derivative(case: Case, what: str) -> None:
+    """The gradients with dropout are those of differences, of the sum over all ranks."""
+    parts = [case.local_a, case.local_b.mT, case.local_b.mT + 1]
+    generator = torch.Generator().manual_seed(5 + dist.get_rank())
+    steps = [torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device) for x in parts]
+
+    def total(x: list[Tensor]) -> Tensor:
+        seeded = torch.Generator(here()).manual_seed(3)
+        out = sddmm.sparse_attention(case.S, *x, dropout_p=0.4, generator=seeded)
+        return out.sin().sum()
+
+    def over_ranks(x: Tensor) -> float:
+        summed = x.detach().clone()
+        dist.all_reduce(summed)
+        return float(summed)
+
+    wanted = leaves(*parts)
+    total(wanted).backward()
+    along = sum((x.grad * step).sum() for x, step in zip(wanted, steps, strict=True))
+    assert isinstance(along, Tensor)
+    ends = [
+        total([x + sign * 1e-5 * step for x, step in zip(parts, steps, strict=True)])
+        for sign in (1, -1)
+    ]
+    slope = (over_ranks(ends[0]) - over_ranks(ends[1])) / 2e-5
+    assert abs(slope - over_ranks(along)) < 1e-5 * max(1.0, abs(slope)), what
 
 
 def check_volume(case: Case) -> None:
