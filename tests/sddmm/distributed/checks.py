@@ -260,6 +260,16 @@ def attention_merges_panels_to_what_one_process_gives() -> None:
     attention.check_volume(divided(skewed(23, 23, 160), even(23), way="ring"))
 
 
+def messages_after_kernels_as_on_a_gpu_change_nothing() -> None:
+    """A GPU's ranks launch a panel's kernels before they agree and before the next rows travel."""
+    with mock.patch("sddmm.distributed.travel.behind_now", lambda device, start: start):
+        for way in ("ring", "rows"):
+            case = divided(skewed(23, 23, 160), uneven(23), way=way)
+            check_all_functions(case, f"{way}, messages after kernels")
+            attention.check(case, f"attention, {way}, messages after kernels")
+            failures.of_one_rank(case)
+
+
 def volumes_equal_the_formulas() -> None:
     for way in WAYS:
         for heads in (None, 2):
@@ -286,6 +296,7 @@ COMMON: list[Callable[[], None]] = [
     a_matrix_is_scattered_or_made_by_a_function_with_as_many_nonzeros_everywhere,
     volumes_equal_the_formulas,
     attention_merges_panels_to_what_one_process_gives,
+    messages_after_kernels_as_on_a_gpu_change_nothing,
 ]
 CHECKS: dict[int, list[Callable[[], None]]] = {
     2: [

@@ -28,6 +28,22 @@ def on(rank: int) -> bool:
     return dist.get_rank() == rank
 
 
+def of_one_rank(case: Case) -> None:
+    """The others may have begun to compute; the error is that of the call, where nothing travels
+    too, and not of the next one."""
+    S, a, b = case.S, case.local_a, case.local_b
+    kind = TypeError if on(1) else DistributedError
+    wrong = (a.tolist() if on(1) else a), b
+    require_raises(kind, "a must be a torch tensor", lambda: sddmm.sddmm(S, *wrong))
+    require_raises(
+        ValueError, "ranks differ in alpha", lambda: sddmm.sddmm(S, a, b, alpha=1.0 + on(1))
+    )
+    k = 5 + on(1)
+    require_raises(ValueError, "differ in k", lambda: sddmm.plan(S, k=k, dtype=torch.float64))
+    expected = sddmm.sddmm(case.whole, case.a, case.b)[case.own]
+    torch.testing.assert_close(sddmm.sddmm(S, a, b), expected)
+
+
 def of_arguments() -> None:
     case = divided(skewed(20, 20, 100), [0, 8, 20], way="ring")
     S, a, b = case.S, case.local_a, case.local_b
