@@ -152,8 +152,11 @@ def exchange_panels(
     """
     grid, q, here = block.grid, block.grid.rings, block.grid.ring
     total: Tensor | None = None
+    begun: tuple[Callable[[], Transfer], Tensor, Tensor] | None = None
     pending: tuple[Transfer, Tensor, Tensor] | None = None
     for t, (panel, rows, label) in enumerate(panels_of(block, way, x, sizes)):
+        # Only now, as NCCL carries one after the other: the rows that come next wait for no sums.
+        pending = _started(begun)
         part = compute(panel, rows, label).contiguous()
         if way == "rows":
             total = part if total is None else _added(total, pending)
@@ -174,7 +177,9 @@ def exchange_panels(
             arriving = part.new_empty((*part.shape[:-2], sizes[before], part.shape[-1]))
             sends = {grid.ring_place(here + 1): total}
             receives = {grid.ring_place(here - 1): arriving}
-        pending = grid.start(sends, receives, "sums"), own_rows, arriving
+        start = partial(grid.start, sends, receives, "sums")
+        begun = behind_now(x.device, start), own_rows, arriving
+    pending = _started(begun)
     assert total is not None
     if way == "rows":
         return _added(total, pending)
@@ -182,6 +187,12 @@ def exchange_panels(
         pending[0].wait()
         total = pending[2]
     return total
+
+
+def _started(
+    begun: tuple[Callable[[], Transfer], Tensor, Tensor] | None,
+) -> tuple[Transfer, Tensor, Tensor] | None:
+    return None if begun is None else (begun[0](), *begun[1:])
 
 
 class _Buffers:
