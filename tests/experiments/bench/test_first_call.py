@@ -82,13 +82,14 @@ def test_the_first_call_of_a_method_with_a_public_call_is_that_call_without_its_
         return {"prepare": lambda case: lambda: right(case), "public_call": public_call}
 
     monkeypatch.setattr(timing, "elapsed_ms", watched)
+    monkeypatch.setattr(timing, "_FIRST_CALLS_MS", 60_000.0)  # also on a busy machine
     objective = only(good=method(right), bad=method(lambda case: right(case) + 1))
     with pytest.raises(RowsFailed, match="1 of 2 rows are not right: bad"):
         run(objective, "60x50", config)
     records = {r.method: r for r in Store(config.records, Record).load().values()}
     assert (records["bad"].status, records["bad"].first_call_ms) == ("wrong", [])
     assert ("arguments", True) not in events
-    assert events.count(("call", True)) >= len(records["good"].first_call_ms) >= 10
+    assert events.count(("call", True)) >= len(records["good"].first_call_ms) == 20
 
 
 def test_a_method_many_times_slower_than_the_fastest_is_not_prepared_for_timing(
