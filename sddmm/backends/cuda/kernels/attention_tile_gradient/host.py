@@ -73,23 +73,25 @@ def load(
     key, value = padded(d), padded(dv)
     # So that no sums, scores and gradients of scores spill.
     span = 16 if by_columns or numbered else 32
+    blocks = _resident_blocks(d, dv, by_columns, device)[rows]
+    blocks = min(blocks, 3) if numbered else blocks
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "COLUMNS": by_columns, "MERGES": merges,
         "KEY_COLUMNS": key, "VALUE_COLUMNS": value, "BY_COLUMN": lines_by_column,
         "ALIGNED": aligned, "NUMBERED": numbered, "ROWS": rows,
-        "SPAN": span, "MIN_BLOCKS": _resident_blocks(d, dv, by_columns)[rows],
+        "SPAN": span, "MIN_BLOCKS": blocks,
     }  # fmt: skip
     tile_bytes = 2 * SIDE * (key + value) + (8 * SIDE if by_columns else 0)
     spec = _spec_with_memory(2 * rows * (key + value) + 2 * tile_bytes + 16 * rows + 32)
     return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
 
 
-def _resident_blocks(d: int, dv: int, by_columns: bool) -> dict[int, int]:
+def _resident_blocks(d: int, dv: int, by_columns: bool, device: Device) -> dict[int, int]:
     """The rows that a block may have, the quickest where rows of tiles have columns in common
     first, and how many such blocks the registers of a multiprocessor hold."""
     if max(padded(d), padded(dv)) > 64:
         return {SIDE: 2}
-    return {128: 2, SIDE: 3 if by_columns else 4}
+    return {128: 2, SIDE: 3 if by_columns or device.capability < (9, 0) else 4}
 
 
 def is_numbered(inputs: PassInputs) -> bool:
@@ -125,7 +127,7 @@ class TileGradients(GradientPasses):
     def _tiles(self, by_columns: bool) -> AttentionTiles:
         problem, device = self._problem, self._device
         m = problem.n if by_columns else problem.m
-        resident = _resident_blocks(problem.d, problem.dv, by_columns)
+        resident = _resident_blocks(problem.d, problem.dv, by_columns, device)
         if ceil_div(m, 128) * problem.heads < _STACKED_BLOCKS * device.sm_count:
             resident = {SIDE: resident[SIDE]}
         by_column = self._by_column != by_columns
