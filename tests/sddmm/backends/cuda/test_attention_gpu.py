@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -249,10 +250,9 @@ def test_every_size_compiles_without_spilling(
         if (d * dtype.itemsize | dv * dtype.itemsize) % step == 0:
             kernels = ["forward", "rows", "columns"]
             if dtype != torch.float32 and max(d, dv) <= 128:
-                kernels.append("tile")
-            if dtype != torch.float32 and max(d, dv) <= 64:
-                kernels += ["tile_rows", "tile_columns"]
-            compile_size((d, dv, dtype), step, here, kernels)
+                kernels += ["tile", "tile_rows", "tile_columns"]
+            blocks = (64, 128) if max(d, dv) <= 64 else (64,)
+            compile_size((d, dv, dtype), step, here, kernels, (*product(blocks, (False, True)),))
     for cubins in made.cubins.values():
         for cubin in cubins:
             assert cubin.resources.spill_bytes == 0

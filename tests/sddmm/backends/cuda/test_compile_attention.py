@@ -43,9 +43,13 @@ def test_it_compiles_without_spilling(arch: str, compiler: Callable[[Device], Co
 
 
 def compile_size(
-    size: tuple[int, int, torch.dtype], step: int, device: Device, kernels: list[str]
-) -> None:
-    """Ask for the kernels of one size, with those that merge pieces of rows on Hopper."""
+    size: tuple[int, int, torch.dtype], step: int, device: Device, kernels: list[str],
+    tile_blocks: tuple[tuple[int, bool], ...] = ((64, False),),
+) -> None:  # fmt: skip
+    """Ask for the kernels of one size, with those that merge pieces of rows on Hopper.
+
+    tile_blocks: of the gradients by tiles, the rows of a block, and whether nonzeros have numbers.
+    """
     merges = device.capability == (9, 0)
     options = (size, step, step)
     if "tile" in kernels:
@@ -53,12 +57,14 @@ def compile_size(
         problem = AttentionProblem(
             64, 64, 64, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0)
         )
-        ATTENTION_TILE.load(problem, False, step == 16, False, False, device)
+        for numbered in {numbered for _, numbered in tile_blocks}:
+            ATTENTION_TILE.load(problem, False, step == 16, numbered, False, device)
     for name in ("tile_rows", "tile_columns"):
-        if name in kernels:
+        for rows, numbered in tile_blocks if name in kernels else ():
             by_columns = name == "tile_columns"
             tile_gradient.load(
-                loader.runtime, size, 64, by_columns, by_columns, step == 16, False, False, device
+                loader.runtime, size, rows, by_columns, by_columns, step == 16, numbered, False,
+                device,
             )  # fmt: skip
     if "forward" in kernels:
         for has_bias in (False, True):
