@@ -13,6 +13,9 @@ from torch.compiler import is_dynamo_compiling
 BlockSize = tuple[int, int]
 """The rows and the columns of every block of a block pattern."""
 
+# Numpy's names of the dtypes of indices.
+_TYPE_STRINGS = {torch.int32: np.dtype(np.int32).str, torch.int64: np.dtype(np.int64).str}
+
 # Torch counts sizes in signed 64 bits.
 SIZE_LIMIT = 2**63
 
@@ -79,11 +82,34 @@ def counts_changes(tensor: Tensor) -> bool:
 
 
 def as_array(tensor: Tensor) -> Any:
-    """The numpy array over a CPU tensor's memory, for reading.
+    """The numpy array over the memory of a CPU tensor of indices, for reading.
 
     Unlike `tensor.numpy()` it leaves the tensor as it is: torch would take its memory for shared.
+    np.from_dlpack does so too, in twice the time.
     """
-    return np.from_dlpack(tensor)
+    return np.asarray(_Memory(tensor))
+
+
+class _Memory:
+    """A CPU tensor's memory by numpy's array interface; arrays over it keep it, and so the tensor.
+
+    https://numpy.org/doc/stable/reference/arrays.interface.html
+    """
+
+    __slots__ = ("__array_interface__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        size, strides = tensor.itemsize, None
+        if not tensor.is_contiguous():
+            strides = tuple(stride * size for stride in tensor.stride())
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": _TYPE_STRINGS[tensor.dtype],
+            "shape": tensor.shape,
+            "strides": strides,
+            "data": (tensor.data_ptr(), False),
+        }
 
 
 def mutation_tracked(tensor: Tensor) -> Tensor:
