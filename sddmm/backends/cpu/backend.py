@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ from sddmm.backends.base import (
     FirstRun,
     PreparedAttention,
     PreparedProduct,
-    by_head,
-    resolve_lazy_view,
 )
 from sddmm.backends.cpu.attention import CpuAttention
+from sddmm.backends.cpu.dense import contiguous_array
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.backends.cpu.product import CpuProduct
 from sddmm.dtypes import DTYPES
@@ -34,8 +33,10 @@ _CHUNK_WORK = 2**20
 _TILED_CHUNK = 2**16
 # Bytes of B that a tile keeps in cache: half of a 2 MB L2.
 _TILE_BYTES = 2**20
-# A tile pays when a row has this many nonzeros in it, on average.
-_TILED_RUN = 4
+# Each row of a tile of B is read this many times by a chunk, or more; else tiles do not pay.
+_TILED_REUSE = 4
+# Nor do they if a row has less to do in a tile, on average, counted in multiply-adds.
+_TILED_RUN_WORK = 2**12
 
 
 class CpuBackend:
@@ -76,8 +77,8 @@ class CpuBackend:
         view = CompressedView(
             pattern.major_indices.contiguous(), pattern.col_indices.contiguous(), None
         )
-        if crow_is_valid(as_array(view.indptr), problem.nnz):
-            execute = CpuExecutor(view, problem, is_checked=False)
+        execute = CpuExecutor(view, problem, is_checked=False)
+        if crow_is_valid(execute.indptr, problem.nnz):
             execute(*run.operands, run.out)
             run.is_launched = not execute.found_invalid
         if not run.is_launched:
@@ -118,17 +119,15 @@ class CpuExecutor:
         self._invalid = None if is_checked else np.zeros(1, np.bool_)
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
         self._dtype = dtype = DTYPES[problem.dtype].accumulator
-        width = tile_width(problem, dtype.itemsize)
-        chunk = _TILED_CHUNK
-        if width == 0:
-            chunk = min(chunk, max(256, _CHUNK_WORK // max(1, problem.k)))
-        self._indptr = as_array(by_row.indptr.contiguous())
+        self._width, self._chunk = tile_width(problem, dtype.itemsize), _TILED_CHUNK
+        if self._width == 0:
+            self._chunk = min(_TILED_CHUNK, max(256, _CHUNK_WORK // max(1, problem.k)))
+        self.indptr = as_array(by_row.indptr.contiguous())
         self._indices = as_array(by_row.indices.contiguous())
-        self._width, self._chunk = width, chunk
         # Imported here: numba is optional, and slow to import.
-        from sddmm.backends.cpu.kernel import sample, sample_if_valid
+        from sddmm.backends.cpu.kernel import sample_if_valid, sample_scaled
 
-        self._kernel = sample if is_checked else sample_if_valid
+        self._kernel = sample_scaled if is_checked else sample_if_valid
 
     @property
     def found_invalid(self) -> bool:
@@ -139,21 +138,27 @@ class CpuExecutor:
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
     ) -> None:
         perm, dtype = self._perm, self._dtype
-        direct = perm is None and values is None and out.dtype == dtype
-        sums = out if direct else torch.empty(out.shape, dtype=dtype, device=out.device)
-        for head in by_head(_rows(a, dtype), _rows(b.mT, dtype), sums):
-            self._sample(head, alpha)
-        if perm is not None:
-            sums = torch.empty_like(sums).index_copy_(-1, perm, sums)
+        sums = out
+        if perm is not None or out.dtype != dtype:
+            sums = torch.empty(out.shape, dtype=dtype)
+        if values is not None and perm is not None:
+            values = values[perm]
+        arrays = contiguous_array(a, dtype), contiguous_array(b.mT, dtype), sums.numpy()
+        factors = np.empty(0, arrays[0].dtype)
         if values is not None:
-            sums = sums.mul_(values)
-        if not direct:
+            factors = contiguous_array(values, dtype)
+        heads: Any = (arrays,) if a.dim() == 2 else zip(*arrays, strict=True)
+        for head in heads:
+            self._sample(head, factors, alpha)
+        if perm is not None:
+            out.index_copy_(-1, perm, sums.to(out.dtype))
+        elif sums is not out:
             out.copy_(sums)
 
-    def _sample(self, head: tuple[Tensor, Tensor, Tensor], alpha: float) -> None:
-        a, b, out = (tensor.numpy() for tensor in head)
+    def _sample(self, head: tuple[Any, Any, Any], factors: Any, alpha: float) -> None:
+        a, b, out = head
         arguments = (
-            self._indptr, self._indices, a, b, a.dtype.type(alpha), out, self._width,
+            self.indptr, self._indices, a, b, a.dtype.type(alpha), factors, out, self._width,
             *(() if self._invalid is None else (self._invalid,)),
         )  # fmt: skip
         kernel = self._kernel
@@ -167,11 +172,6 @@ def tile_width(problem: SddmmProblem, itemsize: int) -> int:
     width = max(1, _TILE_BYTES // max(1, problem.k * itemsize))
     if width * 2 >= problem.n:
         return 0
-    nonzeros_per_run = problem.nnz / max(1, problem.m) * width / problem.n
+    run_work = problem.nnz / max(1, problem.m) * width / problem.n * problem.k
     reuse = min(_TILED_CHUNK, problem.nnz) / problem.n
-    return width if nonzeros_per_run >= _TILED_RUN and reuse >= _TILED_RUN else 0
-
-
-def _rows(operand: Tensor, dtype: torch.dtype) -> Tensor:
-    """A contiguous copy of the operand in the kernel's dtype, or the operand itself."""
-    return resolve_lazy_view(operand.detach()).to(dtype).contiguous()
+    return width if run_work >= _TILED_RUN_WORK and reuse >= _TILED_REUSE else 0

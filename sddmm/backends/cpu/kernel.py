@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from sddmm.backends.cpu.jit import jit
+from sddmm.backends.cpu.jit import inlined, jit
 
 
 @jit
+def dot_product(a, b, row, column):  # type: ignore[no-untyped-def]
+    """The dot product of a row of A and a column."""
+    total = a.dtype.type(0)
+    for t in range(a.shape[1]):
+        total += a[row, t] * b[column, t]
+    return total
+
+
+@inlined
 def sample_run(cols, a, b, alpha, out, row, begin, end):  # type: ignore[no-untyped-def]
     """Dot products of one row of A with the columns cols[begin:end]."""
     k = a.shape[1]
@@ -37,11 +46,8 @@ def sample_run(cols, a, b, alpha, out, row, begin, end):  # type: ignore[no-unty
         i += 4
         out[i], out[i + 1], out[i + 2], out[i + 3] = alpha * s4, alpha * s5, alpha * s6, alpha * s7
         i += 4
-    last = end - 1
-    while i < end:
-        # Four at a time as well; past the end the last nonzero is formed again, from cache.
-        i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
-        c0, c1, c2, c3 = cols[i], cols[i1], cols[i2], cols[i3]
+    while i + 4 <= end:
+        c0, c1, c2, c3 = cols[i], cols[i + 1], cols[i + 2], cols[i + 3]
         s0 = s1 = s2 = s3 = zero
         for t in range(k):
             x = a[row, t]
@@ -49,8 +55,10 @@ def sample_run(cols, a, b, alpha, out, row, begin, end):  # type: ignore[no-unty
             s1 += x * b[c1, t]
             s2 += x * b[c2, t]
             s3 += x * b[c3, t]
-        out[i], out[i1], out[i2], out[i3] = alpha * s0, alpha * s1, alpha * s2, alpha * s3
+        out[i], out[i + 1], out[i + 2], out[i + 3] = alpha * s0, alpha * s1, alpha * s2, alpha * s3
         i += 4
+    for j in range(i, end):
+        out[j] = alpha * dot_product(a, b, row, cols[j])
 
 
 @jit
@@ -91,10 +99,21 @@ def sample(crow, cols, a, b, alpha, out, width, begin, end):  # type: ignore[no-
 
 
 @jit
-def sample_if_valid(  # type: ignore[no-untyped-def]
-    crow, cols, a, b, alpha, out, width, invalid, begin, end
+def sample_scaled(  # type: ignore[no-untyped-def]
+    crow, cols, a, b, alpha, factors, out, width, begin, end
 ):
-    """`sample`, unless a column of these nonzeros is outside the matrix: then invalid[0] is set.
+    """`sample`, times the factor of each nonzero; there may be none."""
+    sample(crow, cols, a, b, alpha, out, width, begin, end)
+    if factors.size:
+        for i in range(begin, end):
+            out[i] *= factors[i]
+
+
+@jit
+def sample_if_valid(  # type: ignore[no-untyped-def]
+    crow, cols, a, b, alpha, factors, out, width, invalid, begin, end
+):
+    """`sample_scaled`, unless a column of these nonzeros is outside: then invalid[0] is set.
 
     The columns are checked chunk by chunk, so that the products find them in cache.
     """
@@ -105,7 +124,7 @@ def sample_if_valid(  # type: ignore[no-untyped-def]
     if is_outside:
         invalid[0] = True
     else:
-        sample(crow, cols, a, b, alpha, out, width, begin, end)
+        sample_scaled(crow, cols, a, b, alpha, factors, out, width, begin, end)
 
 
 @jit

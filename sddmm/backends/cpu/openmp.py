@@ -38,6 +38,10 @@ def for_chunks(work: Callable[[int, int], None], total: int, chunk: int) -> None
     the same bits on any number of threads. A call that returns has worked every chunk; the first
     exception of `work` or of a signal handler (Ctrl-C) cuts the call off and is raised here.
     """
+    if total <= chunk:
+        if total:
+            work(0, total)
+        return
     loop = _Loop(work, total, chunk)
     threads = min(torch.get_num_threads(), loop.chunks)
     if threads <= 1 or _forked.is_set():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.launch import ceil_div
-from sddmm.backends.base import resolve_lazy_view
+from sddmm.backends.cpu.dense import contiguous_array
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.indices import as_array
@@ -50,9 +50,9 @@ class CpuProduct:
         problem, chunks = self._problem, self._chunks
         dtype, heads = problem.accumulator, problem.heads or 1
         sums = out if out.dtype == dtype else torch.empty(out.shape, dtype=dtype)
-        x = _array(dense, dtype).reshape(heads, problem.n, problem.k)
-        weights = _array(values, dtype).reshape(-1, problem.nnz)
-        scale = np.empty(0, x.dtype) if factors is None else _array(factors, dtype)
+        x = contiguous_array(dense, dtype).reshape(heads, problem.n, problem.k)
+        weights = contiguous_array(values, dtype).reshape(-1, problem.nnz)
+        scale = np.empty(0, x.dtype) if factors is None else contiguous_array(factors, dtype)
         products = sums.detach().numpy().reshape(heads, problem.m, problem.k)
         parts = np.empty((heads, chunks, 2, problem.k), x.dtype)
         factor = x.dtype.type(alpha)
@@ -67,15 +67,10 @@ class CpuProduct:
             )  # fmt: skip
 
         for_chunks(chunk, heads * chunks, 1)
-        for head in range(heads):
+        for head in range(heads if chunks > 1 else 0):
             merge(self._indptr, parts[head], factor, products[head], self._chunk)
         if sums is not out:
             out.copy_(sums)
-
-
-def _array(x: Tensor, dtype: torch.dtype) -> Any:
-    """The numbers of a tensor in the kernel's dtype, contiguous; a copy only where it needs one."""
-    return resolve_lazy_view(x.detach()).to(dtype).contiguous().numpy()
 
 
 def grouped_arrays(pattern: SparsePattern) -> tuple[Any, Any, Any]:

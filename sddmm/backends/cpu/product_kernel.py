@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sddmm.backends.cpu.jit import jit
+from sddmm.backends.cpu.jit import inlined, jit
 
 
 @jit
@@ -40,7 +40,7 @@ def load_weights(perm, values, factors, weights, begin, end):  # type: ignore[no
             weights[i - begin] = values[perm[i]] * factors[perm[i]]
 
 
-@jit
+@inlined
 def add_rows(indices, weights, x, sums, row, begin, end, offset):  # type: ignore[no-untyped-def]
     """sums[row]: the rows of x at indices[begin:end], times weights[begin - offset : end - offset].
 

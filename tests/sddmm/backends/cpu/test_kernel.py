@@ -78,6 +78,7 @@ def problem(m: int, n: int, nnz: int, k: int) -> Any:
 def test_tiles_are_used_where_b_exceeds_the_cache_and_rows_are_dense_enough() -> None:
     assert cpu.tile_width(problem(10_000, 10_000, 5_000_000, 256), 4) == 1024
     assert cpu.tile_width(problem(10_000, 10_000, 5_000_000, 1024), 4) == 256
+    assert cpu.tile_width(problem(10_000, 10_000, 1_000_000, 256), 4) == 0
     assert cpu.tile_width(problem(10_000, 10_000, 100_000, 256), 4) == 0
     assert cpu.tile_width(problem(1_000, 1_000, 500_000, 256), 4) == 0
     assert cpu.tile_width(problem(100_000, 100_000, 3_000_000, 256), 4) == 0
@@ -90,6 +91,7 @@ def test_a_tiled_problem_is_right_end_to_end(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(cpu, "_TILE_BYTES", 2**12)  # so that a small matrix has several tiles
     monkeypatch.setattr(cpu, "_TILED_CHUNK", 2**11)  # and they several chunks
+    monkeypatch.setattr(cpu, "_TILED_RUN_WORK", 4)  # and rows little work in each
     S = random_pattern(300, 200, 30_000, layout="coo", shuffled=True)
     made = make_problem(S, k=33, dtype=torch.float32)
     assert cpu.tile_width(made, 4) == 31
