@@ -72,10 +72,13 @@ def gathered(
         own = pieces[grid.ring]
         others = [s for s in range(grid.rings) if s != grid.ring]
         receives = {grid.ring_place(s): pieces[s] for s in others}
+        requested = block.requested
+        sent = {s: own.new_empty((requested[s].numel(), widths[j])) for s in others if requested}
+        sends = {grid.ring_place(s): sent.get(s, own) for s in others}
         with beside(like.device) as wait:  # so that kernels need not wait until it is packed
             write(j, own)
-            requested = block.requested
-            sends = {grid.ring_place(s): own[requested[s]] if requested else own for s in others}
+            for s, rows in sent.items():
+                torch.index_select(own, 0, requested[s], out=rows)
             transfer = grid.start(sends, receives, f"slice {j}")
         return wait, transfer, every
 

@@ -16,8 +16,9 @@ def behind_now(device: torch.device, start: Callable[[], ResultT]) -> Callable[[
     """A function that calls `start` on a stream beside the current one, behind what that one holds
     now, however much has been launched since.
 
-    What start() writes must be allocated before. On a CPU it is called at once: what runs there
-    meanwhile is what overlaps.
+    What start() writes must be allocated before. Freed memory of the stream beside could be written
+    again while it is sent, if the next call comes on another stream. On a CPU start() is called at
+    once: what runs there meanwhile is what overlaps.
     """
     if device.type != "cuda":
         begun = start()
@@ -38,7 +39,8 @@ def beside(device: torch.device) -> Iterator[Callable[[], None]]:
     """Launch what follows on a stream beside the current one, behind what that one holds now.
 
     Gives a function that makes the current stream wait for what was launched within; it must be
-    called before the memory in use is freed. On a CPU nothing runs beside the caller.
+    called before the memory in use is freed, which must be allocated before, as in `behind_now`. On
+    a CPU nothing runs beside the caller.
     """
     if device.type != "cuda":
         yield lambda: None

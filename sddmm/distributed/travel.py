@@ -57,9 +57,9 @@ def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
     grid, q, here = block.grid, block.grid.rings, block.grid.ring
     held, x = x, x.contiguous()
 
-    def start(t: int, after: Tensor) -> Transfer:
+    def start(t: int, wanted: Tensor, after: Tensor) -> Transfer:
         """Begin the exchange of step t: to the rank t places on, from the rank t places before."""
-        wanted = x[..., block.requested[(here + t) % q], :].contiguous()
+        torch.index_select(x, -2, block.requested[(here + t) % q], out=wanted)
         sends, receives = {grid.ring_place(here + t): wanted}, {grid.ring_place(here - t): after}
         return grid.start(sends, receives, f"rows of panel {(here - t) % q}")
 
@@ -68,8 +68,9 @@ def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
         if t + 1 < q:
             touched = block.panels[(s - 1) % q].touched
             assert touched is not None
-            after = x.new_empty((*x.shape[:-2], touched.numel(), x.shape[-1]))
-            begin = behind_now(x.device, partial(start, t + 1, after))
+            counts = block.requested[(here + t + 1) % q].numel(), touched.numel()
+            sent, after = (x.new_empty((*x.shape[:-2], rows, x.shape[-1])) for rows in counts)
+            begin = behind_now(x.device, partial(start, t + 1, sent, after))
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
             begin().wait()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import sddmm
 from sddmm.distributed import DistributedPattern
@@ -260,9 +262,32 @@ def attention_merges_panels_to_what_one_process_gives() -> None:
     attention.check_volume(divided(skewed(23, 23, 160), even(23), way="ring"))
 
 
+class _NoNewMemory(TorchDispatchMode):
+    """Fails where a result is in memory of none of the arguments."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            given = (x for x in (*args, *(kwargs or {}).values()) if isinstance(x, Tensor))
+            memory = {x.untyped_storage().data_ptr() for x in given}
+            assert result.untyped_storage().data_ptr() in memory, f"{func} allocates"
+        return result
+
+
 def messages_after_kernels_as_on_a_gpu_change_nothing() -> None:
-    """A GPU's ranks launch a panel's kernels before they agree and before the next rows travel."""
-    with mock.patch("sddmm.distributed.travel.behind_now", lambda device, start: start):
+    """A GPU's ranks launch a panel's kernels before they agree and before the next rows travel; on
+    its other stream nothing is allocated."""
+
+    def behind_now(device: torch.device, start: Callable[[], object]) -> Callable[[], object]:
+        def begin() -> object:
+            with _NoNewMemory():
+                return start()
+
+        return begin
+
+    with mock.patch("sddmm.distributed.travel.behind_now", behind_now):
         for way in ("ring", "rows"):
             case = divided(skewed(23, 23, 160), uneven(23), way=way)
             check_all_functions(case, f"{way}, messages after kernels")
