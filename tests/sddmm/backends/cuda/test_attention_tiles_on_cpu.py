@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts
+from sddmm.backends.cuda.kernels.attention_tile.tiles import part_limit
+from sddmm.backends.cuda.kernels.attention_tile_gradient import host as gradient_host
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS
 from sddmm.backends.cuda.planner import Planner
 from sddmm.problem import AttentionProblem
@@ -42,9 +45,10 @@ def check(
     scale: float | None = None,
     change: Callable[[Tensor, Tensor, Tensor], None] | None = None,
     device: Device = FEW,
+    gradient_rows: set[int] | None = None,
 ) -> list[str]:
     """Compare the attention and its gradients with float64; the kernels launched. bias: of each
-    head, or shared by all."""
+    head, or shared by all. gradient_rows: those of the blocks that compute the gradients."""
     generator = torch.Generator().manual_seed(0)
     m, n = pattern.shape
     q, k, v = (
@@ -66,12 +70,15 @@ def check(
     gradients = AttentionGradients(
         *(None if x is None else at_a_cliff(torch.full_like(x, torch.nan)) for x in (q, k, v, b))
     )
-    with emulated_gpu(device) as launches:
+    loads = mock.patch.object(gradient_host, "load", wraps=gradient_host.load)
+    with emulated_gpu(device) as launches, loads as load:
         planner = Planner(ATTENTION_KERNELS, AttentionExecutor)
         prepared = planner.prepare(pattern, problem, device, "attention_tile")
         prepared.forward(operands, out, lse)
         prepared.prepare_backward()
         prepared.backward(operands, out, lse, grad, grad_lse, gradients)
+    if gradient_rows is not None:
+        assert {call.args[2] for call in load.call_args_list} == gradient_rows
     options = {"bias": b, "dropout_p": dropout_p, "seed": seed, "scale": scale}
     assert_attention_close(out, pattern, q, k, v, lse=lse, **options)
     assert_attention_gradients_close(
@@ -88,9 +95,11 @@ def window(m: int, n: int, width: int) -> SparsePattern:
 
 def test_a_window_with_a_bias_and_dropout() -> None:
     """Full and partial tiles, and those at the edges of the matrix; rows shorter than fragments.
-    So many heads that the gradients are computed by blocks of 128 rows."""
+    So many heads that the gradients are computed by blocks of 128 rows, but of 64 columns, as 128
+    would have too many tiles."""
     launches = check(
-        window(70, 130, 70), 8, 16, torch.float16, heads=3, bias="shared", dropout_p=0.3
+        window(70, 130, 70), 8, 16, torch.float16, heads=3, bias="shared", dropout_p=0.3,
+        gradient_rows={64, 128},
     )  # fmt: skip
     assert launches.count("attention_tile_gradient") == 4  # a pass by rows for each head
 
@@ -102,6 +111,23 @@ def test_parts_of_long_rows_and_columns_of_tiles_are_merged() -> None:
         launches = check(SparsePattern.from_torch(mask), 8, 16, torch.float16, scale=scale)
         assert launches.count("attention_tile") == (2 if shape[1] > 64 * 12 else 1)
         assert launches.count("attention_tile_gradient") == 3
+
+
+@pytest.mark.parametrize(
+    ("counts", "heads", "sm_count", "limit"),
+    [
+        ([100] * 4, 1, 4, 100),  # alike, and one for each multiprocessor: twice a block's share
+        ([100] * 4, 1, 5, 20),  # too few
+        ([300, 1, 1, 1], 1, 4, 19),  # one is longer
+        ([300, 1, 1, 1], 3, 4, 228),  # heads make many
+        ([9, 9], 8, 132, 12),
+    ],
+)
+def test_rows_of_tiles_stay_whole_where_they_balance_themselves(
+    counts: list[int], heads: int, sm_count: int, limit: int
+) -> None:
+    device = replace(H200, sm_count=sm_count)
+    assert part_limit(torch.tensor(counts), heads, 2, device) == limit
 
 
 def test_nonzeros_in_any_order_duplicates_and_rows_without_any() -> None:
@@ -126,14 +152,14 @@ def test_scattered_tiles_are_not_stacked() -> None:
     blocks = torch.zeros(4, 4, dtype=torch.bool)
     blocks[[0, 1, 2, 3], [2, 0, 3, 1]] = True
     mask = blocks.repeat_interleave(64, 0).repeat_interleave(64, 1)[:, :250]
-    check(SparsePattern.from_torch(mask), 16, 8, torch.bfloat16, heads=2)
+    check(SparsePattern.from_torch(mask), 16, 8, torch.bfloat16, heads=2, gradient_rows={64})
 
 
 def test_infinities_and_nan_reach_the_rows_that_they_must_and_no_other() -> None:
     def change(q: Tensor, k: Tensor, v: Tensor) -> None:
         v[0, 60, 3], k[0, 80, 5], q[0, 7, 1] = torch.inf, torch.nan, torch.inf
 
-    check(window(70, 90, 20), 8, 16, torch.float16, change=change)
+    check(window(70, 90, 20), 8, 16, torch.float16, change=change, gradient_rows={64})
 
 
 @pytest.mark.parametrize(("full", "best"), [(True, "attention_tile"), (False, "attention_gather")])

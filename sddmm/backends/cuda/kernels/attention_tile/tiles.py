@@ -100,7 +100,7 @@ def tiles_by_row(
     places = torch.stack([stripe_column % width * SIDE, flags.sum(1)], dim=1)
     counts = torch.bincount(stripe_column // width, minlength=ceil_div(m, rows))
     parts, shared, slots = cut_stripes(
-        counts, _part_limit(counts, heads, resident[rows], device), rows
+        counts, part_limit(counts, heads, resident[rows], device), rows
     )
     return AttentionTiles(
         rows, int32(places), all_masks, all_lines, parts, shared, slots, by_column, work.perm
@@ -118,7 +118,7 @@ def _layers(places: Tensor) -> tuple[Tensor, int]:
     return layer, int(counts.max()) if counts.numel() else 1
 
 
-def _part_limit(counts: Tensor, heads: int, resident: int, device: Device) -> int:
+def part_limit(counts: Tensor, heads: int, resident: int, device: Device) -> int:
     """The most tiles of a part, of rows of tiles that have `counts` and are computed for each head.
 
     Parts fill a GPU evenly, but must be merged, so rows that balance themselves stay whole.
