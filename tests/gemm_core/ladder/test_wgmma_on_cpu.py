@@ -18,7 +18,7 @@ from gemm_core.emulation.kernel import (
     tensor_map,
 )
 from gemm_core.ladder.registry import KERNELS
-from gemm_core.ladder.spec import KERNEL_FOLDER, GemmProblem, KernelSpec, TmaParameters
+from gemm_core.ladder.spec import KERNEL_FOLDER, GemmProblem, KernelSpec, Tma, TmaParameters
 from gemm_core.ladder.tma_arguments import readable_operands, tma_arguments
 from tests.conftest import H200
 
@@ -111,6 +111,14 @@ def test_ragged_products_are_exact(name: str, b_layout: str) -> None:
     check(spec, (tm + 1, tn + 9, tk), b_layout)
     check(spec, (5, 3, 8), b_layout)
     check(spec, (tm, tn, 2 * tk), b_layout)
+
+
+def test_one_consumer_and_clusters_of_four_are_exact() -> None:
+    """Of no rung yet. The two panels of a tile of B are loaded as four boxes."""
+    spec = WGMMA["wgmma_store_128x192x64_stage4"]
+    tm, tn, tk = tile = 64, 128, 64
+    spec = replace(spec, tile=tile, threads=256, tma=Tma(cluster=4, stores=True))
+    check(spec, (5 * tm + 5, tn + 8, 5 * tk + 8), "kn")
 
 
 @pytest.mark.parametrize("name", ["wgmma_store_128x256x64_stage3"])
