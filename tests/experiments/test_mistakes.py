@@ -23,7 +23,7 @@ import torch
         (["peers"], "'peers' is no setting; did you mean +study=peers?"),
         (["k"], "'k' is no setting; settings are KEY=VALUE, such as k=VALUE"),
         (["--k=5"], "unknown option '--k'; settings have no dashes: k=5"),
-        (["matrix=nope"], "unknown matrix 'nope'; choose from: 1000x1000, "),
+        (["matrix=nope"], "unknown matrix 'nope'; choose from: 1"),
         (["+study=nope"], "unknown study 'nope'; choose from: attention, attention_smoke, "),
         (["k=abc"], "k must be a whole number, >= 1, got 'abc'"),
         (

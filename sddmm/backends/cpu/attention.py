@@ -81,7 +81,9 @@ class CpuAttention:
 
         problem, by = self._problem, self._by_row
         call = _Call(problem, operands)
-        sums = out if out.dtype == problem.accumulator else torch.empty(out.shape, dtype=lse.dtype)
+        sums = out
+        if out.dtype != problem.accumulator:
+            sums = torch.empty(out.shape, dtype=lse.dtype, device="cpu")
         results, logs = sums.numpy(), lse.numpy()
         parts = np.zeros((problem.heads, by.chunks, 2, problem.dv), logs.dtype)
         largest = np.full((problem.heads, by.chunks, 2), -np.inf, logs.dtype)
@@ -206,7 +208,7 @@ class _BackwardCall(_Call):
         each: Tensor | None = None
         if grad_bias is not None:
             shape = (self.problem.heads, self.problem.nnz)
-            each = torch.empty(shape, dtype=self.problem.accumulator)
+            each = torch.empty(shape, dtype=self.problem.accumulator, device="cpu")
             if grad_bias.dtype == each.dtype and grad_bias.dim() == 2:
                 each = grad_bias
         stored = None if each is None else each.numpy()
@@ -277,8 +279,9 @@ class _Sums:
         if gradient is None:
             return
         dtype, heads = call.problem.accumulator, call.problem.heads
-        same = gradient.dtype == dtype
-        self._sums = gradient if same else torch.empty(gradient.shape, dtype=dtype)
+        self._sums = gradient
+        if gradient.dtype != dtype:
+            self._sums = torch.empty(gradient.shape, dtype=dtype, device="cpu")
         self._out = self._sums.numpy()
         self._parts = np.zeros((heads, by.chunks, 2, gradient.shape[-1]), call.number)
 

@@ -140,7 +140,7 @@ class CpuExecutor:
         perm, dtype = self._perm, self._dtype
         sums = out
         if perm is not None or out.dtype != dtype:
-            sums = torch.empty(out.shape, dtype=dtype)
+            sums = torch.empty(out.shape, dtype=dtype, device="cpu")
         if values is not None and perm is not None:
             values = values[perm]
         arrays = contiguous_array(a, dtype), contiguous_array(b.mT, dtype), sums.numpy()

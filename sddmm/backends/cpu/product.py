@@ -49,7 +49,7 @@ class CpuProduct:
 
         problem, chunks = self._problem, self._chunks
         dtype, heads = problem.accumulator, problem.heads or 1
-        sums = out if out.dtype == dtype else torch.empty(out.shape, dtype=dtype)
+        sums = out if out.dtype == dtype else torch.empty(out.shape, dtype=dtype, device="cpu")
         x = contiguous_array(dense, dtype).reshape(heads, problem.n, problem.k)
         weights = contiguous_array(values, dtype).reshape(-1, problem.nnz)
         scale = np.empty(0, x.dtype) if factors is None else contiguous_array(factors, dtype)
@@ -97,7 +97,8 @@ def _grouped(pattern: SparsePattern) -> CompressedView:
     from sddmm.backends.cpu.product_kernel import group_by_row
 
     pattern.check()
-    indptr = torch.zeros(pattern.shape[0] + 1, dtype=torch.int64)
-    indices, perm = torch.empty_like(cols), torch.empty(cols.shape, dtype=torch.int64)
+    indptr = torch.zeros(pattern.shape[0] + 1, dtype=torch.int64, device="cpu")
+    indices = torch.empty_like(cols)
+    perm = torch.empty(cols.shape, dtype=torch.int64, device="cpu")
     group_by_row(*(as_array(x.contiguous()) for x in (rows, cols, indptr, indices, perm)))
     return CompressedView(indptr, indices, perm)

@@ -30,7 +30,7 @@ from tests.experiments.only import only, right
 @pytest.fixture(autouse=True)
 def _no_warm_up_and_time_for_all_first_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "WARM_UP_MS", 0.0)
-    monkeypatch.setattr(timing, "_FIRST_CALLS_MS", 60_000.0)
+    monkeypatch.setattr(timing, "_FIRST_CALLS_MS", 60_000.0)  # also on a busy machine
 
 
 @pytest.fixture

@@ -101,3 +101,20 @@ def test_every_backend_of_the_cpu_names_its_device(backend: str, dtype: torch.dt
     b = torch.randn(3, 5, device="cpu").to(dtype)
     made = sddmm.plan(COO, k=3, dtype=dtype, backend=backend)
     assert_close(made.run(a, b), COO, a, b)
+
+
+@pytest.mark.usefixtures("_odd_defaults")
+def test_half_products_and_attention_are_on_the_cpu_too() -> None:
+    """Their sums are float32, in memory of their own."""
+
+    def halves(*shape: int) -> torch.Tensor:
+        return torch.ones(shape, device="cpu", dtype=torch.float16, requires_grad=True)
+
+    values, x, q, k, v, bias = (halves(*s) for s in ((6,), (4, 3), (4, 3), (5, 3), (5, 3), (6,)))
+    out = sddmm.spmm(COO, x, values=values, transpose=True).sum()
+    (out + sddmm.sparse_attention(COO, q, k, v, bias=bias).sum()).backward()
+    for leaf in (values, x, q, k, v, bias):
+        assert leaf.grad is not None
+        assert leaf.grad.device.type == "cpu"
+    assert values.grad is not None
+    assert values.grad.tolist() == [3.0] * 6
