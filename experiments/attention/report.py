@@ -23,6 +23,8 @@ from experiments.sddmm.report_cells import (
 )
 from experiments.sddmm.study_problem import HeldToYardstick, least_peer_bytes, times_of
 from experiments.sddmm.study_report import (
+    LOST,
+    MOST_REGRET,
     StudyReport,
     first_cells,
     first_columns,
@@ -36,10 +38,6 @@ from experiments.sddmm.study_report import (
 LIMIT, LIMIT_OF_STEP, LIMIT_ON_MASKS = 2.4, 8.5, 1.5
 # What a training step may allocate besides its results.
 MOST_BESIDES_MB = 64.0
-# Below this a row is lost to a peer; above, a difference is that of two runs of one kernel.
-LOST = 1 / 1.03
-# The planner's choice over our fastest kernel, above which it is named.
-MOST_REGRET = 1.1
 # The name of K in this objective.
 D = "d"
 PEERS = (FLEX, "sdpa", "parts", "gather_scatter", "turbo_gnn")

@@ -13,6 +13,11 @@ from experiments.sddmm.study_problem import HeldToYardstick, Problem, ProblemT, 
 
 AnyProblem = Problem[Any]
 
+LOST = 1 / 1.03
+"""Below this a row is lost to a peer; above, a difference is that of two runs of one kernel."""
+MOST_REGRET = 1.1
+"""The planner's choice over our fastest kernel, above which it is named."""
+
 
 class StudyReport(ABC, Generic[RecordT, ProblemT]):
     """The tables of a study's records; a subclass says what is compared."""

@@ -19,6 +19,8 @@ from experiments.sddmm.report_cells import (
 )
 from experiments.sddmm.study_problem import HeldToYardstick, times_of
 from experiments.sddmm.study_report import (
+    LOST,
+    MOST_REGRET,
     StudyReport,
     first_cells,
     first_columns,
@@ -31,10 +33,6 @@ from experiments.spmm.record import Record
 
 # How long a product may take, in times of its yardstick: as it is, transposed, and on masks.
 LIMIT, LIMIT_TRANSPOSED, LIMIT_ON_TILES = 1.35, 1.6, 1.6
-# Below this a row is lost to a peer; above, a difference is that of two runs of one kernel.
-LOST = 1 / 1.03
-# The planner's choice over our fastest kernel, above which it is named.
-MOST_REGRET = 1.1
 # The name of K in this objective.
 D = "d"
 _CUSPARSE = ("cusparse_alg2", "cusparse_alg3")
