@@ -114,7 +114,7 @@ def test_ragged_products_are_exact(name: str, b_layout: str) -> None:
 
 
 def test_one_consumer_and_clusters_of_four_are_exact() -> None:
-    """Of no rung yet. The two panels of a tile of B are loaded as four boxes."""
+    """No rung has them yet. The two panels of a tile of B are loaded as four boxes."""
     spec = WGMMA["wgmma_store_128x192x64_stage4"]
     tm, tn, tk = tile = 64, 128, 64
     spec = replace(spec, tile=tile, threads=256, tma=Tma(cluster=4, stores=True))

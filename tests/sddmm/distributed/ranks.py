@@ -22,7 +22,7 @@ import torch.distributed as dist
 import sddmm.backends.cpu.backend as cpu_backend
 from tests.conftest import ROOT
 
-# Of all checks; what takes this long hangs. On GPUs, kernels are compiled first.
+# The seconds of all checks; what takes longer hangs. On GPUs, kernels are compiled first.
 _SECONDS = {"gloo": 200, "nccl": 210}
 
 
