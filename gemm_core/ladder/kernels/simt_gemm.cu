@@ -51,6 +51,8 @@ extern "C" __global__ void __launch_bounds__(Mainloop::THREADS, Config::MIN_BLOC
   Mainloop::run(sums, reinterpret_cast<Config::Element*>(shared), a, pitch_a, b, pitch_b, m0, n0, m,
                 n, k);
   const EpilogueDense<Config::Output, Config::C_VEC2_ALIGNED> epilogue{c, pitch_c, m, n};
-  store_simt<Mainloop, Config::THREAD_N % 4 == 0 ? 4 : 2>(sums, epilogue, m0, n0);
+  // Four at a time only where every row may take them: the test of each address costs registers.
+  constexpr int neighbours = Config::C_VEC2_ALIGNED && Config::THREAD_N % 4 == 0 ? 4 : 2;
+  store_simt<Mainloop, neighbours>(sums, epilogue, m0, n0);
 }
 GEMM_CORE_CHECK_LIST(gemm)
