@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from experiments.bench import table
 from experiments.bench.page.tables import CASE
 from experiments.sddmm import study_problem
 from experiments.sddmm.columns import PROBLEMS, SHORT
@@ -16,7 +17,13 @@ from experiments.sddmm.report_cells import (
     time_cell,
 )
 from experiments.sddmm.study_problem import problems
-from experiments.sddmm.study_report import StudyReport, first_columns, lost_lines, regret_lines
+from experiments.sddmm.study_report import (
+    StudyReport,
+    first_columns,
+    lost_lines,
+    named_rows,
+    regret_lines,
+)
 
 # From this many nonzeros on, a first call must not be slower than a peer's.
 FIRST_CALL_NNZ = 300_000
@@ -74,6 +81,8 @@ _LEGEND = (
 
 
 class RegretReport(StudyReport[Record, Problem]):
+    """Beside what all studies have, kernels.md: the time of every kernel of ours, in us."""
+
     problem, groups, short, legend = Problem, _GROUPS, _SHORT, _LEGEND
 
     def problems(self, records: Iterable[Record]) -> list[Problem]:
@@ -117,6 +126,12 @@ class RegretReport(StudyReport[Record, Problem]):
             }
             for p in found
         ]
+
+    def pages(self, records: Sequence[Record]) -> dict[str, str]:
+        found = self.problems(records)
+        names = sorted({r.method for p in found for r in p.kernels})
+        times = [{name: time_cell(p.us_of(name)) for name in names} for p in found]
+        return super().pages(records) | {"kernels.md": table.as_text(named_rows(found, times))}
 
     def csv_row(self, p: Problem) -> dict[str, object]:
         r = p.ours

@@ -66,11 +66,7 @@ class StudyReport(ABC, Generic[RecordT, ProblemT]):
     def pages(self, records: Sequence[RecordT]) -> dict[str, str]:
         """The files of the report by name."""
         found = self.problems(records)
-        several = len({p.ours.place for p in found}) > 1
-        rows = [
-            ({"device": p.ours.place_name} if several else {}) | _case_cells(p) | row
-            for p, row in zip(found, self.rows(found), strict=True)
-        ]
+        rows = named_rows(found, self.rows(found))
         shown = [places(records), *self.introduction(records), table.as_text(rows)]
         return {
             "summary.md": self._summary(found),
@@ -98,6 +94,15 @@ class StudyReport(ABC, Generic[RecordT, ProblemT]):
 
     def _csv_rows(self, found: Sequence[ProblemT]) -> list[dict[str, object]]:
         return [_case_columns(p) | self.csv_row(p) for p in found]
+
+
+def named_rows(found: Sequence[AnyProblem], rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows of problems, each after the cells that name its problem."""
+    several = len({p.ours.place for p in found}) > 1
+    return [
+        ({"device": p.ours.place_name} if several else {}) | _case_cells(p) | row
+        for p, row in zip(found, rows, strict=True)
+    ]
 
 
 def _case_cells(p: AnyProblem) -> dict[str, str]:

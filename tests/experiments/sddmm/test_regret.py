@@ -114,6 +114,13 @@ def test_reasons_that_differ_in_a_size_are_counted_together() -> None:
     assert "* second: skipped: it wants ... bytes (2)" in SDDMM.pages(records)["report.md"]
 
 
+def test_every_kernel_of_ours_has_its_time_beside_the_others() -> None:
+    slow, right, _ = rows_of(tables()["kernels.md"])
+    assert (slow["nnz"], slow["first"], slow["second"]) == ("1,000", "2,100", "1,600")
+    assert (right["first"], right["second"]) == ("3,300", "")
+    assert "cusparse" not in slow
+
+
 def test_records_without_forced_kernels_have_the_usual_report() -> None:
     assert "best other / ours" in SDDMM.pages([record("ours", 1.0)])["summary.md"]
 
