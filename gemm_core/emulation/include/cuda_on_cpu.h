@@ -4,12 +4,29 @@
 // show races.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
+
+// C's mathematical functions, which CUDA has too. To read <cmath> takes g++ a quarter of a second.
+extern "C" {
+#define UNARY(name) double name(double) noexcept; float name##f(float) noexcept;
+#define BINARY(name) double name(double, double) noexcept; float name##f(float, float) noexcept;
+UNARY(acos) UNARY(acosh) UNARY(asin) UNARY(asinh) UNARY(atan) UNARY(atanh) UNARY(cbrt) UNARY(ceil)
+UNARY(cos) UNARY(cosh) UNARY(erf) UNARY(erfc) UNARY(exp) UNARY(exp2) UNARY(expm1) UNARY(fabs)
+UNARY(floor) UNARY(log) UNARY(log10) UNARY(log1p) UNARY(log2) UNARY(nearbyint) UNARY(rint)
+UNARY(round) UNARY(sin) UNARY(sinh) UNARY(sqrt) UNARY(tan) UNARY(tanh) UNARY(trunc)
+BINARY(atan2) BINARY(copysign) BINARY(fdim) BINARY(fmax) BINARY(fmin) BINARY(fmod) BINARY(hypot)
+BINARY(pow) BINARY(remainder)
+double fma(double, double, double) noexcept;
+float fmaf(float, float, float) noexcept;
+double ldexp(double, int) noexcept;
+float ldexpf(float, int) noexcept;
+#undef UNARY
+#undef BINARY
+}
 
 #define __device__
 #define __global__
@@ -69,14 +86,17 @@ namespace emulation {
 constexpr int warp_size = 32;
 constexpr std::size_t stack_bytes = 1 << 17;
 
+constexpr int max_cluster_blocks = 8, max_warps = 64;
+
 struct Fiber {
-  ucontext_t context;
+  jmp_buf position;
   void* stack;  // uninitialised, so that its pages take memory only once they are used
-  bool done = false;
+  bool started, done;
 };
 
-inline std::vector<Fiber> fibers;
-inline ucontext_t scheduler;
+inline Fiber* fibers;
+inline int fiber_count;  // of all blocks of the cluster
+inline jmp_buf scheduler;
 inline int current, running;
 // What every fiber runs: body(kernel). No std::function, which takes long to compile.
 inline void (*body)(const void* kernel);
@@ -85,21 +105,21 @@ inline const void* kernel_of_body;
 // The number of blocks of a cluster; set before `run`.
 inline int cluster_blocks = 1;
 // Shared memory of the cluster's blocks. That of the block whose fibers run is in `shared`.
-inline std::vector<std::vector<unsigned char>> saved_shared;
+inline unsigned char (*saved_shared)[sizeof(shared)];
 inline int rank() { return int(blockIdx.x) % cluster_blocks; }
 inline unsigned char* shared_of(int block) {
-  return block == rank() ? shared : saved_shared[block].data();
+  return block == rank() ? shared : saved_shared[block];
 }
 inline void switch_to_block(unsigned block) {
   if (blockIdx.x == block) return;
-  std::memcpy(saved_shared[rank()].data(), shared, sizeof(shared));
+  std::memcpy(saved_shared[rank()], shared, sizeof(shared));
   blockIdx = {block, 0, 0};
-  std::memcpy(shared, saved_shared[rank()].data(), sizeof(shared));
+  std::memcpy(shared, saved_shared[rank()], sizeof(shared));
 }
 
+// Continues with the next fiber.
 inline void yield() {
-  const int self = current;
-  swapcontext(&fibers[self].context, &scheduler);
+  if (!_setjmp(fibers[current].position)) _longjmp(scheduler, 1);
 }
 
 // A barrier of `size` fibers: each waits until all have arrived.
@@ -118,7 +138,7 @@ struct Barrier {
   }
 };
 inline Barrier cluster_barrier;
-inline std::vector<Barrier> block_barriers, warp_barriers;
+inline Barrier block_barriers[max_cluster_blocks], warp_barriers[max_warps];
 
 // The values that the lanes of a warp exchange in a warp-wide instruction.
 template <class T>
@@ -126,8 +146,8 @@ struct Exchange {
   T lanes[warp_size];
 };
 template <class T>
-inline std::vector<Exchange<T>>& exchanges() {
-  static std::vector<Exchange<T>> all(2 * warp_size);
+inline Exchange<T>* exchanges() {
+  static Exchange<T> all[max_warps];
   return all;
 }
 
@@ -145,6 +165,41 @@ inline void entry() {
   body(kernel_of_body);
   fibers[current].done = true;
   --running;
+  _longjmp(scheduler, 1);
+}
+
+// Runs the current fiber until it yields or ends. Jumps need no system call, as swapcontext does.
+inline void resume() {
+  Fiber& fiber = fibers[current];
+  if (_setjmp(scheduler)) return;
+  if (fiber.started) _longjmp(fiber.position, 1);
+  fiber.started = true;
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_link = nullptr;  // `entry` does not return
+  context.uc_stack.ss_sp = fiber.stack;
+  context.uc_stack.ss_size = stack_bytes;
+  makecontext(&context, entry, 0);
+  setcontext(&context);
+}
+
+inline void run_cluster(int first, int threads) {
+  // Poison: shared memory that a kernel did not write must not look like a number.
+  std::memset(shared, 0xff, sizeof(shared));
+  if (cluster_blocks > 1) std::memset(saved_shared, 0xff, cluster_blocks * sizeof(shared));
+  blockIdx = {unsigned(first), 0, 0};
+  cluster_barrier = {};
+  for (Barrier& barrier : block_barriers) barrier = {};
+  for (Barrier& barrier : warp_barriers) barrier = {};
+  for (int i = 0; i < fiber_count; ++i) fibers[i].started = fibers[i].done = false;
+  for (running = fiber_count; running > 0;) {
+    for (current = 0; current < fiber_count; ++current) {
+      if (fibers[current].done) continue;
+      switch_to_block(unsigned(first + current / threads));
+      threadIdx = {unsigned(current % threads), 0, 0};
+      resume();
+    }
+  }
 }
 
 template <class Kernel>
@@ -152,44 +207,22 @@ void run(int blocks, int threads, const Kernel& kernel) {
   body = [](const void* called) { (*static_cast<const Kernel*>(called))(); };
   kernel_of_body = &kernel;
   gridDim = {unsigned(blocks), 0, 0};
-  fibers.resize(cluster_blocks * threads);
-  for (auto& fiber : fibers) fiber.stack = std::malloc(stack_bytes);
-  for (int first = 0; first < blocks; first += cluster_blocks) {
-    // Poison: shared memory that a kernel did not write must not look like a number.
-    std::memset(shared, 0xff, sizeof(shared));
-    saved_shared.assign(cluster_blocks, std::vector<unsigned char>(sizeof(shared), 0xff));
-    blockIdx = {unsigned(first), 0, 0};
-    cluster_barrier = {};
-    block_barriers.assign(cluster_blocks, {});
-    warp_barriers.assign((fibers.size() + warp_size - 1) / warp_size, {});
-    running = int(fibers.size());
-    for (auto& fiber : fibers) {
-      fiber.done = false;
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack;
-      fiber.context.uc_stack.ss_size = stack_bytes;
-      fiber.context.uc_link = &scheduler;
-      makecontext(&fiber.context, entry, 0);
-    }
-    while (running > 0) {
-      for (current = 0; current < int(fibers.size()); ++current) {
-        if (fibers[current].done) continue;
-        switch_to_block(unsigned(first + current / threads));
-        threadIdx = {unsigned(current % threads), 0, 0};
-        swapcontext(&scheduler, &fibers[current].context);
-      }
-    }
-  }
+  fiber_count = cluster_blocks * threads;
+  if (cluster_blocks > max_cluster_blocks || fiber_count > warp_size * max_warps) std::abort();
+  fibers = new Fiber[fiber_count];
+  saved_shared = new unsigned char[cluster_blocks][sizeof(shared)];
+  for (int i = 0; i < fiber_count; ++i) fibers[i].stack = std::malloc(stack_bytes);
+  for (int first = 0; first < blocks; first += cluster_blocks) run_cluster(first, threads);
   // A process may keep hundreds of compiled kernels, each with these variables of its own.
-  for (auto& fiber : fibers) std::free(fiber.stack);
-  fibers = {};
-  saved_shared = {};
+  for (int i = 0; i < fiber_count; ++i) std::free(fibers[i].stack);
+  delete[] fibers;
+  delete[] saved_shared;
 }
 
 }  // namespace emulation
 
 inline void __syncthreads() {
-  emulation::block_barriers[emulation::rank()].wait(int(emulation::fibers.size()) / emulation::cluster_blocks);
+  emulation::block_barriers[emulation::rank()].wait(emulation::fiber_count / emulation::cluster_blocks);
 }
 inline void __syncwarp() { emulation::with_warp(0, [](const int*, int) {}); }
 

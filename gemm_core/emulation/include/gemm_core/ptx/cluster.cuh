@@ -12,7 +12,7 @@
 namespace gemm_core::ptx {
 
 inline unsigned cluster_rank() { return emulation::rank(); }
-inline void cluster_sync() { emulation::cluster_barrier.wait(int(emulation::fibers.size())); }
+inline void cluster_sync() { emulation::cluster_barrier.wait(emulation::fiber_count); }
 inline void cluster_sync_memory() { cluster_sync(); }
 inline float4 load_from_cluster(unsigned address, unsigned rank) {
   if (address % 16 || address + 16 > sizeof(shared)) std::abort();

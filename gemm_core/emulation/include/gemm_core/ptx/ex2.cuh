@@ -4,7 +4,7 @@
 namespace gemm_core::ptx {
 
 inline float ex2(float x) {
-  const float y = std::exp2(x);
+  const float y = exp2f(x);
   return y < 0x1p-126f ? 0.f : y;
 }
 
