@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,12 @@ class Method(Protocol):
         """Do the work that is done once per case, and is timed apart from the runs."""
 
 
+@functools.cache
+def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the modules in these folders; a report asks for them with every record."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(folders)))
+
+
 class MethodFolder:
     """The methods of a package: every module is one, found by being there.
 
@@ -34,8 +41,8 @@ class MethodFolder:
 
     def names(self) -> list[str]:
         path = importlib.import_module(self.package).__path__
-        rest = sorted(module.name for module in pkgutil.iter_modules(path))
-        return [*self.first, *(name for name in rest if name not in self.first)]
+        rest = (name for name in _modules(tuple(path)) if name not in self.first)
+        return [*self.first, *rest]
 
     def select(self, chosen: Sequence[str]) -> dict[str, Method]:
         """The methods of these names, or all; an unknown name is an error that lists them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ class Record:
         return self.percentile_ms(50)
 
     def percentile_ms(self, percent: float) -> float | None:
-        return float(np.percentile(self.samples_ms, percent)) if self.samples_ms else None
+        return _percentile(tuple(self.samples_ms), percent) if self.samples_ms else None
 
     @property
     def spread(self) -> float | None:
@@ -80,6 +81,12 @@ class Record:
     @property
     def median_first_call_ms(self) -> float | None:
         return float(np.median(self.first_call_ms)) if self.first_call_ms else None
+
+
+# A report asks for the same median dozens of times.
+@functools.lru_cache(maxsize=1 << 15)
+def _percentile(samples: tuple[float, ...], percent: float) -> float:
+    return float(np.percentile(samples, percent))
 
 
 def key_of(parts: dict[str, Any]) -> str:

@@ -252,12 +252,12 @@ def _fits(value: object, hint: Any) -> bool:
         return hint in (bool, Any)
     if isinstance(value, int) and abs(value) >= 1 << 63:
         return False
+    if hint is float:  # as most values are
+        return isinstance(value, int | float)
     if get_origin(hint) is UnionType:
         return any(_fits(value, option) for option in get_args(hint))
     if get_origin(hint) is list:
         return isinstance(value, list) and all(_fits(item, get_args(hint)[0]) for item in value)
-    if hint is float:
-        return isinstance(value, int | float)
     return hint is Any or isinstance(value, get_origin(hint) or hint)
 
 
