@@ -22,7 +22,7 @@ NAMES = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def composed():
     cli.register()
     with initialize_config_dir(str(arguments.CONF), version_base="1.3"):
