@@ -9,6 +9,7 @@ wrong into one line and an exit code.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import io
 import os
@@ -202,8 +203,9 @@ def _wrong_type(override: str, reason: str, schema: Any) -> str:
     return f"{override}: {reason}"
 
 
+@functools.cache
 def register() -> None:
-    """Register the types of all configurations with Hydra; call before composing."""
+    """Register the types of all configurations with Hydra, once; call before composing."""
     sources.register()
     for command in commands().values():
         command.register()
