@@ -70,31 +70,40 @@ def fork() -> None:
         raise SystemExit(f"the child ended with {status}")
 
 
-def child_of_spawn(S: Any, plan: sddmm.Plan, a: Tensor, b: Tensor, path: str) -> None:
-    values = [sddmm.sddmm(S, a, b), plan.run(a, b), sddmm.sddmm(plan.pattern, a, b)]
+def child_of_spawn(sent: list[tuple[Any, sddmm.Plan, Tensor, Tensor]], path: str) -> None:
+    values = [
+        [sddmm.sddmm(S, a, b), plan.run(a, b), sddmm.sddmm(plan.pattern, a, b)]
+        for S, plan, a, b in sent
+    ]
     torch.save(values, path)
 
 
 def spawn() -> None:
-    """A spawned child gets a used pattern and a used plan; parent and child are right after."""
+    """A spawned child gets used patterns and used plans; parent and child are right after."""
+    sent, right = [], []
     for layout in ("coo", "csr"):
         pattern, a, b, expected = used(layout)
         plan = sddmm.plan(pattern, k=K, dtype=a.dtype)
-        require_equal(plan.run(a, b), expected, "a plan")
-        with tempfile.TemporaryDirectory() as folder:
-            path = str(Path(folder) / "values.pt")
-            context = multiprocessing.get_context("spawn")
-            child = context.Process(target=child_of_spawn, args=(pattern, plan, a, b, path))
-            child.start()
-            # Sending a tensor moves its memory to where both processes see it.
-            litter = [torch.full((NNZ,), 2**40) for _ in range(20)]
+        require_equal(plan.run(a, b), expected, f"a plan ({layout})")
+        sent.append((pattern, plan, a, b))
+        right.append(expected)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "values.pt")
+        child = multiprocessing.get_context("spawn").Process(
+            target=child_of_spawn, args=(sent, path)
+        )
+        child.start()
+        # Sending a tensor moves its memory to where both processes see it.
+        litter = [torch.full((NNZ,), 2**40) for _ in range(40)]
+        for (pattern, plan, a, b), expected in zip(sent, right, strict=True):
             require_equal(plan.run(a, b), expected, "the plan, sent")
             require_equal(sddmm.sddmm(pattern, a, b), expected, "the pattern, sent")
-            child.join()
-            del litter
-            if child.exitcode:
-                raise SystemExit(f"the child ended with {child.exitcode}")
-            for got in torch.load(path):
+        child.join()
+        del litter
+        if child.exitcode:
+            raise SystemExit(f"the child ended with {child.exitcode}")
+        for values, expected in zip(torch.load(path), right, strict=True):
+            for got in values:
                 require_equal(got, expected, "the child")
 
 
