@@ -90,8 +90,18 @@ __device__ __forceinline__ Partial merge_pieces(const WarpPieces<Partial, LANES>
   const int per_group = (count + GROUPS - 1) / GROUPS;
   const int begin = group * per_group;
   const int end = begin + per_group < count ? begin + per_group : count;
+  constexpr int AHEAD = 4;  // pieces whose loads are in flight together
   Partial merged;
-  for (int i = begin; i < end; ++i) merged.merge(pieces.load(first + i));
+#pragma unroll 1
+  for (int i = begin; i < end; i += AHEAD) {
+    Partial next[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; ++j)
+      if (i + j < end) next[j] = pieces.load(first + i + j);
+#pragma unroll
+    for (int j = 0; j < AHEAD; ++j)
+      if (i + j < end) merged.merge(next[j]);
+  }
   for (int distance = 1; distance < GROUPS; distance *= 2) {
     __syncthreads();  // all have read what the last step stored
     merged.each([&](int i, float& x) { floats[i * THREADS + threadIdx.x] = x; });
