@@ -25,6 +25,7 @@ from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
 from sddmm.backends.cuda.kernels.spmm_shares.host import SPMM_SHARES
 from sddmm.backends.cuda.kernels.spmm_tile import host as spmm_tile
+from sddmm.backends.cuda.kernels.spmm_weights.host import SPMM_WEIGHTS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.kernels.tile_lines import host as tile_lines
@@ -325,6 +326,7 @@ def test_every_source_is_of_a_kernel() -> None:
         ATTENTION_GRADIENT,
         ATTENTION_TILE_GRADIENT,
     )
-    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SPMM_GATHER, SPMM_MERGE, SPMM_SHARES)
+    spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_WEIGHTS)
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), *spmm)
     used = {spec.path for spec in (*kernels, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

@@ -13,6 +13,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.spmm_gather import host
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_shares.host import load as load_shares
+from sddmm.backends.cuda.kernels.spmm_weights.host import load as load_weights
 from sddmm.dtypes import DTYPES
 from sddmm.problem import SpmmProblem
 from tests.cases import cases
@@ -56,7 +57,9 @@ def test_it_compiles_without_spilling(
         host.specialise(loader.runtime, SPMM_GATHER, problem, device, i % 2 == 1, step, step_out)
         assert SPMM_GATHER.refuses(problem, device) is None
     load_shares(loader.runtime, device.index)
-    assert set(made.cubins) == {"spmm_gather", "spmm_merge", "spmm_shares"}
+    for has_factors in (False, True):
+        load_weights(loader.runtime, dtype, torch.float16, has_factors, device.index)
+    assert set(made.cubins) == {"spmm_gather", "spmm_merge", "spmm_shares", "spmm_weights"}
     for cubins in made.cubins.values():
         for cubin in cubins:
             assert cubin.resources.spill_bytes == 0

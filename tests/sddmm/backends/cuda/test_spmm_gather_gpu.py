@@ -64,6 +64,21 @@ def test_products_are_right(
     assert_spmm_close(got, pattern, dense, values=values, transpose=transpose)
 
 
+@pytest.mark.parametrize(
+    ("nnz", "d", "dtype", "heads"),
+    [(400_000, 128, torch.float64, None), (600_000, 256, torch.float32, 2)],
+)
+def test_products_of_many_weights_in_another_order_are_right(
+    nnz: int, d: int, dtype: torch.dtype, heads: int
+) -> None:
+    pattern = random_pattern(9000, 7000, nnz, layout="coo", shuffled=True, device="cuda")
+    values, dense = operands(pattern, d, dtype, heads)
+    for transpose in (False, True):
+        x = dense[..., : pattern.shape[0 if transpose else 1], :]
+        got = sddmm.spmm(pattern, x, values=values, transpose=transpose)
+        assert_spmm_close(got, pattern, x, values=values, transpose=transpose)
+
+
 @pytest.mark.parametrize("make", PATTERNS)
 def test_a_hundred_runs_have_the_same_bits(make: Callable[[], SparsePattern]) -> None:
     pattern = make()

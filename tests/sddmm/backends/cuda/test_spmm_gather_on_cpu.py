@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
+from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER, SpmmGather
+from sddmm.backends.cuda.kernels.spmm_gather.ordering import is_worth_ordering
+from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.products import product_problem
@@ -35,15 +37,17 @@ def run(
     alpha: float = 1.0,
     out_dtype: torch.dtype = torch.float32,
     device: Device = FEW,
+    kernel: SpmmGather = SPMM_GATHER,
 ) -> Tensor:
     """The product by the emulated GPU; what it does not write is NaN."""
     problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
     out = at_a_cliff(torch.full(problem.out_shape(), torch.nan, dtype=out_dtype))
     with emulated_gpu(device) as launches:
         matrix = pattern.T if transpose else pattern
-        planner = Planner(SPMM_KERNELS, ProductExecutor)
-        executor = planner.prepare(matrix, problem, device, "spmm_gather")
+        planner = Planner({kernel.name: kernel}, ProductExecutor)
+        executor = planner.prepare(matrix, problem, device, kernel.name)
         executor(values, factors, dense, alpha, out)
+    assert ("spmm_weights" in launches) == (kernel is not SPMM_GATHER)
     assert "spmm_gather" in launches
     return out
 
@@ -75,6 +79,7 @@ def check(
     interleaved: bool = False,
     out_dtype: torch.dtype = torch.float32,
     device: Device = FEW,
+    kernel: SpmmGather = SPMM_GATHER,
 ) -> Tensor:
     """Compare every entry with the exact one; the result."""
     m, n = pattern.shape[::-1] if transpose else pattern.shape
@@ -87,7 +92,7 @@ def check(
     alpha = 2.0 if has_factors else 1.0
     got = run(
         pattern, values, dense, factors, transpose=transpose, alpha=alpha, out_dtype=out_dtype,
-        device=device,
+        device=device, kernel=kernel,
     )  # fmt: skip
     weights = alpha * values.double() * (1 if factors is None else factors.double())
     target, source = pattern.row_ids.long(), pattern.col_indices.long()
@@ -139,6 +144,46 @@ def test_heads_factors_and_unsorted_nonzeros(
         values_have_heads=values_have_heads, has_factors=True, transpose=transpose,
         interleaved=interleaved, pitch=72,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("transpose", "values_have_heads", "has_factors", "part_bytes"),
+    [(True, True, False, 2**20), (True, False, True, 2**20), (False, True, True, 4000),
+     (True, True, False, 4000), (True, False, False, 500)],
+)  # fmt: skip
+def test_weights_that_are_put_in_order_first(
+    transpose: bool, values_have_heads: bool, has_factors: bool, part_bytes: int
+) -> None:
+    """All at once, the weights of some heads at a time, and a part of a head's at a time; among
+    rows and columns that several blocks share."""
+    torch.manual_seed(0)
+    rows, cols = (torch.rand(2, 3000) ** 4 * 400).long()
+    pattern = SparsePattern.from_coo(rows, cols, (500, 400))
+    orders = replace(SPMM_GATHER, order_from=0, part_bytes=part_bytes)
+    check(
+        pattern, 80, torch.float16, torch.bfloat16, heads=3, values_have_heads=values_have_heads,
+        has_factors=has_factors, transpose=transpose, kernel=orders,
+        device=replace(H200, sm_count=20),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nnz", "k", "dtype", "is_sorted", "expected"),
+    [
+        (57_000_000, 64, torch.float16, False, True), (57_000_000, 64, torch.float16, True, False),
+        (3_000_000, 64, torch.float16, False, False), (3_000_000, 256, torch.float16, False, True),
+    ],
+)  # fmt: skip
+def test_weights_are_put_in_order_where_they_are_many_and_rows_are_long(
+    nnz: int, k: int, dtype: torch.dtype, is_sorted: bool, expected: bool
+) -> None:
+    pattern = random_pattern(3, 3, 9)
+    values, dense = torch.ones(9, dtype=dtype), torch.ones(3, k, dtype=dtype)
+    problem = product_problem(pattern, values, dense, None, False, dtype)
+    index = torch.zeros(9, dtype=torch.int32)
+    nonzeros = Nonzeros(index, index, None if is_sorted else index)
+    problem = problem._replace(nnz=nnz)
+    assert is_worth_ordering(problem, nonzeros, SPMM_GATHER.order_from) == expected
 
 
 @pytest.mark.parametrize("sm_count", [1, 20])

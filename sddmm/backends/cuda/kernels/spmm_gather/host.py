@@ -2,14 +2,15 @@
 
 It needs the nonzeros sorted by row, and how warps share them (spmm_shares). It computes a slice of
 at most 512 bytes of X's rows at a time, slice by slice, so that the slices of all rows stay in L2
-where whole rows do not.
+where whole rows do not. Weights in another order are read through a permutation, or put in order
+first (spmm_weights), a part at a time, where they are so many that L2 does not hold them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.kernels.spmm_gather import ordering
 from sddmm.backends.cuda.kernels.spmm_merge import host as spmm_merge
 from sddmm.backends.cuda.kernels.spmm_shares.host import share_rows
 from sddmm.backends.cuda.layouts import Nonzeros
@@ -53,7 +55,8 @@ class Arguments(ctypes.Structure):
         *((name, POINTER) for name in ("dense", "values", "factors", "out")),
         *((name, POINTER) for name in ("rows", "cols", "perm", "shares", "pieces", "records")),
         *((name, LONG) for name in ("head_dense", "head_values", "head_out")),
-        *((name, INT) for name in ("pitch_bytes", "blocks", "slices", "k")),
+        *((name, INT) for name in ("pitch_bytes", "blocks", "slices")),
+        *((name, INT) for name in ("first_block", "own_blocks", "k")),
         ("alpha", DOUBLE),
     ]
 
@@ -73,8 +76,16 @@ class Slices(NamedTuple):
     number: int
 
 
+@dataclass(frozen=True, eq=False)
 class SpmmGather(KernelSpec):
-    """Serves every pattern."""
+    """Serves every pattern.
+
+    order_from, part_bytes: from what size on weights are put in order, and how many at a time
+    (ordering.py).
+    """
+
+    order_from: int = ordering.ORDER_FROM
+    part_bytes: int = ordering.PART_BYTES
 
     def needs_ahead(self, problem: SpmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         return None
@@ -102,45 +113,65 @@ class _Launcher:
     def __init__(
         self, spec: SpmmGather, nonzeros: Nonzeros, problem: SpmmProblem, device: Device
     ) -> None:
-        self._spec, self._nonzeros, self._problem, self._device = spec, nonzeros, problem, device
+        self._spec, self._nonzeros, self._device = spec, nonzeros, device
         self._slices = slices_of(problem)
+        self._orders = ordering.is_worth_ordering(problem, nonzeros, spec.order_from)
+        self._problem = ordering.ordered_problem(problem) if self._orders else problem
+        self._has_perm = nonzeros.perm is not None and not self._orders
+        share = share_of_warp(spec, problem, nonzeros, self._slices, device, self._has_perm)
         warps = spec.threads // 32
-        share = share_of_warp(spec, problem, nonzeros, self._slices, device)
         self._shares = share_rows(nonzeros, problem.m, warps, share, device)
+        self._parts = ordering.whole(problem, self._shares)
+        if self._orders:
+            self._parts = ordering.parts(
+                self._problem, self._shares, share * warps, spec.part_bytes
+            )
 
     def run(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
     ) -> None:
         """Launch on torch's current stream."""
-        problem, nonzeros, shares, slices = (
-            self._problem, self._nonzeros, self._shares, self._slices
-        )  # fmt: skip
-        k, heads, size = problem.k, problem.heads or 1, dense.element_size()
+        problem, shares, slices = self._problem, self._shares, self._slices
+        k, size = problem.k, dense.element_size()
         pitch_bytes = dense.stride(-2) * size
         head_dense = 0 if problem.heads is None else dense.stride(0)
-        address_dense, address_out = dense.data_ptr(), out.data_ptr()
+        address_out = out.data_ptr()
         variant = specialise(
-            loader.runtime, self._spec, problem, self._device, nonzeros.perm is not None,
-            _common_step(address_dense, pitch_bytes | head_dense * size | k * size),
+            loader.runtime, self._spec, problem, self._device, self._has_perm,
+            _common_step(dense.data_ptr(), pitch_bytes | head_dense * size | k * size),
             _common_step(address_out, k * out.element_size()),
         )  # fmt: skip
-        blocks, pieces, records = shares.blocks * slices.number * heads, 0, 0
+        piece_bytes, pieces, records = 0, 0, 0
         if shares.has_cuts:
-            piece_bytes = 2 * blocks * slices.columns * problem.accumulator.itemsize
-            memory = _work_memory(piece_bytes + 8 * shares.blocks, problem.device)
+            piece_bytes = 2 * shares.blocks * slices.number * slices.columns
+            piece_bytes *= problem.accumulator.itemsize  # of a head
+            heads_bytes = piece_bytes * (problem.heads or 1)
+            memory = _work_memory(heads_bytes + 8 * shares.blocks, problem.device)
             pieces = memory.data_ptr()
-            records = pieces + piece_bytes
-        variant.kernel(  # in the order of Arguments
-            blocks, address_dense, values.data_ptr(), address(factors), address_out,
-            nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
-            shares.shares.data_ptr(), pieces, records, head_dense,
-            values.stride(0) if values.dim() == 2 else 0, problem.m * k, pitch_bytes,
-            shares.blocks, slices.number, k, alpha,
-        )  # fmt: skip
+            records = pieces + heads_bytes
+        nonzeros, ordered = self._nonzeros, None
+        if self._orders:
+            ordered = ordering.OrderedWeights(problem, self._parts, values, factors)
+            factors = None
+        for part in self._parts:
+            head = part.first_head
+            if ordered is not None and nonzeros.perm is not None:
+                weights = ordered.of(part, nonzeros.perm, self._device.index)
+            else:
+                weights = ordering.unordered(part, values, nonzeros.perm)
+            variant.kernel(  # in the order of Arguments
+                part.blocks * slices.number * part.heads,
+                dense.data_ptr() + head * head_dense * size, weights.address, address(factors),
+                address_out + head * problem.m * k * out.element_size(),
+                nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), address(weights.perm),
+                shares.shares.data_ptr(), pieces and pieces + head * piece_bytes, records,
+                head_dense, weights.head_stride, problem.m * k, pitch_bytes, shares.blocks,
+                slices.number, part.first_block, part.blocks, k, alpha,
+            )  # fmt: skip
         if shares.has_cuts:
             variant.merge(
-                blocks, pieces, records, address_out, problem.m * k, shares.blocks, slices.number,
-                k, alpha,
+                shares.blocks * slices.number * (problem.heads or 1), pieces, records, address_out,
+                problem.m * k, shares.blocks, slices.number, k, alpha,
             )  # fmt: skip
 
 
@@ -230,13 +261,18 @@ def slices_of(problem: SpmmProblem) -> Slices:
 
 
 def share_of_warp(
-    spec: SpmmGather, problem: SpmmProblem, nonzeros: Nonzeros, slices: Slices, device: Device
+    spec: SpmmGather,
+    problem: SpmmProblem,
+    nonzeros: Nonzeros,
+    slices: Slices,
+    device: Device,
+    has_perm: bool,
 ) -> int:
     """Nonzeros and rows of a warp: as many as fill all multiprocessors evenly, once or several
     times."""
     parts = max(1, slices.number * (problem.heads or 1))
     total = nonzeros.cols.numel() + problem.m
-    warps, has_perm = spec.threads // 32, nonzeros.perm is not None
+    warps = spec.threads // 32
     per_sm = batch_of_group(problem, slices.lanes, has_perm, _LANE_BYTES, device)[1]
     at_once = device.sm_count * per_sm  # blocks that run at the same time
     waves = ceil_div(total * parts, at_once * warps * _MAX_SHARE)

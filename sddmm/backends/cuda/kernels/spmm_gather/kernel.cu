@@ -61,6 +61,7 @@ struct Arguments {
   i64 head_dense, head_values, head_out;  // elements from head to head
   int pitch_bytes;                        // bytes from row to row of X
   int blocks, slices;                     // the number of blocks of a slice of a head
+  int first_block, own_blocks;            // those of this launch
   int k;
   double alpha;
 };
@@ -231,7 +232,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
   const Pieces pieces(shared);
-  const int part = blockIdx.x / p.blocks, block = blockIdx.x - part * p.blocks;
+  const int part = blockIdx.x / p.own_blocks;
+  const int block = p.first_block + blockIdx.x - part * p.own_blocks;
   const int head = part / p.slices, slice = part - head * p.slices;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = threadIdx.x / LANES, group_of_warp = lane / LANES, in_group = lane % LANES;

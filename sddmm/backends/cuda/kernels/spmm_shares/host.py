@@ -44,6 +44,12 @@ class RowShares(NamedTuple):
     blocks: int
     has_cuts: bool
 
+    def begins(self, blocks: list[int]) -> list[int]:
+        """The first nonzero of each of these blocks; waits for the GPU."""
+        begins = self.shares.view(torch.int64).view(self.blocks, -1)[:, 0]  # RowShare.begin
+        found: list[int] = begins[blocks].tolist()
+        return found
+
 
 def share_rows(
     nonzeros: Nonzeros, m: int, warps_per_block: int, share: int, device: Device

@@ -1,0 +1,73 @@
+"""Weights in the order of rows, for products that would read them through a permutation."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel, ceil_div
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.executor import address
+from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.dtypes import DTYPES, common_accumulator
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of spmm_weights/kernel.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("values", "factors", "perm", "weights")),
+        *((name, LONG) for name in ("head_values", "count")),
+        ("heads", INT),
+    ]
+
+
+_THREADS, _ITEMS = 256, 8
+SPMM_WEIGHTS = KernelSpec("spmm_weights", "spmm_weights", tuple(DTYPES), threads=_THREADS)
+
+
+@functools.lru_cache(maxsize=64)
+def load(
+    runtime: loader.CudaRuntime,
+    values_dtype: torch.dtype,
+    factors_dtype: torch.dtype,
+    has_factors: bool,
+    device_index: int,
+) -> Kernel:
+    weights_dtype = dtype_of(values_dtype, factors_dtype, has_factors)
+    defines: dict[str, str | int | bool] = {
+        "VALUE": DTYPES[values_dtype].cpp_name, "ELEMENT": DTYPES[factors_dtype].cpp_name,
+        "WEIGHT": DTYPES[weights_dtype].cpp_name, "HAS_FACTORS": has_factors, "ITEMS": _ITEMS,
+    }  # fmt: skip
+    return runtime.load_kernel(SPMM_WEIGHTS, macros(defines), Arguments, device_index)
+
+
+def dtype_of(
+    values_dtype: torch.dtype, factors_dtype: torch.dtype, has_factors: bool
+) -> torch.dtype:
+    """The dtype of the weights: that of the values, or of the sums where they are products."""
+    return common_accumulator(values_dtype, factors_dtype) if has_factors else values_dtype
+
+
+def order_weights(
+    values: Tensor,
+    factors: Tensor | None,
+    factors_dtype: torch.dtype,
+    perm: Tensor,
+    weights: Tensor,
+    device_index: int,
+) -> None:
+    """weights[h, i] = values[h, perm[i]], times factors[perm[i]], on torch's current stream.
+
+    values: (heads, nnz) with last stride 1. perm: (count,) int32, contiguous. weights: (heads,
+    count), contiguous, of `dtype_of`.
+    """
+    heads, count = weights.shape
+    kernel = load(loader.runtime, values.dtype, factors_dtype, factors is not None, device_index)
+    kernel(  # in the order of Arguments
+        ceil_div(count, _THREADS * _ITEMS), values.data_ptr(), address(factors), perm.data_ptr(),
+        weights.data_ptr(), values.stride(0), count, heads,
+    )  # fmt: skip
