@@ -29,6 +29,8 @@ _FLAGS = (
     # A null pointer crashes without a check; the check takes a fifth of the compiler's time.
     "-fno-sanitize=null,vptr,object-size",
 )  # fmt: skip
+# Kernels need nothing of C++'s library, which takes an eighth of the time to link.
+_LIBRARIES = ("-nodefaultlibs", "-lubsan", "-lm", "-lc", "-lgcc")
 
 # The emulation keeps the state of a launch (threadIdx, shared memory) in global variables.
 _one_launch = threading.Lock()
@@ -90,7 +92,8 @@ def _compile(
         [
             "g++", *_FLAGS, f'-DEMULATED_SOURCE="{source}"',
             *(f"-D{name}={value}" for name, value in macros.items()),
-            *(f"-I{folder}" for folder in include), str(_PROGRAM), "-o", str(unfinished),
+            *(f"-I{folder}" for folder in include), str(_PROGRAM), *_LIBRARIES,
+            "-o", str(unfinished),
         ],
         capture_output=True,
         text=True,
@@ -104,7 +107,7 @@ def _key(source: Path, macros: Mapping[str, str], include: tuple[Path, ...]) -> 
     digest = hashlib.blake2b(digest_size=12)
     for path in (*sources(_PROGRAM, include), *sources(source, include)):
         digest.update(path.read_bytes())
-    digest.update(repr((sorted(macros.items()), _FLAGS, _compiler_version())).encode())
+    digest.update(repr((sorted(macros.items()), _FLAGS, _LIBRARIES, _compiler_version())).encode())
     return digest.hexdigest()
 
 

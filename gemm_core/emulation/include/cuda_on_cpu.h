@@ -209,14 +209,14 @@ void run(int blocks, int threads, const Kernel& kernel) {
   gridDim = {unsigned(blocks), 0, 0};
   fiber_count = cluster_blocks * threads;
   if (cluster_blocks > max_cluster_blocks || fiber_count > warp_size * max_warps) std::abort();
-  fibers = new Fiber[fiber_count];
-  saved_shared = new unsigned char[cluster_blocks][sizeof(shared)];
+  fibers = static_cast<Fiber*>(std::malloc(fiber_count * sizeof(Fiber)));
+  saved_shared = static_cast<decltype(saved_shared)>(std::malloc(cluster_blocks * sizeof(shared)));
   for (int i = 0; i < fiber_count; ++i) fibers[i].stack = std::malloc(stack_bytes);
   for (int first = 0; first < blocks; first += cluster_blocks) run_cluster(first, threads);
   // A process may keep hundreds of compiled kernels, each with these variables of its own.
   for (int i = 0; i < fiber_count; ++i) std::free(fibers[i].stack);
-  delete[] fibers;
-  delete[] saved_shared;
+  std::free(fibers);
+  std::free(saved_shared);
 }
 
 }  // namespace emulation
