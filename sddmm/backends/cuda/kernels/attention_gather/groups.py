@@ -22,18 +22,16 @@ THREADS = 128
 
 @dataclass(frozen=True)
 class Tuning:
-    """What can be chosen freely, for each kernel; the quickest of six on an H200.
+    """What can be chosen freely, for each kernel; the quickest of a dozen on an H200.
 
     batch: nonzeros of a group whose loads are in flight together. min_blocks: the blocks that
-    share a multiprocessor, for rows that lanes load by row_loads loads. min_lanes: the fewest lanes
-    of a group, a power of two, at least 4 and `batch`. row_loads: 1 or 2, the loads of 16 bytes of
-    a lane for a row beyond which more lanes share it, up to a warp.
+    share a multiprocessor, for rows that lanes load by one load of 16 bytes and by two. min_lanes:
+    the fewest lanes of a group, a power of two, at least 4 and `batch`.
     """
 
     batch: int = 4
-    min_blocks: int = 4
+    min_blocks: tuple[int, int] = (4, 2)
     min_lanes: int = 4
-    row_loads: int = 1
 
 
 class Groups(NamedTuple):
@@ -50,10 +48,10 @@ class Groups(NamedTuple):
 
 
 def groups_of(d: int, dv: int, itemsize: int, tuning: Tuning) -> Groups:
-    """The fewest lanes that load the longer row by tuning.row_loads loads, a warp if none do."""
+    """The fewest lanes that load the longer row by one load, a warp if none do."""
     key, value = (max(1, ceil_div(size * itemsize, LANE_BYTES)) for size in (d, dv))
     lanes = tuning.min_lanes
-    while lanes < min(_MAX_LANES, ceil_div(max(key, value), tuning.row_loads)):
+    while lanes < min(_MAX_LANES, max(key, value)):
         lanes *= 2
     return Groups(lanes, ceil_div(key, lanes), ceil_div(value, lanes))
 
@@ -64,8 +62,7 @@ def row_macros(
     """The macros by which kernels load rows that start and end at multiples of `step` bytes."""
     groups = groups_of(d, dv, itemsize, tuning)
     # Rows of more loads, loads of few bytes, and older GPUs' code need more registers.
-    loads = ceil_div(groups.chunks, tuning.row_loads)
-    min_blocks = tuning.min_blocks // loads // (1 if step >= 8 else 2)
+    min_blocks = tuning.min_blocks[groups.chunks - 1] // (1 if step >= 8 else 2)
     if device.capability < (9, 0):
         min_blocks -= 1
     per_chunk = groups.lanes * LANE_BYTES

@@ -78,7 +78,7 @@ class AttentionGather(AttentionSpec):
     tuning: of the forward; gradient_tuning: of the gradients.
     """
 
-    tuning: Tuning = field(default_factory=lambda: Tuning(row_loads=2))
+    tuning: Tuning = field(default_factory=lambda: Tuning(min_blocks=(6, 4)))
     gradient_tuning: Tuning = field(default_factory=Tuning)
 
     def most_columns(self, problem: AttentionProblem) -> int:
@@ -130,13 +130,13 @@ def specialise(
     d, dv, dtype = sizes
     groups = groups_of(d, dv, dtype.itemsize, spec.tuning)
     floats = piece_floats(groups, dtype)
-    tuning = spec.tuning
-    if bias_or_dropout and groups.chunks > 1:  # which need registers
-        tuning = replace(tuning, min_blocks=tuning.min_blocks - 1)
     spec = _spec_with_memory(spec, (2 * floats + 1) * spec.threads * 4)
+    rows = row_macros(d, dv, dtype.itemsize, step, spec.tuning, device)
+    has_tails = not (rows["KEY_NO_TAIL"] and rows["VALUE_NO_TAIL"])
+    if bias_or_dropout or has_tails:  # which need registers
+        rows["MIN_BLOCKS"] = max(1, rows["MIN_BLOCKS"] - 1)
     defines: dict[str, str | int | bool] = {
-        "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out,
-        **row_macros(d, dv, dtype.itemsize, step, tuning, device),
+        "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, **rows,
     }  # fmt: skip
 
     def load(merges: bool) -> Kernel:

@@ -79,7 +79,7 @@ def rows_by_warp(
     groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, tuning)
     chunks = groups.key_chunks + groups.value_chunks  # as many as a piece of any kernel has
     piece_bytes = 4 * groups.lanes * (2 + chunks * LANE_BYTES // problem.dtype.itemsize)
-    warps = device.sm_count * tuning.min_blocks * THREADS // 32
+    warps = device.sm_count * tuning.min_blocks[0] * THREADS // 32
     total = problem.nnz + m
     waves = min(_MAX_WAVES, ceil_div(total * problem.heads, warps * _SHARE))
     most = _PIECE_BYTES // (2 * piece_bytes * problem.heads)
