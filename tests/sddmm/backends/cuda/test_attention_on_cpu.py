@@ -13,6 +13,10 @@ import sddmm
 from gemm_core.runtime.device import Device
 from sddmm import SparsePattern
 from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.kernels.attention_gather.groups import THREADS, row_macros
+from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
+from sddmm.backends.cuda.kernels.attention_gather.shares import rows_by_warp
+from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.problem import AttentionProblem
 from sddmm.testing import (
     H200,
@@ -157,3 +161,18 @@ def test_it_says_what_it_refuses_and_predicts() -> None:
         pattern = random_pattern(67, 90, 700)
         notes = backend.prepare_attention(pattern, problem(64, torch.float16)).notes
     assert "predicted" in notes[0]
+
+
+@pytest.mark.parametrize(("d", "has_dropout"), [(64, False), (64, True), (16, False), (512, False)])
+def test_a_small_pattern_has_one_warp_for_each_that_runs_at_once(d: int, has_dropout: bool) -> None:
+    """One more, and all would wait for it; many fewer, and the GPU would idle."""
+    pattern = random_pattern(500, 500, 30_000)
+    sizes = (500, 500, pattern.nnz, d, d, 1, torch.float16, torch.int32, pattern.device)
+    problem = AttentionProblem(*sizes, has_dropout=has_dropout)
+    tuning = ATTENTION_GATHER.tuning
+    macros = row_macros(d, d, 2, 16, tuning, MANY, has_dropout)
+    at_once = MANY.sm_count * macros["MIN_BLOCKS"] * THREADS // 32
+    with emulated_gpu(MANY):
+        nonzeros = PatternLayouts(pattern, MANY).by_row()
+        shared = rows_by_warp(nonzeros, problem, problem.m, tuning, MANY)
+    assert 0.9 * at_once < shared.number <= at_once

@@ -25,12 +25,14 @@ class Tuning:
     """What can be chosen freely, for each kernel; the quickest of a dozen on an H200.
 
     batch: nonzeros of a group whose loads are in flight together. min_blocks: the blocks that
-    share a multiprocessor, for rows that lanes load by one load of 16 bytes and by two. min_lanes:
-    the fewest lanes of a group, a power of two, at least 4 and `batch`.
+    share a multiprocessor, for rows that lanes load by one load of 16 bytes and by two. spared: the
+    blocks fewer where a bias, dropout, or rows that end before a lane's load need registers.
+    min_lanes: the fewest lanes of a group, a power of two, at least 4 and `batch`.
     """
 
     batch: int = 4
     min_blocks: tuple[int, int] = (4, 2)
+    spared: int = 0
     min_lanes: int = 4
 
 
@@ -57,15 +59,25 @@ def groups_of(d: int, dv: int, itemsize: int, tuning: Tuning) -> Groups:
 
 
 def row_macros(
-    d: int, dv: int, itemsize: int, step: int, tuning: Tuning, device: Device
+    d: int,
+    dv: int,
+    itemsize: int,
+    step: int,
+    tuning: Tuning,
+    device: Device,
+    bias_or_dropout: bool = False,
 ) -> dict[str, int | bool]:
     """The macros by which kernels load rows that start and end at multiples of `step` bytes."""
     groups = groups_of(d, dv, itemsize, tuning)
+    per_chunk = groups.lanes * LANE_BYTES
+    key_no_tail = step == LANE_BYTES and groups.key_chunks * per_chunk == d * itemsize
+    value_no_tail = step == LANE_BYTES and groups.value_chunks * per_chunk == dv * itemsize
     # Rows of more loads, loads of few bytes, and older GPUs' code need more registers.
     min_blocks = tuning.min_blocks[groups.chunks - 1] // (1 if step >= 8 else 2)
+    if bias_or_dropout or not (key_no_tail and value_no_tail):
+        min_blocks -= tuning.spared
     if device.capability < (9, 0):
         min_blocks -= 1
-    per_chunk = groups.lanes * LANE_BYTES
     return {
         "LOAD_BYTES": step,
         "BATCH": tuning.batch,
@@ -73,8 +85,8 @@ def row_macros(
         "LANES": groups.lanes,
         "KEY_CHUNKS": groups.key_chunks,
         "VALUE_CHUNKS": groups.value_chunks,
-        "KEY_NO_TAIL": step == LANE_BYTES and groups.key_chunks * per_chunk == d * itemsize,
-        "VALUE_NO_TAIL": step == LANE_BYTES and groups.value_chunks * per_chunk == dv * itemsize,
+        "KEY_NO_TAIL": key_no_tail,
+        "VALUE_NO_TAIL": value_no_tail,
     }
 
 

@@ -78,7 +78,7 @@ class AttentionGather(AttentionSpec):
     tuning: of the forward; gradient_tuning: of the gradients.
     """
 
-    tuning: Tuning = field(default_factory=lambda: Tuning(min_blocks=(6, 4)))
+    tuning: Tuning = field(default_factory=lambda: Tuning(min_blocks=(6, 4), spared=1))
     gradient_tuning: Tuning = field(default_factory=Tuning)
 
     def most_columns(self, problem: AttentionProblem) -> int:
@@ -131,12 +131,9 @@ def specialise(
     groups = groups_of(d, dv, dtype.itemsize, spec.tuning)
     floats = piece_floats(groups, dtype)
     spec = _spec_with_memory(spec, (2 * floats + 1) * spec.threads * 4)
-    rows = row_macros(d, dv, dtype.itemsize, step, spec.tuning, device)
-    has_tails = not (rows["KEY_NO_TAIL"] and rows["VALUE_NO_TAIL"])
-    if bias_or_dropout or has_tails:  # which need registers
-        rows["MIN_BLOCKS"] = max(1, rows["MIN_BLOCKS"] - 1)
     defines: dict[str, str | int | bool] = {
-        "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, **rows,
+        "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out,
+        **row_macros(d, dv, dtype.itemsize, step, spec.tuning, device, bias_or_dropout),
     }  # fmt: skip
 
     def load(merges: bool) -> Kernel:
@@ -167,7 +164,8 @@ class _Plan:
         groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, spec.tuning)
         self._piece_floats = groups.lanes * piece_floats(groups, problem.dtype)
         self._rows = rows_by_warp(layouts.by_row(), problem, problem.m, spec.tuning, device)
-        self._gradients = Gradients(spec.gradient_tuning, self._rows, problem, device)
+        nonzeros = self._rows.nonzeros
+        self._gradients = Gradients(spec.gradient_tuning, nonzeros, problem, device)
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
         problem, rows, spec = self._problem, self._rows, self._spec

@@ -14,6 +14,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     THREADS,
     Tuning,
     groups_of,
+    row_macros,
 )
 from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES, share_rows
 from sddmm.backends.cuda.layouts import Nonzeros, int32
@@ -79,7 +80,11 @@ def rows_by_warp(
     groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, tuning)
     chunks = groups.key_chunks + groups.value_chunks  # as many as a piece of any kernel has
     piece_bytes = 4 * groups.lanes * (2 + chunks * LANE_BYTES // problem.dtype.itemsize)
-    warps = device.sm_count * tuning.min_blocks[0] * THREADS // 32
+    rows = row_macros(
+        problem.d, problem.dv, problem.dtype.itemsize, LANE_BYTES, tuning, device,
+        problem.has_bias or problem.has_dropout,
+    )  # fmt: skip
+    warps = device.sm_count * rows["MIN_BLOCKS"] * THREADS // 32
     total = problem.nnz + m
     waves = min(_MAX_WAVES, ceil_div(total * problem.heads, warps * _SHARE))
     most = _PIECE_BYTES // (2 * piece_bytes * problem.heads)

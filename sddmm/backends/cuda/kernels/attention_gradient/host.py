@@ -1,8 +1,7 @@
 """attention_gradient: the gradients of attention; each of two passes gathers two rows per nonzero.
 
-The pass by rows has the shares of the forward and computes dQ and dbias; the pass by columns has
-shares of its own and computes dK and dV. attention_delta launches first, for the sums that all
-scores of a row share.
+The pass by rows computes dQ and dbias, the pass by columns dK and dV. attention_delta launches
+first, for the sums that all scores of a row share.
 """
 
 from __future__ import annotations
@@ -119,23 +118,25 @@ def _spec_with_memory(shared_bytes: int) -> KernelSpec:
 
 
 class Gradients(GradientPasses):
-    """Gathers the gradients over one pattern. rows: the shares of the forward, by rows."""
+    """Gathers the gradients over one pattern. nonzeros: those of the forward, by row."""
 
     def __init__(
-        self, tuning: Tuning, rows: SharedRows, problem: AttentionProblem, device: Device
+        self, tuning: Tuning, nonzeros: Nonzeros, problem: AttentionProblem, device: Device
     ) -> None:
         super().__init__(problem, device)
-        self._tuning, self._rows = tuning, rows
+        self._tuning, self._nonzeros = tuning, nonzeros
+        self._rows: SharedRows | None = None
         self._columns: SharedRows | None = None
         self._groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, tuning)
 
     def prepare(self) -> None:
-        """Sort the nonzeros by column."""
-        problem = self._problem
-        rows, cols, perm = self._rows.nonzeros
-        nonzeros = by_row_and_column(Nonzeros(cols, rows, perm))
-        device = self._device
-        self._columns = rows_by_warp(nonzeros, problem, problem.n, self._tuning, device)
+        """Sort the nonzeros by column, and share them: other numbers of blocks than the forward's
+        share a multiprocessor."""
+        problem, tuning, device = self._problem, self._tuning, self._device
+        rows, cols, perm = self._nonzeros
+        by_column = by_row_and_column(Nonzeros(cols, rows, perm))
+        self._rows = rows_by_warp(self._nonzeros, problem, problem.m, tuning, device)
+        self._columns = rows_by_warp(by_column, problem, problem.n, tuning, device)
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
     def new_pass(self, inputs: PassInputs) -> Pass:
