@@ -4,7 +4,6 @@
 // show races.
 #pragma once
 
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdlib>
@@ -85,18 +84,21 @@ namespace emulation {
 
 constexpr int warp_size = 32;
 constexpr std::size_t stack_bytes = 1 << 17;
-
 constexpr int max_cluster_blocks = 8, max_warps = 64;
 
+// Where a fiber or the scheduler continues. The compiler's own jumps may leave a stack for another;
+// under _FORTIFY_SOURCE, which some g++ set by themselves, longjmp of <setjmp.h> may not.
+using Position = void* [5];
+
 struct Fiber {
-  jmp_buf position;
+  Position position;
   void* stack;  // uninitialised, so that its pages take memory only once they are used
   bool started, done;
 };
 
 inline Fiber* fibers;
 inline int fiber_count;  // of all blocks of the cluster
-inline jmp_buf scheduler;
+inline Position scheduler;
 inline int current, running;
 // What every fiber runs: body(kernel). No std::function, which takes long to compile.
 inline void (*body)(const void* kernel);
@@ -117,9 +119,12 @@ inline void switch_to_block(unsigned block) {
   std::memcpy(shared, saved_shared[rank()], sizeof(shared));
 }
 
+// Not inlined: a function that sets a position may not contain a jump to it.
+[[gnu::noinline, noreturn]] inline void jump(Position& to) { __builtin_longjmp(to, 1); }
+
 // Continues with the next fiber.
-inline void yield() {
-  if (!_setjmp(fibers[current].position)) _longjmp(scheduler, 1);
+[[gnu::noinline]] inline void yield() {
+  if (!__builtin_setjmp(fibers[current].position)) jump(scheduler);
 }
 
 // A barrier of `size` fibers: each waits until all have arrived.
@@ -165,14 +170,14 @@ inline void entry() {
   body(kernel_of_body);
   fibers[current].done = true;
   --running;
-  _longjmp(scheduler, 1);
+  jump(scheduler);
 }
 
 // Runs the current fiber until it yields or ends. Jumps need no system call, as swapcontext does.
-inline void resume() {
+[[gnu::noinline]] inline void resume() {
   Fiber& fiber = fibers[current];
-  if (_setjmp(scheduler)) return;
-  if (fiber.started) _longjmp(fiber.position, 1);
+  if (__builtin_setjmp(scheduler)) return;
+  if (fiber.started) jump(fiber.position);
   fiber.started = true;
   ucontext_t context;
   getcontext(&context);
