@@ -15,7 +15,7 @@ from sddmm import SparsePattern
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.attention_gather.groups import THREADS, row_macros
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
-from sddmm.backends.cuda.kernels.attention_gather.shares import rows_by_warp
+from sddmm.backends.cuda.kernels.attention_gather.shares import SharedRows, rows_by_warp
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.problem import AttentionProblem
 from sddmm.testing import (
@@ -167,12 +167,37 @@ def test_it_says_what_it_refuses_and_predicts() -> None:
 def test_a_small_pattern_has_one_warp_for_each_that_runs_at_once(d: int, has_dropout: bool) -> None:
     """One more, and all would wait for it; many fewer, and the GPU would idle."""
     pattern = random_pattern(500, 500, 30_000)
-    sizes = (500, 500, pattern.nnz, d, d, 1, torch.float16, torch.int32, pattern.device)
-    problem = AttentionProblem(*sizes, has_dropout=has_dropout)
-    tuning = ATTENTION_GATHER.tuning
-    macros = row_macros(d, d, 2, 16, tuning, MANY, has_dropout)
+    problem = attention_problem(pattern, d, 1, has_dropout)
+    macros = row_macros(d, d, 2, 16, ATTENTION_GATHER.tuning, MANY, has_dropout)
     at_once = MANY.sm_count * macros["MIN_BLOCKS"] * THREADS // 32
-    with emulated_gpu(MANY):
-        nonzeros = PatternLayouts(pattern, MANY).by_row()
-        shared = rows_by_warp(nonzeros, problem, problem.m, tuning, MANY)
-    assert 0.9 * at_once < shared.number <= at_once
+    assert 0.9 * at_once < shares_of(pattern, problem, MANY).number <= at_once
+
+
+def test_heads_share_a_large_pattern_as_one_does_unless_pieces_of_rows_take_much_memory() -> None:
+    short_rows = random_pattern(20_000, 30, 60_000)
+    one, many = (
+        shares_of(short_rows, attention_problem(short_rows, 64, heads), FEW) for heads in (1, 40)
+    )
+    assert one.number > 100
+    assert many.number > 0.9 * one.number
+    cols = torch.arange(60_000)
+    long_row = SparsePattern.from_coo(torch.zeros_like(cols), cols, (1, 60_000))
+    one, many = (
+        shares_of(long_row, attention_problem(long_row, 512, heads), FEW) for heads in (1, 400)
+    )
+    piece_bytes = 4 * 32 * (2 + 4 * 8)
+    assert one.pieces > 90
+    assert many.pieces * 400 * piece_bytes <= 2**25
+
+
+def attention_problem(
+    pattern: SparsePattern, d: int, heads: int, has_dropout: bool = False
+) -> AttentionProblem:
+    sizes = (*pattern.shape, pattern.nnz, d, d, heads, torch.float16, torch.int32, pattern.device)
+    return AttentionProblem(*sizes, has_dropout=has_dropout)
+
+
+def shares_of(pattern: SparsePattern, problem: AttentionProblem, device: Device) -> SharedRows:
+    with emulated_gpu(device):
+        nonzeros = PatternLayouts(pattern, device).by_row()
+        return rows_by_warp(nonzeros, problem, problem.m, ATTENTION_GATHER.tuning, device)

@@ -23,8 +23,9 @@ from sddmm.errors import out_of_memory
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
 
-# The nonzeros and rows of a warp beyond which warps come in several waves, the most waves, and the
-# most bytes of the pieces of rows that warps cut.
+# The nonzeros and rows of a warp beyond which warps come in several waves, the most waves of a
+# head, and the most bytes of the pieces of rows that warps cut. Shares are small, as warps that run
+# at once have neighbouring rows then, which may have columns in common.
 _SHARE, _MAX_WAVES, _PIECE_BYTES = 512, 16, 2**25
 # The fewest nonzeros and rows of a warp.
 _MIN_SHARE = 64
@@ -85,11 +86,17 @@ def rows_by_warp(
         problem.has_bias or problem.has_dropout,
     )  # fmt: skip
     warps = device.sm_count * rows["MIN_BLOCKS"] * THREADS // 32
-    total = problem.nnz + m
-    waves = min(_MAX_WAVES, ceil_div(total * problem.heads, warps * _SHARE))
-    most = _PIECE_BYTES // (2 * piece_bytes * problem.heads)
-    shares = max(1, min(warps * waves // problem.heads, most))
-    return shared_rows(nonzeros, m, max(_MIN_SHARE, ceil_div(total, shares)), device)
+    heads, total = problem.heads, problem.nnz + m
+    waves = min(_MAX_WAVES * heads, ceil_div(total * heads, warps * _SHARE))
+
+    def shared(count: int) -> SharedRows:
+        return shared_rows(nonzeros, m, max(_MIN_SHARE, ceil_div(total, max(1, count))), device)
+
+    count = warps * waves // heads
+    found = shared(count)
+    if found.pieces * piece_bytes * heads > _PIECE_BYTES:  # a share leaves two at most
+        found = shared(min(count, _PIECE_BYTES // (2 * piece_bytes * heads)))
+    return found
 
 
 def new_pieces(problem: AttentionProblem, rows: SharedRows, piece_floats: int) -> Tensor | None:
