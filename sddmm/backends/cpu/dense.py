@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sddmm.backends.base import resolve_lazy_view
+from sddmm.backends.cpu.openmp import for_chunks
+
+# The elements of a copy that a thread makes at a time.
+_COPY_CHUNK = 2**18
 
 
 def contiguous_array(x: Tensor, dtype: torch.dtype) -> Any:
@@ -15,6 +20,22 @@ def contiguous_array(x: Tensor, dtype: torch.dtype) -> Any:
     # Asking is quicker than a conversion that changes nothing.
     if x.requires_grad:
         x = x.detach()
-    if x.dtype != dtype or not x.is_contiguous() or x.is_neg() or x._is_zerotensor():
-        x = resolve_lazy_view(x).to(dtype).contiguous()
-    return x.numpy()
+    if x.dtype != dtype or x.is_neg() or x._is_zerotensor():
+        x = resolve_lazy_view(x).to(dtype)
+    return x.numpy() if x.is_contiguous() else _contiguous(x.numpy())
+
+
+def _contiguous(x: Any) -> Any:
+    """A contiguous copy, by torch's number of threads. Of a transposed matrix torch makes it on one
+    thread, in up to three times the time of numpy's."""
+    out = np.empty(x.shape, x.dtype)
+    if x.ndim == 1:
+        out[:] = x
+        return out
+    rows = x.shape[-2]
+    for_chunks(
+        lambda begin, end: np.copyto(out[..., begin:end, :], x[..., begin:end, :]),
+        rows,
+        max(64, _COPY_CHUNK // max(1, x.size // max(1, rows))),
+    )
+    return out
