@@ -8,6 +8,7 @@ from experiments.bench import table
 from experiments.bench.page.tables import CASE, Groups, Table
 from experiments.bench.report import provenance
 from experiments.gemm import published
+from experiments.gemm.methods import ALL
 from experiments.gemm.record import GemmRecord
 
 _PUBLISHED = (
@@ -112,11 +113,16 @@ def tables(records: Sequence[GemmRecord]) -> list[Table]:
 
 
 def _summary(records: Sequence[GemmRecord]) -> list[dict[str, str]]:
-    """A row per variant, a column per shape: TFLOP/s and the part of cuBLAS's."""
+    """A row per variant, a column per shape: TFLOP/s and the part of cuBLAS's.
+
+    In the ladder's order; variants of the past stand last.
+    """
     part = of_cublas(records)
     shapes = list(dict.fromkeys(r.shape for r in records))
+    order = {name: index for index, name in enumerate(ALL)}
+    variants = dict.fromkeys(r.variant for r in records)
     lines = []
-    for variant in dict.fromkeys(r.variant for r in records):
+    for variant in sorted(variants, key=lambda name: order.get(name, len(order))):
         own = {r.shape: r for r in records if r.variant == variant}
         registers = {r.registers for r in own.values()}  # gemm chooses a kernel for each shape
         same = registers.pop() if len(registers) == 1 else None

@@ -113,6 +113,16 @@ def test_a_row_shows_its_speed_and_its_gain_over_the_rung_before() -> None:
     assert rows[3]["error"] == "2.5e-04"
 
 
+def test_a_summary_climbs_the_ladder_whatever_the_order_of_the_records() -> None:
+    """A rung that only a later shape has stands among the others; one of the past stands last."""
+    past, second, first = "wgmma_of_the_past", "mma_64x64x32_stage3", "hgemm_naive"
+    records = [gemm_record(name, 1.0) for name in ("cublas", past, second)]
+    records += [gemm_record(name, 1.0, "later", m=64) for name in ("cublas", first, second)]
+    lines = report.as_summary(records).splitlines()
+    rows = [line.split()[1] for line in lines if line.startswith("| ")]
+    assert rows == ["variant", "cublas", first, second, past]
+
+
 def test_reports_hold_the_newest_record_of_every_variant_and_its_baseline(tmp_path: Path) -> None:
     store = Store(tmp_path / "gemm.jsonl", GemmRecord)
     for session, ms in (("old", 8.0), ("new", 4.0)):
