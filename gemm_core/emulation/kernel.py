@@ -123,8 +123,12 @@ def _compiler_version() -> str:
 
 
 def tensor_map(x: Tensor, box_rows: int, box_columns: int) -> bytes:
-    """The emulation's map of x, in place of the one that the CUDA driver encodes."""
+    """The emulation's map of x, in place of the one that the CUDA driver encodes.
+
+    Like the driver it maps no empty tensor.
+    """
     assert is_tma_readable(x)
+    assert x.numel() > 0
     heads = x.shape[0] if x.dim() == 3 else 1
     head = x.stride(0) if x.dim() == 3 else 0
     size = x.element_size()

@@ -232,6 +232,15 @@ def test_lazy_views_and_operands_with_gradients_are_read_as_torch_reads_them(
         assert not c.requires_grad
 
 
+def test_tma_maps_no_empty_operand(chosen: list[GemmProblem]) -> None:
+    a, b = integers(9, 24).half(), integers(24, 16).half()
+    for _ in range(2):
+        out = torch.full((9, 16), torch.nan).half()
+        assert not gemm(a[:, :0], b[:0], out=out, kernel=STORE).any()
+        assert gemm(a[:0], b, kernel=STORE).shape == (0, 16)
+        assert gemm(a, b[:, :0], kernel=STORE).shape == (9, 0)
+
+
 class Logged(Tensor):
     """A tensor whose type may mean anything."""
 
