@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from gemm_core.ladder.bound import BoundLaunch, BoundLaunches, launch_arguments
+from gemm_core.ladder.bound import BoundLaunch, BoundLaunches, check_apart, launch_arguments
 from gemm_core.ladder.choose import choose
 from gemm_core.ladder.spec import (
     ELEMENTS,
@@ -25,7 +25,7 @@ from gemm_core.ladder.spec import (
 )
 from gemm_core.ladder.tma_arguments import readable_operands
 from gemm_core.ladder.wmma_layout import check_wmma_layout
-from gemm_core.runtime.addressing import fits_32bit_offsets
+from gemm_core.runtime.addressing import Rows, fits_32bit_offsets
 from gemm_core.runtime.compile import compile_kernel
 from gemm_core.runtime.device import device
 from gemm_core.runtime.launch import Kernel
@@ -55,7 +55,7 @@ def gemm(
     a: (m, k), b: (k, n), of one dtype: float16, bfloat16 or float32; any sizes, 0 included, and any
     strides. An operand whose rows are not contiguous is copied; b may be stored as (k, n) or as
     (n, k) rows, the transpose of a contiguous tensor. out: (m, n) of the same dtype with contiguous
-    rows, filled and returned.
+    rows and memory of its own, filled and returned.
     kernel: demand one variant by name (see `kernels`), whose refusal is then a ValueError.
     precision, for float32: the least exact arithmetic to accept, of "ieee", "tf32x3" (three TF32
     products, about float32's accuracy) and "tf32".
@@ -117,7 +117,10 @@ def _first(
     m, n = a.shape[0], b.shape[1]
     if out is None:
         out = torch.empty(m, n, dtype=a.dtype, device=a.device)
-    _check_out(out, a, (m, n))
+    else:
+        _check_out(out, a, (m, n))
+        if key is not None:
+            check_apart([Rows.of(x) for x in (a, b, out)], [x.data_ptr() for x in (a, b, out)])
     if not is_on_gpu(a):
         if kernel is not None:
             raise ValueError(f"kernel={kernel!r} needs CUDA tensors, a is on {a.device}")
@@ -132,10 +135,10 @@ def _first(
             return out.zero_()
         left, right = readable_operands(problem, left, right)
     loaded = load_kernel(spec, problem, a.device.index)
-    launch = BoundLaunch(spec, loaded, launch_arguments(spec, problem, left, right, out), out)
-    launch(left.data_ptr(), right.data_ptr(), out.data_ptr())
-    # A copy's launch is not that of the operand, and memory without an address has no alignment.
     given, used = (a, b, out), (left, right, out)
+    launch = BoundLaunch(spec, loaded, launch_arguments(spec, problem, *used), used)
+    launch(*(x.data_ptr() for x in used))
+    # A copy's launch is not that of the operand, and memory without an address has no alignment.
     if key is not None and all(
         x.data_ptr() == y.data_ptr() != 0 for x, y in zip(given, used, strict=True)
     ):
@@ -237,6 +240,8 @@ def _check(a: Tensor, b: Tensor, kernel: str | None, accumulate: str, precision:
 def _check_out(out: Tensor, a: Tensor, shape: tuple[int, int]) -> None:
     if not isinstance(out, Tensor):
         raise TypeError(f"out must be None or a torch.Tensor, got {type(out).__name__}")
+    if out.layout != torch.strided:
+        raise TypeError(f"out must be dense, got layout {out.layout}")
     if (
         tuple(out.shape) != shape
         or out.dtype != a.dtype

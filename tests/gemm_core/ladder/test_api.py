@@ -10,7 +10,7 @@ import torch
 from gemm_core import gemm, kernels
 from gemm_core.ladder.api import problem_of
 
-A, B = torch.randn(6, 4), torch.randn(4, 5)
+A, B, SQUARE = torch.randn(6, 4), torch.randn(4, 5), torch.randn(8, 8)
 
 
 def test_cpu_tensors_are_multiplied_by_torch() -> None:
@@ -40,6 +40,15 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
     ((A, B), {"out": torch.empty(5).expand(6, 5)}, ValueError, r"with strides \(0, 1\)"),
     ((A, B), {"kernel": ["sgemm_naive"]}, TypeError, "kernel must be None or one of kernels"),
     ((A, B), {"accumulate": ["fp32"]}, ValueError, "accumulate must be one of"),
+    ((A, B), {"out": torch.empty(6, 5).to_sparse()}, TypeError, "out must be dense, got layout"),
+    ((SQUARE[:4, :4], B), {"out": SQUARE[3:7, 3:8]}, ValueError, "out shares memory with a; give"),
+    ((A, SQUARE[:4]), {"out": SQUARE[2:]}, ValueError, "out shares memory with b"),
+    (
+        (A, SQUARE.T[:4]),
+        {"out": SQUARE.view(-1)[:48].view(6, 8)},
+        ValueError,
+        "shares memory with b",
+    ),
 ]
 
 
@@ -49,6 +58,12 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         gemm(*arguments, **options)
+
+
+def test_out_may_lie_between_the_rows_of_an_operand() -> None:
+    memory = torch.randn(6, 9)
+    expected = memory[:, :4] @ B
+    assert torch.equal(gemm(memory[:, :4], B, out=memory[:, 4:]), expected)
 
 
 def test_no_kernel_computes_on_the_cpu() -> None:

@@ -33,6 +33,7 @@ from tests.conftest import H200
 from tests.gemm_core.ladder.test_api import WRONG
 
 needs_compiler = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
+MATRICES = tuple(torch.empty(2, 2) for _ in range(3))
 NAIVE, STORE = "sgemm_naive", "wgmma_store_128x256x64_stage3"
 
 
@@ -201,6 +202,23 @@ def test_what_does_not_fit_is_refused_after_a_call_that_did(
             gemm(*arguments, **{"kernel": NAIVE, **options})
 
 
+def test_memory_that_out_shares_is_refused_in_later_calls_too(chosen: list[GemmProblem]) -> None:
+    memory, others = integers(16, 16), integers(16, 16)
+    left, right, between = memory[4:12, :8], others[4:12, :8], memory[4:12, 8:]
+    after, before = memory[8:, 4:12], memory[:8, 4:12]
+    shared = [(left, "a"), (after, "a"), (before, "a"), (right, "b"), (others[:8, 4:12], "b")]
+    for _ in range(2):
+        assert_product(left.clone(), right, out=integers(8, 16)[:, :8], kernel=NAIVE)
+        expected = left @ right
+        assert torch.equal(gemm(left, right, out=between, kernel=NAIVE), expected)
+        for out, name in shared:
+            kept = out.clone()
+            with pytest.raises(ValueError, match=f"out shares memory with {name}; give it"):
+                gemm(left, right, out=out, kernel=NAIVE)
+            assert torch.equal(out, kept)
+    assert len(chosen) == 2, "the second time, no kernel is chosen"
+
+
 def test_a_copied_operand_is_copied_every_time(chosen: list[GemmProblem]) -> None:
     a, b = strided(integers(6, 4)), integers(4, 5)
     for _ in range(2):
@@ -281,7 +299,7 @@ class Recorder:
 def test_threads_launch_on_their_own_operands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound, "current_device", lambda: None)
     kernel = Recorder(threads=2)
-    launch = BoundLaunch(KERNELS[NAIVE], kernel, (1, *range(9)), torch.empty(2, 2))  # type: ignore[arg-type]
+    launch = BoundLaunch(KERNELS[NAIVE], kernel, (1, *range(9)), MATRICES)  # type: ignore[arg-type]
     calls = {"one": (16, 32, 48), "two": (64, 80, 96)}
     threads = [threading.Thread(target=launch, args=x, name=name) for name, x in calls.items()]
     for thread in threads:
@@ -309,7 +327,7 @@ def test_a_launch_is_made_on_the_device_of_its_operands(monkeypatch: pytest.Monk
     devices: list[Any] = []
     kernel = Recorder(threads=1)
     monkeypatch.setattr(kernel, "launch", lambda *_: devices.append(current[-1]))
-    BoundLaunch(KERNELS[NAIVE], kernel, (1, *range(9)), torch.empty(2, 2))(0, 0, 0)  # type: ignore[arg-type]
+    BoundLaunch(KERNELS[NAIVE], kernel, (1, *range(9)), MATRICES)(0, 0, 0)  # type: ignore[arg-type]
     assert devices == [None]
     assert current == [1]
 
