@@ -21,8 +21,8 @@ extensions = [
     "repository_pages",
     "plain_docstrings",
 ]
-# report.md has a column per measurement: pages link to it as a file.
-exclude_patterns = ["_build", "results/**/report.md"]
+# These have a column per measurement: pages link to them as files.
+exclude_patterns = ["_build", "results/**/report.md", "results/**/kernels.md"]
 root_doc = "index"
 
 # The tables of contents that the site appends to pages, which GitHub would show as code.
