@@ -22,7 +22,7 @@ extensions = [
     "plain_docstrings",
 ]
 # These have a column per measurement: pages link to them as files.
-exclude_patterns = ["_build", "results/**/report.md", "results/**/kernels.md"]
+exclude_patterns = ["_build", "results/**/report.md", "results/**/kernel_times.md"]
 root_doc = "index"
 
 # The tables of contents that the site appends to pages, which GitHub would show as code.

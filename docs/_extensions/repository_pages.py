@@ -14,7 +14,7 @@ from typing import Any
 
 _LINK = re.compile(r"\]\((?P<path>[^)#:\s]*CONTRIBUTING\.md)(?:#(?P<anchor>[\w-]+))?\)")
 _GLOSSARY = "glossary"
-_REPORT = re.compile(r"\]\((?P<path>[^):\s]*report\.md)\)")
+_REPORT = re.compile(r"\]\((?P<path>[^):\s]*(?:report|kernel_times)\.md)\)")
 
 
 def to_site(page: str, text: str) -> str:

@@ -81,7 +81,7 @@ _LEGEND = (
 
 
 class RegretReport(StudyReport[Record, Problem]):
-    """Beside what all studies have, kernels.md: the time of every kernel of ours, in us."""
+    """Beside what all studies have, kernel_times.md: the time of every kernel of ours, in us."""
 
     problem, groups, short, legend = Problem, _GROUPS, _SHORT, _LEGEND
 
@@ -131,7 +131,7 @@ class RegretReport(StudyReport[Record, Problem]):
         found = self.problems(records)
         names = sorted({r.method for p in found for r in p.kernels})
         times = [{name: time_cell(p.us_of(name)) for name in names} for p in found]
-        return super().pages(records) | {"kernels.md": table.as_text(named_rows(found, times))}
+        return super().pages(records) | {"kernel_times.md": table.as_text(named_rows(found, times))}
 
     def csv_row(self, p: Problem) -> dict[str, object]:
         r = p.ours

@@ -115,7 +115,7 @@ def test_reasons_that_differ_in_a_size_are_counted_together() -> None:
 
 
 def test_every_kernel_of_ours_has_its_time_beside_the_others() -> None:
-    slow, right, _ = rows_of(tables()["kernels.md"])
+    slow, right, _ = rows_of(tables()["kernel_times.md"])
     assert (slow["nnz"], slow["first"], slow["second"]) == ("1,000", "2,100", "1,600")
     assert (right["first"], right["second"]) == ("3,300", "")
     assert "cusparse" not in slow
