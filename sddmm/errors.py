@@ -19,6 +19,14 @@ def out_of_memory(what: str, size: int, device: torch.device) -> torch.OutOfMemo
     )
 
 
+def new_memory(what: str, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """So many numbers of uninitialised memory; the error says what they were to hold."""
+    try:
+        return torch.empty(count, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(what, count * dtype.itemsize, device) from error
+
+
 def overlap(x: Tensor, y: Tensor) -> bool:
     """Whether the memory between the first and the last elements has a byte in common."""
     if x.numel() == 0 or y.numel() == 0:

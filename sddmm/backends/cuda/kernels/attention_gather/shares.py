@@ -18,7 +18,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
 )
 from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES, share_rows
 from sddmm.backends.cuda.layouts import Nonzeros, int32
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
@@ -104,7 +104,4 @@ def new_pieces(problem: AttentionProblem, rows: SharedRows, piece_floats: int) -
     count = problem.heads * rows.pieces * piece_floats
     if count == 0:
         return None
-    try:
-        return torch.empty(count, dtype=torch.float32, device=problem.device)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory("pieces of rows", 4 * count, problem.device) from error
+    return new_memory("pieces of rows", count, torch.float32, problem.device)

@@ -14,7 +14,7 @@ from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
 from sddmm.backends.cuda.layouts import TileWork, int32
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 
 # The rows that share a flag (`AttentionTiles.places`).
 _FLAG_ROWS = 32
@@ -156,7 +156,4 @@ def new_pieces(count: int, device: torch.device) -> Tensor | None:
     """Memory for so many floats of parts of rows of tiles."""
     if count == 0:
         return None
-    try:
-        return torch.empty(count, dtype=torch.float32, device=device)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory("parts of rows of tiles", 4 * count, device) from error
+    return new_memory("parts of rows of tiles", count, torch.float32, device)

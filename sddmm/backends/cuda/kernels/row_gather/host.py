@@ -39,7 +39,7 @@ from sddmm.backends.cuda.spec import (
     type_macros,
 )
 from sddmm.dtypes import DTYPES
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -280,11 +280,7 @@ def _bind_slices(
 
 def _partial_sums(problem: SddmmProblem) -> Tensor:
     count, dtype = (problem.heads or 1) * problem.nnz, DTYPES[problem.dtype].accumulator
-    try:
-        return torch.empty(count, dtype=dtype, device=problem.device)
-    except torch.OutOfMemoryError as error:
-        size = count * dtype.itemsize
-        raise out_of_memory("partial sums of slices of k", size, problem.device) from error
+    return new_memory("partial sums of slices of k", count, dtype, problem.device)
 
 
 def pass_bytes(row_bytes: int) -> int:

@@ -29,7 +29,7 @@ from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import AnalysisRequest, KernelSpec, Layouts, macros, type_macros
 from sddmm.dtypes import DTYPES
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
@@ -146,7 +146,8 @@ class _Launcher:
             piece_bytes = 2 * shares.blocks * slices.number * slices.columns
             piece_bytes *= problem.accumulator.itemsize  # of a head
             heads_bytes = piece_bytes * (problem.heads or 1)
-            memory = _work_memory(heads_bytes + 8 * shares.blocks, problem.device)
+            count = heads_bytes + 8 * shares.blocks
+            memory = new_memory("pieces of rows", count, torch.uint8, problem.device)
             pieces = memory.data_ptr()
             records = pieces + heads_bytes
         nonzeros, ordered = self._nonzeros, None
@@ -180,13 +181,6 @@ def _common_step(first: int, sizes: int) -> int:
     given as one number with the bits of all."""
     bits = first | sizes | _LANE_BYTES
     return bits & -bits
-
-
-def _work_memory(size: int, device: torch.device) -> Tensor:
-    try:
-        return torch.empty(size, dtype=torch.uint8, device=device)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory("pieces of rows", size, device) from error
 
 
 def lanes_of_row(k: int, itemsize: int) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
 
 from sddmm.backends.cuda.kernels.spmm_shares.host import RowShares
 from sddmm.backends.cuda.kernels.spmm_weights import host as spmm_weights
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
@@ -100,11 +99,8 @@ class OrderedWeights:
         self._shared = values.dim() == 1
         self._values = values.unsqueeze(0) if self._shared else values
         count = max((p.end - p.begin) * (1 if self._shared else p.heads) for p in parts)
-        size = count * problem.values_dtype.itemsize
-        try:
-            self._memory = torch.empty(count, dtype=problem.values_dtype, device=values.device)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory("weights in order", size, values.device) from error
+        dtype = problem.values_dtype
+        self._memory = new_memory("weights in order", count, dtype, values.device)
 
     def of(self, part: Part, perm: Tensor, device_index: int) -> Weights:
         """Put those of a part in order on torch's current stream, over those of the last part."""

@@ -21,7 +21,7 @@ from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros
 from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_name
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 
 if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts
@@ -182,7 +182,8 @@ class _Runner:
         partial = None
         if stripes.slots:
             count = heads * slices * stripes.slots * SIDE * self._spec.columns
-            partial = _partial_sums(count, dense.device)
+            what = "partial sums of rows of tiles"
+            partial = new_memory(what, count, torch.float32, dense.device)
         self._kernel(bits % 16 == 0)(
             self._blocks, values.data_ptr(), address(factors), dense.data_ptr(), out.data_ptr(),
             address(partial), address(self._perm), stripes.lines.data_ptr(),
@@ -198,13 +199,6 @@ class _Runner:
                 stripes.shared.data_ptr(), shared, slices, stripes.slots, problem.m, problem.k,
                 alpha,
             )  # fmt: skip
-
-
-def _partial_sums(count: int, device: torch.device) -> Tensor:
-    try:
-        return torch.empty(count, dtype=torch.float32, device=device)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory("partial sums of rows of tiles", 4 * count, device) from error
 
 
 def _accepts(x: Tensor) -> bool:

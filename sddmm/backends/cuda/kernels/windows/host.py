@@ -32,7 +32,7 @@ from sddmm.backends.cuda.facts import PatternFacts, UniformFacts, expected_row_p
 from sddmm.backends.cuda.layouts import WindowList, window_list
 from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros, type_macros
 from sddmm.dtypes import DTYPES
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -204,11 +204,7 @@ def _launch_slices(
 def _partial_sums(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Memory for the sums of one run alone: other threads may run the same plan."""
     accumulator = DTYPES[dtype].accumulator
-    try:
-        return torch.empty(count, dtype=accumulator, device=device)
-    except torch.OutOfMemoryError as error:
-        size = count * accumulator.itemsize
-        raise out_of_memory("partial sums of slices of k", size, device) from error
+    return new_memory("partial sums of slices of k", count, accumulator, device)
 
 
 WINDOWS = Windows(
