@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,6 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
-from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.spmm_gather import ordering
 from sddmm.backends.cuda.kernels.spmm_merge import host as spmm_merge
@@ -150,21 +150,14 @@ class _Launcher:
             memory = new_memory("pieces of rows", count, torch.uint8, problem.device)
             pieces = memory.data_ptr()
             records = pieces + heads_bytes
-        nonzeros, ordered = self._nonzeros, None
-        if self._orders:
-            ordered = ordering.OrderedWeights(problem, self._parts, values, factors)
-            factors = None
+        weights_of, nonzeros = self._weights(values, factors), self._nonzeros
         for part in self._parts:
-            head = part.first_head
-            if ordered is not None and nonzeros.perm is not None:
-                weights = ordered.of(part, nonzeros.perm, self._device.index)
-            else:
-                weights = ordering.unordered(part, values, nonzeros.perm)
+            head, weights = part.first_head, weights_of(part)
             variant.kernel(  # in the order of Arguments
                 part.blocks * slices.number * part.heads,
-                dense.data_ptr() + head * head_dense * size, weights.address, address(factors),
+                dense.data_ptr() + head * head_dense * size, weights.address, weights.factors,
                 address_out + head * problem.m * k * out.element_size(),
-                nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), address(weights.perm),
+                nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), weights.perm,
                 shares.shares.data_ptr(), pieces and pieces + head * piece_bytes, records,
                 head_dense, weights.head_stride, problem.m * k, pitch_bytes, shares.blocks,
                 slices.number, part.first_block, part.blocks, k, alpha,
@@ -174,6 +167,16 @@ class _Launcher:
                 shares.blocks * slices.number * (problem.heads or 1), pieces, records, address_out,
                 problem.m * k, shares.blocks, slices.number, k, alpha,
             )  # fmt: skip
+
+    def _weights(
+        self, values: Tensor, factors: Tensor | None
+    ) -> Callable[[ordering.Part], ordering.Weights]:
+        perm = self._nonzeros.perm
+        if perm is None or not self._orders:
+            return ordering.weights_as_stored(values, factors, perm)
+        return ordering.weights_in_order(
+            self._problem, self._parts, values, factors, perm, self._device.index
+        )
 
 
 def _common_step(first: int, sizes: int) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
+from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.spmm_shares.host import RowShares
 from sddmm.backends.cuda.kernels.spmm_weights import host as spmm_weights
 from sddmm.backends.cuda.layouts import Nonzeros
@@ -35,15 +37,17 @@ class Part(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights as a launch reads them: the address of that of nonzero 0 of its first head, the
-    elements from head to head, and the permutation through which they are read, if any."""
+    """Weights as a launch reads them: the addresses of that of nonzero 0 of its first head and of
+    the factors, the elements from head to head, and the permutation through which both are read."""
 
     address: int
     head_stride: int
-    perm: Tensor | None
+    factors: int
+    perm: int
 
 
 def is_worth_ordering(problem: SpmmProblem, nonzeros: Nonzeros, order_from: int) -> bool:
+    """Whether putting the weights in order costs less than reading them through a permutation."""
     weight_bytes = problem.nnz * problem.values_dtype.itemsize
     row_bytes = problem.k * problem.dtype.itemsize
     return nonzeros.perm is not None and weight_bytes * row_bytes >= max(1, order_from)
@@ -79,39 +83,44 @@ def parts(problem: SpmmProblem, shares: RowShares, block_size: int, part_bytes: 
     ]  # fmt: skip
 
 
-def unordered(part: Part, values: Tensor, perm: Tensor | None) -> Weights:
-    """The values of a part, ([heads,] nnz), as they are."""
+def weights_as_stored(
+    values: Tensor, factors: Tensor | None, perm: Tensor | None
+) -> Callable[[Part], Weights]:
+    """The weights of each part, ([heads,] nnz) values and (nnz,) factors, where they lie."""
     stride = values.stride(0) if values.dim() == 2 else 0
-    address = values.data_ptr() + part.first_head * stride * values.element_size()
-    return Weights(address, stride, perm)
+
+    def of(part: Part) -> Weights:
+        address_values = values.data_ptr() + part.first_head * stride * values.element_size()
+        return Weights(address_values, stride, address(factors), address(perm))
+
+    return of
 
 
-class OrderedWeights:
-    """The weights of one product, (heads, nnz) values and (nnz,) factors, in the order of perm.
+def weights_in_order(
+    problem: SpmmProblem,
+    parts: list[Part],
+    values: Tensor,
+    factors: Tensor | None,
+    perm: Tensor,
+    device_index: int,
+) -> Callable[[Part], Weights]:
+    """The same in the order of perm: each call puts those of a part there, on torch's current
+    stream, over those of the part before. problem: that of `ordered_problem`."""
+    shared = values.dim() == 1
+    by_head = values.unsqueeze(0) if shared else values
+    most = max((p.end - p.begin) * (1 if shared else p.heads) for p in parts)
+    memory = new_memory("weights in order", most, problem.values_dtype, values.device)
 
-    problem: that of `ordered_problem`. The memory is that of the largest part.
-    """
-
-    def __init__(
-        self, problem: SpmmProblem, parts: list[Part], values: Tensor, factors: Tensor | None
-    ) -> None:
-        self._problem, self._factors = problem, factors
-        self._shared = values.dim() == 1
-        self._values = values.unsqueeze(0) if self._shared else values
-        count = max((p.end - p.begin) * (1 if self._shared else p.heads) for p in parts)
-        dtype = problem.values_dtype
-        self._memory = new_memory("weights in order", count, dtype, values.device)
-
-    def of(self, part: Part, perm: Tensor, device_index: int) -> Weights:
-        """Put those of a part in order on torch's current stream, over those of the last part."""
-        first = 0 if self._shared else part.first_head
-        values = self._values[first : first + (1 if self._shared else part.heads)]
+    def of(part: Part) -> Weights:
+        own = by_head if shared else by_head[part.first_head : part.first_head + part.heads]
         count = part.end - part.begin
-        weights = self._memory[: values.shape[0] * count].view(values.shape[0], count)
+        weights = memory[: own.shape[0] * count].view(own.shape[0], count)
         if count > 0:
-            own = perm[part.begin : part.end]
+            positions = perm[part.begin : part.end]
             spmm_weights.order_weights(
-                values, self._factors, self._problem.dtype, own, weights, device_index
+                own, factors, problem.dtype, positions, weights, device_index
             )
-        address = weights.data_ptr() - part.begin * weights.element_size()
-        return Weights(address, 0 if self._shared else count, None)
+        first = weights.data_ptr() - part.begin * weights.element_size()
+        return Weights(first, 0 if shared else count, 0, 0)
+
+    return of
