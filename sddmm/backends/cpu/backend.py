@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -71,14 +72,9 @@ class CpuBackend:
         """A CSR pattern's columns are checked while they are in cache for their products."""
         if run.is_launched or not pattern.is_csr or pattern.blocksize is not None:
             return False
-        # Imported here: numba is optional, and slow to import.
-        from sddmm.backends.cpu.kernel import crow_is_valid
-
-        view = CompressedView(
-            pattern.major_indices.contiguous(), pattern.col_indices.contiguous(), None
-        )
+        view = CompressedView(pattern.major_indices, pattern.col_indices, None)
         execute = CpuExecutor(view, problem, is_checked=False)
-        if crow_is_valid(execute.indptr, problem.nnz):
+        if _kernels().crow_is_valid(execute.indptr, problem.nnz):
             execute(*run.operands, run.out)
             run.is_launched = not execute.found_invalid
         if not run.is_launched:
@@ -124,10 +120,7 @@ class CpuExecutor:
             self._chunk = min(_TILED_CHUNK, max(256, _CHUNK_WORK // max(1, problem.k)))
         self.indptr = as_array(by_row.indptr.contiguous())
         self._indices = as_array(by_row.indices.contiguous())
-        # Imported here: numba is optional, and slow to import.
-        from sddmm.backends.cpu.kernel import sample_if_valid, sample_scaled
-
-        self._kernel = sample_scaled if is_checked else sample_if_valid
+        self._kernel = _kernels().sample_scaled if is_checked else _kernels().sample_if_valid
 
     @property
     def found_invalid(self) -> bool:
@@ -165,6 +158,15 @@ class CpuExecutor:
         for_chunks(
             lambda begin, end: kernel(*arguments, begin, end), self._indices.size, self._chunk
         )
+
+
+@functools.cache
+def _kernels() -> Any:
+    """The module of the kernels, imported at the first use: numba is optional, and slow to import.
+    A statement to import takes a microsecond at every call."""
+    from sddmm.backends.cpu import kernel
+
+    return kernel
 
 
 def tile_width(problem: SddmmProblem, itemsize: int) -> int:
