@@ -67,13 +67,14 @@ def subtract_largest(indptr, x, lse, part_largest, begin, end):  # type: ignore[
     while unit < end:
         row_end = indptr[row + 1]
         stop = min(row_end, i + end - unit)
+        part = x[i - first : stop - first]
         largest = x.dtype.type(-np.inf)
-        for j in range(i - first, stop - first):
-            if x[j] > largest or largest != largest:
-                largest = x[j]
+        for value in part:
+            if value > largest or largest != largest:
+                largest = value
         shift = x.dtype.type(0) if largest == -np.inf else largest
-        for j in range(i - first, stop - first):
-            x[j] -= shift
+        for j in range(part.size):
+            part[j] -= shift
         is_begun, is_ended = i == indptr[row], row_end + row < end
         if is_begun and is_ended:
             lse[row] = largest
@@ -95,16 +96,17 @@ def divide_by_sums(indptr, x, kept, lse, part_sums, begin, end):  # type: ignore
     while unit < end:
         row_end = indptr[row + 1]
         stop = min(row_end, i + end - unit)
+        part = x[i - first : stop - first]
         total = x.dtype.type(0)
-        for j in range(i - first, stop - first):
-            total += x[j]
+        for value in part:
+            total += value
         is_begun, is_ended = i == indptr[row], row_end + row < end
         if is_begun and is_ended:
             lse[row] += np.log(total)
             if total != 0:
                 inverse = x.dtype.type(1) / total
-                for j in range(i - first, stop - first):
-                    x[j] *= inverse
+                for j in range(part.size):
+                    part[j] *= inverse
         else:
             part_sums[1 if is_begun else 0] = total
         row += 1
@@ -160,9 +162,11 @@ def subtract_lse(indptr, indices, x, lse, is_of_row, begin, end):  # type: ignor
     while unit < end:
         row_end = indptr[row + 1]
         stop = min(row_end, i + end - unit)
-        if lse[row] != -np.inf:
-            for j in range(i - first, stop - first):
-                x[j] -= lse[row]
+        shift = lse[row]
+        if shift != -np.inf:
+            part = x[i - first : stop - first]
+            for j in range(part.size):
+                part[j] -= shift
         row += 1
         i = row_end
         unit = row_end + row
@@ -187,8 +191,10 @@ def score_gradients(  # type: ignore[no-untyped-def]
     while unit < end:
         row_end = indptr[row + 1]
         stop = min(row_end, i + end - unit)
-        for j in range(i - first, stop - first):
-            g[j] = p[j] * (g[j] - delta[row])
+        own_p, own_g = p[i - first : stop - first], g[i - first : stop - first]
+        shift = delta[row]
+        for j in range(own_p.size):
+            own_g[j] = own_p[j] * (own_g[j] - shift)
         row += 1
         i = row_end
         unit = row_end + row

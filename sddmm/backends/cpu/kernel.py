@@ -9,56 +9,54 @@ the L2 cache (the column tiles of Nisa et al., HiPC 2018, on the CPU's cache).
 from __future__ import annotations
 
 import numpy as np
+from numpy import uint64
 
 from sddmm.backends.cpu.jit import inlined, jit
 
 
-@jit
-def dot_product(a, b, row, column):  # type: ignore[no-untyped-def]
-    """The dot product of a row of A and a column."""
-    total = a.dtype.type(0)
-    for t in range(a.shape[1]):
-        total += a[row, t] * b[column, t]
-    return total
-
-
 @inlined
 def sample_run(cols, a, b, alpha, out, row, begin, end):  # type: ignore[no-untyped-def]
-    """Dot products of one row of A with the columns cols[begin:end]."""
-    k = a.shape[1]
-    zero = a.dtype.type(0)
+    """Dot products of one row of A with the columns cols[begin:end].
+
+    Rows are taken out of their arrays first, and by unsigned numbers: numba adds the length to a
+    negative index, which costs instructions for each column and keeps loops from SIMD.
+    """
+    x, k = a[row], a.shape[1]
+    zero = x.dtype.type(0)
     i = begin
     while i + 8 <= end:
-        c0, c1, c2, c3 = cols[i], cols[i + 1], cols[i + 2], cols[i + 3]
-        c4, c5, c6, c7 = cols[i + 4], cols[i + 5], cols[i + 6], cols[i + 7]
+        c, o = cols[i : i + 8], out[i : i + 8]
+        y0, y1, y2, y3 = b[uint64(c[0])], b[uint64(c[1])], b[uint64(c[2])], b[uint64(c[3])]
+        y4, y5, y6, y7 = b[uint64(c[4])], b[uint64(c[5])], b[uint64(c[6])], b[uint64(c[7])]
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = zero
         for t in range(k):
-            x = a[row, t]
-            s0 += x * b[c0, t]
-            s1 += x * b[c1, t]
-            s2 += x * b[c2, t]
-            s3 += x * b[c3, t]
-            s4 += x * b[c4, t]
-            s5 += x * b[c5, t]
-            s6 += x * b[c6, t]
-            s7 += x * b[c7, t]
-        out[i], out[i + 1], out[i + 2], out[i + 3] = alpha * s0, alpha * s1, alpha * s2, alpha * s3
-        i += 4
-        out[i], out[i + 1], out[i + 2], out[i + 3] = alpha * s4, alpha * s5, alpha * s6, alpha * s7
-        i += 4
+            s0 += x[t] * y0[t]
+            s1 += x[t] * y1[t]
+            s2 += x[t] * y2[t]
+            s3 += x[t] * y3[t]
+            s4 += x[t] * y4[t]
+            s5 += x[t] * y5[t]
+            s6 += x[t] * y6[t]
+            s7 += x[t] * y7[t]
+        o[0], o[1], o[2], o[3] = alpha * s0, alpha * s1, alpha * s2, alpha * s3
+        o[4], o[5], o[6], o[7] = alpha * s4, alpha * s5, alpha * s6, alpha * s7
+        i += 8
     while i + 4 <= end:
-        c0, c1, c2, c3 = cols[i], cols[i + 1], cols[i + 2], cols[i + 3]
+        c, o = cols[i : i + 4], out[i : i + 4]
+        y0, y1, y2, y3 = b[uint64(c[0])], b[uint64(c[1])], b[uint64(c[2])], b[uint64(c[3])]
         s0 = s1 = s2 = s3 = zero
         for t in range(k):
-            x = a[row, t]
-            s0 += x * b[c0, t]
-            s1 += x * b[c1, t]
-            s2 += x * b[c2, t]
-            s3 += x * b[c3, t]
-        out[i], out[i + 1], out[i + 2], out[i + 3] = alpha * s0, alpha * s1, alpha * s2, alpha * s3
+            s0 += x[t] * y0[t]
+            s1 += x[t] * y1[t]
+            s2 += x[t] * y2[t]
+            s3 += x[t] * y3[t]
+        o[0], o[1], o[2], o[3] = alpha * s0, alpha * s1, alpha * s2, alpha * s3
         i += 4
     for j in range(i, end):
-        out[j] = alpha * dot_product(a, b, row, cols[j])
+        y0, s0 = b[uint64(cols[j])], zero
+        for t in range(k):
+            s0 += x[t] * y0[t]
+        out[j] = alpha * s0
 
 
 @jit
@@ -105,8 +103,9 @@ def sample_scaled(  # type: ignore[no-untyped-def]
     """`sample`, times the factor of each nonzero; there may be none."""
     sample(crow, cols, a, b, alpha, out, width, begin, end)
     if factors.size:
-        for i in range(begin, end):
-            out[i] *= factors[i]
+        own, own_factors = out[begin:end], factors[begin:end]
+        for i in range(own.size):
+            own[i] *= own_factors[i]
 
 
 @jit
@@ -117,10 +116,10 @@ def sample_if_valid(  # type: ignore[no-untyped-def]
 
     The columns are checked chunk by chunk, so that the products find them in cache.
     """
-    n = b.shape[0]
+    n, own = b.shape[0], cols[begin:end]
     is_outside = False
-    for i in range(begin, end):
-        is_outside |= (cols[i] < 0) | (cols[i] >= n)
+    for i in range(own.size):
+        is_outside |= (own[i] < 0) | (own[i] >= n)
     if is_outside:
         invalid[0] = True
     else:

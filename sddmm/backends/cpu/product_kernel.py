@@ -9,6 +9,7 @@ that it cuts: parts[0] of the row that began before it, and parts[1] of one that
 from __future__ import annotations
 
 import numpy as np
+from numpy import uint64
 
 from sddmm.backends.cpu.jit import inlined, jit
 
@@ -30,14 +31,16 @@ def row_of_unit(indptr, unit):  # type: ignore[no-untyped-def]
 def load_weights(perm, values, factors, weights, begin, end):  # type: ignore[no-untyped-def]
     """The weights of nonzeros begin..end-1; perm and factors may be empty."""
     if perm.size == 0:
-        for i in range(begin, end):
-            weights[i - begin] = values[i] * factors[i]
-    elif factors.size == 0:
-        for i in range(begin, end):
-            weights[i - begin] = values[perm[i]]
-    else:
-        for i in range(begin, end):
-            weights[i - begin] = values[perm[i]] * factors[perm[i]]
+        own, own_factors = values[begin:end], factors[begin:end]
+        for i in range(own.size):
+            weights[i] = own[i] * own_factors[i]
+        return
+    order = perm[begin:end]
+    for i in range(order.size):
+        weights[i] = values[uint64(order[i])]
+    if factors.size:
+        for i in range(order.size):
+            weights[i] *= factors[uint64(order[i])]
 
 
 @inlined
@@ -45,37 +48,35 @@ def add_rows(indices, weights, x, sums, row, begin, end, offset):  # type: ignor
     """sums[row]: the rows of x at indices[begin:end], times weights[begin - offset : end - offset].
 
     Eight rows are added together, so that the sums are loaded and stored once for all of them. Rows
-    of x may be longer than those of the sums; what is beyond is not read.
+    of x may be longer than those of the sums; what is beyond is not read. (kernel.py: sample_run
+    says why rows are taken out first.)
     """
-    k = sums.shape[1]
+    total, k = sums[row], sums.shape[1]
     for t in range(k):
-        sums[row, t] = 0
+        total[t] = 0
     i = begin
-    j = begin - offset
     while i + 8 <= end:
-        c0, c1, c2, c3 = indices[i], indices[i + 1], indices[i + 2], indices[i + 3]
-        c4, c5, c6, c7 = indices[i + 4], indices[i + 5], indices[i + 6], indices[i + 7]
-        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-        w4, w5, w6, w7 = weights[j + 4], weights[j + 5], weights[j + 6], weights[j + 7]
+        c, w = indices[i : i + 8], weights[i - offset : i - offset + 8]
+        x0, x1, x2, x3 = x[uint64(c[0])], x[uint64(c[1])], x[uint64(c[2])], x[uint64(c[3])]
+        x4, x5, x6, x7 = x[uint64(c[4])], x[uint64(c[5])], x[uint64(c[6])], x[uint64(c[7])]
+        w0, w1, w2, w3, w4, w5, w6, w7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
         for t in range(k):
-            first = w0 * x[c0, t] + w1 * x[c1, t] + w2 * x[c2, t] + w3 * x[c3, t]
-            second = w4 * x[c4, t] + w5 * x[c5, t] + w6 * x[c6, t] + w7 * x[c7, t]
-            sums[row, t] += first + second
+            first = w0 * x0[t] + w1 * x1[t] + w2 * x2[t] + w3 * x3[t]
+            second = w4 * x4[t] + w5 * x5[t] + w6 * x6[t] + w7 * x7[t]
+            total[t] += first + second
         i += 8
-        j += 8
     while i + 3 <= end:
-        c0, c1, c2 = indices[i], indices[i + 1], indices[i + 2]
-        w0, w1, w2 = weights[j], weights[j + 1], weights[j + 2]
+        c, w = indices[i : i + 3], weights[i - offset : i - offset + 3]
+        x0, x1, x2 = x[uint64(c[0])], x[uint64(c[1])], x[uint64(c[2])]
+        w0, w1, w2 = w[0], w[1], w[2]
         for t in range(k):
-            sums[row, t] += w0 * x[c0, t] + w1 * x[c1, t] + w2 * x[c2, t]
+            total[t] += w0 * x0[t] + w1 * x1[t] + w2 * x2[t]
         i += 3
-        j += 3
     while i < end:
-        c0, w0 = indices[i], weights[j]
+        x0, w0 = x[uint64(indices[i])], weights[i - offset]
         for t in range(k):
-            sums[row, t] += w0 * x[c0, t]
+            total[t] += w0 * x0[t]
         i += 1
-        j += 1
 
 
 @jit
