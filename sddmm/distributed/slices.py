@@ -168,17 +168,19 @@ def sliced_product(
     dense: this rank's rows of X. dtype: of the result.
     """
     cut = slices_of(dense)
-    out = dense.new_empty((*dense.shape[:-2], block.rows, dense.shape[-1]), dtype=dtype)
+    shape = (*dense.shape[:-2], block.rows, dense.shape[-1])
+    out: Tensor | None = None
     widths = [at.of(dense).shape[-1] for at in cut]
     slices = gathered(block, dense, widths, lambda j, own: own.copy_(cut[j].of(dense)))
     for j, rows, label in slices:
         with span("compute", label):
             own = cut[j].values(weights)
             part = product(whole_pattern(block), own, rows, alpha=alpha, out_dtype=dtype)
-            if part.shape == out.shape:
+            if part.shape == shape:  # the only slice
                 return part
+            out = part.new_empty(shape) if out is None else out
             cut[j].of(out).copy_(part)
-    return out
+    return dense.new_empty(shape, dtype=dtype) if out is None else out
 
 
 def sliced_transposed_product(
