@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
-from gemm_core.runtime.tensor_map import TensorMap, is_tma_readable, pad_for_tma
-from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import TileRate
-from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous
-from sddmm.backends.cuda.kernels.tile import ROW_OFFSETS, TileKernel, tile_args
+from sddmm.backends.cuda.kernels.cluster_tile import ClusterTileKernel, cluster_tile_facts
 from sddmm.backends.cuda.layouts import TileWork
-from sddmm.backends.cuda.spec import macros, type_macros
-from sddmm.dtypes import HALF_DTYPES
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
-# Blocks of a cluster; they share the longer side of their tiles' operands.
-_CLUSTER = 2
-
 # The lanes of a warp that sample a row together, and how many nonzeros of a row each of them may
 # prefetch, as its registers allow: a lane has twice as many rows where tiles are tall.
 _LANES_PER_ROW, _MAX_DEPTH, _MAX_DEPTH_OF_TALL = 8, 4, 1
-
-
-class Arguments(ctypes.Structure):
-    """The parameters of tile_wgmma/kernel.cu."""
-
-    _fields_ = [
-        ("a", TensorMap),
-        ("b", TensorMap),
-        *((name, POINTER) for name in ("values", "out", "cols", "perm", "tiles")),
-        *ROW_OFFSETS,
-        ("head_out", LONG),
-        ("alpha", DOUBLE),
-        *((name, INT) for name in ("tile_count", "heads", "k")),
-        *((f"unused{i}", INT) for i in range(7)),
-    ]
 
 
 def prefetch_depth(nnz: int, rows: int) -> int:
@@ -51,98 +23,20 @@ def prefetch_depth(nnz: int, rows: int) -> int:
     return min(_MAX_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES_PER_ROW) or 1)
 
 
-class TileWgmma(TileKernel):
-    """Serves half types on Hopper."""
+class TileWgmma(ClusterTileKernel):
+    """The warps that multiply a tile also sample it."""
 
-    def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
-        launcher = _Launcher(self, work, problem, device)
-        return KernelPlan(launcher.bind, _accepts, pad_for_tma)
-
-
-class _Launcher:
-    """Binds operands to launches over fixed tiles; there is one kernel with values, one without."""
-
-    def __init__(
-        self, spec: TileWgmma, work: TileWork, problem: SddmmProblem, device: Device
-    ) -> None:
-        self._spec, self._work, self._problem, self._device = spec, work, problem, device
-        heads = problem.heads or 1
-        resident = max(1, device.sm_count // _CLUSTER)
-        self._blocks = _CLUSTER * min(ceil_div(work.tiles.length * heads, _CLUSTER), resident)
-        depth = prefetch_depth(problem.nnz, work.tiles.length * spec.tile[0])
-        if spec.tile[0] > 128:
-            depth = min(depth, _MAX_DEPTH_OF_TALL)
-        types = type_macros(problem.dtype, problem.out_dtype)
-        self._defines = {**types, **spec.defines, "PREFETCH_DEPTH": depth}
-        self._kernels: dict[bool, Kernel] = {}
-
-    def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
-        tensor_maps = self._tensor_maps(a, b_t)
-        launches = {False: self._launch(False, tensor_maps)}
-
-        def launch(values: int, out: int, alpha: float) -> None:
-            weighted = values != 0
-            if weighted not in launches:
-                launches[weighted] = self._launch(weighted, tensor_maps)
-            launches[weighted](values, out, alpha)
-
-        return launch
-
-    def _tensor_maps(self, a: Tensor, b_t: Tensor) -> dict[str, bytes]:
-        """The maps of both operands; each block of a cluster loads a half of the longer side."""
-        block_m, block_n, block_k = self._spec.tile
-        shares_a = self._spec.defines["A_IS_SHARED"]
-        rows_a = block_m // _CLUSTER if shares_a else block_m
-        rows_b = block_n if shares_a else block_n // _CLUSTER
-        return {
-            "a": loader.runtime.tensor_map(a, rows_a, block_k),
-            "b": loader.runtime.tensor_map(b_t, rows_b, block_k),
-        }
-
-    def _launch(self, weighted: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
-        problem = self._problem
-        return make_launch(self._kernel(weighted), self._blocks, {
-            **tensor_maps, **tile_args(self._work), "head_out": problem.nnz,
-            "heads": problem.heads or 1, "k": problem.k,
-        })  # fmt: skip
-
-    def _kernel(self, weighted: bool) -> Kernel:
-        if weighted not in self._kernels:
-            defines = macros({**self._defines, "WEIGHTED": weighted})
-            self._kernels[weighted] = loader.runtime.load_kernel(
-                self._spec, defines, Arguments, self._device.index
-            )
-        return self._kernels[weighted]
-
-
-def _accepts(x: Tensor) -> bool:
-    return rows_are_contiguous(x) and is_tma_readable(x)
+    def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
+        block_m = self.tile[0]
+        depth = prefetch_depth(problem.nnz, work.tiles.length * block_m)
+        return {"PREFETCH_DEPTH": min(depth, _MAX_DEPTH_OF_TALL) if block_m > 128 else depth}
 
 
 def tile_wgmma(block_m: int, block_n: int, row_bytes: int, rate: TileRate) -> TileWgmma:
     """A variant. Its shared memory holds four stages and their barriers, then `row_bytes` bytes of
     each of a warp's 16 rows at most (sampled_warp.cuh)."""
-    block_k, stages = 64, 4
-    stage_bytes = (block_m + block_n) * block_k * 2 + 16
-    return TileWgmma(
-        name=f"tile_wgmma_{block_m}x{block_n}x{block_k}",
-        source="tile_wgmma",
-        dtypes=HALF_DTYPES,
-        threads=384,
-        tile=(block_m, block_n, block_k),
-        shared_bytes=stages * stage_bytes + 8 * 16 * row_bytes,
-        min_capability=(9, 0),
-        max_capability=(9, 0),
-        min_k=1,
-        rate=rate,
-        defines={
-            "BLOCK_M": block_m,
-            "BLOCK_N": block_n,
-            "BLOCK_K": block_k,
-            "STAGES": stages,
-            "CLUSTER_BLOCKS": _CLUSTER,
-            "A_IS_SHARED": block_m > block_n,
-            "LANES_PER_ROW": _LANES_PER_ROW,
-            "ROW_BYTES": row_bytes,
-        },
-    )
+    facts = cluster_tile_facts(
+        "tile_wgmma", (block_m, block_n), 4, 8 * 16 * row_bytes,
+        LANES_PER_ROW=_LANES_PER_ROW, ROW_BYTES=row_bytes,
+    )  # fmt: skip
+    return TileWgmma(rate=rate, **facts)

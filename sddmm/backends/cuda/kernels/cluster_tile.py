@@ -1,0 +1,142 @@
+"""The base of the tile kernels of Hopper whose blocks come in clusters and stay for many tiles."""
+
+from __future__ import annotations
+
+import abc
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
+from gemm_core.runtime.tensor_map import TensorMap, is_tma_readable, pad_for_tma
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous
+from sddmm.backends.cuda.kernels.tile import ROW_OFFSETS, TileKernel, tile_args
+from sddmm.backends.cuda.layouts import TileWork
+from sddmm.backends.cuda.spec import macros, type_macros
+from sddmm.dtypes import HALF_DTYPES
+
+if TYPE_CHECKING:
+    from sddmm.problem import SddmmProblem
+
+# Blocks of a cluster; they share the longer side of their tiles' operands.
+_CLUSTER = 2
+# The elements of k that a stage holds: 128 bytes of each row.
+_BLOCK_K = 64
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of the kernels: tile_wgmma/kernel.cu and tile_wgmma_async/kernel.cu."""
+
+    _fields_ = [
+        ("a", TensorMap),
+        ("b", TensorMap),
+        *((name, POINTER) for name in ("values", "out", "cols", "perm", "tiles")),
+        *ROW_OFFSETS,
+        ("head_out", LONG),
+        ("alpha", DOUBLE),
+        *((name, INT) for name in ("tile_count", "heads", "k")),
+        *((f"unused{i}", INT) for i in range(7)),
+    ]
+
+
+class ClusterTileKernel(TileKernel):
+    """Serves half types on Hopper, by wgmma on operands that TMA loads."""
+
+    @abc.abstractmethod
+    def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
+        """The macros by which the nonzeros of these tiles are sampled."""
+
+    def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
+        launcher = _Launcher(self, work, problem, device)
+        return KernelPlan(launcher.bind, _accepts, pad_for_tma)
+
+
+class _Launcher:
+    """Binds operands to launches over fixed tiles; there is one kernel with values, one without."""
+
+    def __init__(
+        self, spec: ClusterTileKernel, work: TileWork, problem: SddmmProblem, device: Device
+    ) -> None:
+        self._spec, self._work, self._problem, self._device = spec, work, problem, device
+        heads = problem.heads or 1
+        resident = max(1, device.sm_count // _CLUSTER)
+        self._blocks = _CLUSTER * min(ceil_div(work.tiles.length * heads, _CLUSTER), resident)
+        self._kernels: dict[bool, Kernel] = {}
+
+    def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
+        tensor_maps = self._tensor_maps(a, b_t)
+        launches = {False: self._launch(False, tensor_maps)}
+
+        def launch(values: int, out: int, alpha: float) -> None:
+            weighted = values != 0
+            if weighted not in launches:
+                launches[weighted] = self._launch(weighted, tensor_maps)
+            launches[weighted](values, out, alpha)
+
+        return launch
+
+    def _tensor_maps(self, a: Tensor, b_t: Tensor) -> dict[str, bytes]:
+        """The maps of both operands; each block of a cluster loads a half of the longer side."""
+        block_m, block_n, block_k = self._spec.tile
+        shares_a = self._spec.defines["A_IS_SHARED"]
+        rows_a = block_m // _CLUSTER if shares_a else block_m
+        rows_b = block_n if shares_a else block_n // _CLUSTER
+        return {
+            "a": loader.runtime.tensor_map(a, rows_a, block_k),
+            "b": loader.runtime.tensor_map(b_t, rows_b, block_k),
+        }
+
+    def _launch(self, weighted: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
+        problem = self._problem
+        return make_launch(self._kernel(weighted), self._blocks, {
+            **tensor_maps, **tile_args(self._work), "head_out": problem.nnz,
+            "heads": problem.heads or 1, "k": problem.k,
+        })  # fmt: skip
+
+    def _kernel(self, weighted: bool) -> Kernel:
+        if weighted not in self._kernels:
+            spec, problem = self._spec, self._problem
+            defines = macros({
+                **type_macros(problem.dtype, problem.out_dtype), **spec.defines,
+                **spec.sampling(self._work, problem), "WEIGHTED": weighted,
+            })  # fmt: skip
+            self._kernels[weighted] = loader.runtime.load_kernel(
+                spec, defines, Arguments, self._device.index
+            )
+        return self._kernels[weighted]
+
+
+def _accepts(x: Tensor) -> bool:
+    return rows_are_contiguous(x) and is_tma_readable(x)
+
+
+def cluster_tile_facts(
+    source: str, block: tuple[int, int], stages: int, other_bytes: int, **defines: int
+) -> dict[str, Any]:
+    """The facts of a variant that follow from its tile; other_bytes: of shared memory beside the
+    stages and their barriers."""
+    block_m, block_n = block
+    stage_bytes = (block_m + block_n) * _BLOCK_K * 2 + 16
+    return {
+        "name": f"{source}_{block_m}x{block_n}x{_BLOCK_K}",
+        "source": source,
+        "dtypes": HALF_DTYPES,
+        "threads": 384,
+        "tile": (block_m, block_n, _BLOCK_K),
+        "shared_bytes": stages * stage_bytes + other_bytes,
+        "min_capability": (9, 0),
+        "max_capability": (9, 0),
+        "min_k": 1,
+        "defines": {
+            "BLOCK_M": block_m,
+            "BLOCK_N": block_n,
+            "BLOCK_K": _BLOCK_K,
+            "STAGES": stages,
+            "CLUSTER_BLOCKS": _CLUSTER,
+            "A_IS_SHARED": block_m > block_n,
+            **defines,
+        },
+    }
