@@ -14,7 +14,7 @@ from sddmm.backends.cuda.layouts import (
     TileWork,
     int32,
     tile_ids,
-    tile_list,
+    tiles_in_order,
 )
 from sddmm.sparse.indices import compress
 from sddmm.sparse.views import CompressedView
@@ -31,8 +31,9 @@ def occurrences(rows: Tensor, cols: Tensor) -> Tensor:
 def without_duplicates(
     work: TileWork, rows: Tensor, shape: tuple[int, int], device: Device
 ) -> TileWork:
-    """The same nonzeros in tiles that are listed as often as one of their positions holds nonzeros:
-    each time with the next nonzero of every position. `work` itself if there are no duplicates.
+    """The same nonzeros in tiles that are listed as often as one of their positions holds nonzeros,
+    in layers, each of which has the next nonzero of every position; `work` itself if there are no
+    duplicates.
 
     rows: those of the nonzeros of `work`, which are sorted by row and column.
     """
@@ -51,7 +52,8 @@ def without_duplicates(
     offsets = torch.cat([x.row_offsets.offsets for x in works])
     cols = torch.cat([x.cols for x in works])
     perm = torch.cat([x.perm for x in works if x.perm is not None])
-    return TileWork(tiles, work.row_offsets._replace(offsets=offsets), cols, perm, distinct=True)
+    row_offsets = work.row_offsets._replace(offsets=offsets)
+    return TileWork(tiles, row_offsets, cols, perm, distinct=True, layers=layers)
 
 
 def _tiles_of(
@@ -61,7 +63,7 @@ def _tiles_of(
     m, n = shape
     count = ceil_div(m, block[0]) * ceil_div(n, block[1])
     tile_nnz = torch.bincount(tile_ids(nonzeros, n, block), minlength=count)
-    tiles = tile_list(tile_nnz, shape, block, 1)
+    tiles = tiles_in_order(tile_nnz, shape, block)
     view = CompressedView(int32(compress(nonzeros.rows, m)), nonzeros.cols, nonzeros.perm)
     offsets = search_row_offsets(view, tiles, m, device)
     moved = offsets._replace(offsets=offsets.offsets + begin)

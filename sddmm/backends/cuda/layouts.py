@@ -60,7 +60,7 @@ class TileWork:
     distinct: columns are known to strictly ascend within every row. runs: the maximal sequences of
     nonzeros of a row in consecutive columns; 0 if they were not counted. Where tiles are prepared
     while the analysis still runs, both are set when it is done: a kernel that reads them when it
-    binds operands reads the truth.
+    binds operands reads the truth. layers: how often a tile may be listed (`distinct_tiles.py`).
     """
 
     tiles: TileList
@@ -69,6 +69,7 @@ class TileWork:
     perm: Tensor | None
     distinct: bool = False
     runs: int = 0
+    layers: int = 1
 
 
 class WindowList(NamedTuple):
@@ -141,6 +142,12 @@ def tile_list(
     if listed.numel() == tile_nnz.numel():
         return every_tile(shape, block, tile_nnz.device)
     return TileList(_in_bands(listed, ceil_div(shape[1], block[1]), block), block)
+
+
+def tiles_in_order(tile_nnz: Tensor, shape: tuple[int, int], block: tuple[int, int]) -> TileList:
+    """The tiles that have nonzeros, row of tiles by row of tiles."""
+    listed, across = tile_nnz.nonzero().squeeze(1), ceil_div(shape[1], block[1])
+    return TileList(int32(torch.stack([listed // across, listed % across], dim=1)), block)
 
 
 @functools.lru_cache(maxsize=16)

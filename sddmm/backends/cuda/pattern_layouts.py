@@ -16,6 +16,7 @@ from sddmm.backends.cuda.kernels.tile_bounds.host import search_row_offsets
 from sddmm.backends.cuda.kernels.tile_stats.host import count_by_class
 from sddmm.backends.cuda.layouts import (
     Nonzeros,
+    TileList,
     TileWork,
     by_row_and_column,
     count_larger_tiles,
@@ -24,6 +25,7 @@ from sddmm.backends.cuda.layouts import (
     nonzeros_outside,
     tile_ids,
     tile_list,
+    tiles_in_order,
 )
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
 from sddmm.sparse.index_tensors import DerivedKey
@@ -157,7 +159,12 @@ class PatternLayouts:
         return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored))
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
-        tiles = tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz)
+        return self._work(tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz))
+
+    def _tiles_in_order(self, block: Block) -> TileWork:
+        return self._work(tiles_in_order(self._tile_nnz(block), self._pattern.shape, block))
+
+    def _work(self, tiles: TileList) -> TileWork:
         rows = self._sorted_rows()
         offsets = search_row_offsets(rows, tiles, self._pattern.shape[0], self._device)
         if rows.perm is not None:  # sorted, but of the order then nothing more is known
@@ -168,18 +175,19 @@ class PatternLayouts:
 
     def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:
         """The non-empty tiles of this size, none with two nonzeros at one position, and whether
-        they are those of the transpose: where nonzeros come by column, as S.T's mostly do.
+        they are those of the transpose: where nonzeros come by column, as S.T's mostly do. They are
+        listed row of tiles by row of tiles, layer by layer.
         """
         stored = self.analysis(ROW_IDS)
         if stored.ascends and stored.distinct:
-            return self.tiles(block), False
+            return self._tiles_in_order(block), False
         if not stored.ascends:
             transpose = PatternLayouts(self._pattern.T, self._device)
             by_column = transpose.analysis(ROW_IDS)
             if by_column.ascends and by_column.distinct:
-                return transpose.tiles(block), True
-        rows = self._sorted().rows
-        return without_duplicates(self.tiles(block), rows, self._pattern.shape, self._device), False
+                return transpose._tiles_in_order(block), True
+        work, rows = self._tiles_in_order(block), self._sorted().rows
+        return without_duplicates(work, rows, self._pattern.shape, self._device), False
 
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         nonzeros = self.by_row()

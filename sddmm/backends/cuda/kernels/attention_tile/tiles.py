@@ -78,12 +78,15 @@ def tiles_by_row(
     along, across = work.tiles.coords.long().unbind(1)
     stripe, column = (across, along) if by_column else (along, across)
     width = int(column.max()) + 1 if column.numel() else 1
-    layer, layers = _layers(stripe * width + column)
+    layers = work.layers
+    layer = _layer(stripe * width + column) if layers > 1 else 0
     for rows in resident:
         stacked = rows // SIDE  # tiles of 64 x 64 that make one of `rows` x 64
-        keys, tile = torch.unique(
-            (stripe // stacked * width + column) * layers + layer, return_inverse=True
-        )
+        keys = (stripe // stacked * width + column) * layers + layer
+        if stacked == 1 and layers == 1 and not by_column:  # as `work` lists them
+            tile = torch.arange(keys.numel(), device=keys.device)
+            break
+        keys, tile = torch.unique(keys, return_inverse=True)
         if keys.numel() * stacked <= _MOST_STACKED * tile.numel():
             break
     lines = mask_lines(work, device)
@@ -98,24 +101,23 @@ def tiles_by_row(
     flags = (flagged == -1).all(2) * bit + (flagged == 0).all(2) * (bit << 16)
     stripe_column = keys // layers
     places = torch.stack([stripe_column % width * SIDE, flags.sum(1)], dim=1)
-    counts = torch.bincount(stripe_column // width, minlength=ceil_div(m, rows))
+    counts = torch.bincount(stripe_column // width, minlength=ceil_div(m, rows)).cpu()
     parts, shared, slots = cut_stripes(
-        counts, part_limit(counts, heads, resident[rows], device), rows
+        counts, part_limit(counts, heads, resident[rows], device), rows, keys.device
     )
     return AttentionTiles(
         rows, int32(places), all_masks, all_lines, parts, shared, slots, by_column, work.perm
     )
 
 
-def _layers(places: Tensor) -> tuple[Tensor, int]:
-    """How many tiles before each have the same place, and the most tiles of one place: more than
-    one if the pattern has two nonzeros at one position."""
+def _layer(places: Tensor) -> Tensor:
+    """How many tiles before each have the same place."""
     _, group, counts = torch.unique(places, return_inverse=True, return_counts=True)
     order = group.argsort(stable=True)
     before = (counts.cumsum(0) - counts)[group]
     layer = torch.empty_like(order)
     layer[order] = torch.arange(order.numel(), device=order.device) - before[order]
-    return layer, int(counts.max()) if counts.numel() else 1
+    return layer
 
 
 def part_limit(counts: Tensor, heads: int, resident: int, device: Device) -> int:

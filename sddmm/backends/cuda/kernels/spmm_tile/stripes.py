@@ -39,13 +39,16 @@ def stripes_of(work: TileWork, m: int, by_column: bool, replicas: int, device: D
     computed, for other heads or columns of X."""
     along, across = work.tiles.coords.long().unbind(1)
     stripe, column = (across, along) if by_column else (along, across)
-    width = int(column.max()) + 1 if column.numel() else 1
-    order = (stripe * width + column).argsort(stable=True)
-    lines = mask_lines(work, device)[order]
-    stripe_count = ceil_div(m, SIDE)
-    tiles = torch.bincount(stripe, minlength=stripe_count)
+    lines = mask_lines(work, device)
+    if by_column or work.layers > 1:
+        width = int(column.max()) + 1 if column.numel() else 1
+        order = (stripe * width + column).argsort(stable=True)
+        lines, column = lines[order], column[order]
+    tiles = torch.bincount(stripe, minlength=ceil_div(m, SIDE))
     limit = part_limit(replicas * work.tiles.length, device)
-    return Stripes(lines, int32(column[order] * SIDE), *cut_stripes(tiles, limit, SIDE))
+    return Stripes(
+        lines, int32(column * SIDE), *cut_stripes(tiles.cpu(), limit, SIDE, tiles.device)
+    )
 
 
 def part_limit(count: int, device: Device) -> int:
@@ -53,11 +56,13 @@ def part_limit(count: int, device: Device) -> int:
     return max(_LEAST_CUT, ceil_div(count, _PARTS_PER_SM * device.sm_count))
 
 
-def cut_stripes(tiles: Tensor, limit: int, rows: int) -> tuple[Tensor, Tensor, int]:
+def cut_stripes(
+    tiles: Tensor, limit: int, rows: int, device: torch.device
+) -> tuple[Tensor, Tensor, int]:
     """Parts of at most `limit` tiles, the longest first; those of one stripe are about equal.
 
-    tiles: the number of each stripe's, of `rows` rows each. Returns parts, shared and slots of
-    `Stripes`.
+    tiles: the number of each stripe's, of `rows` rows each, on the CPU: to launch each of these
+    steps would take longer. Returns parts and shared, on `device`, and slots of `Stripes`.
     """
     ends = tiles.cumsum(0)
     pieces = ((tiles + limit - 1) // limit).clamp_(min=1)
@@ -74,4 +79,4 @@ def cut_stripes(tiles: Tensor, limit: int, rows: int) -> tuple[Tensor, Tensor, i
     parts = torch.stack([first, last, of_part * rows, slot], dim=1)[longest]
     which = is_shared.nonzero().squeeze(1)
     shared = torch.stack([which * rows, first_slot[which], pieces[which], which * 0], dim=1)
-    return int32(parts), int32(shared), int(slots.sum())
+    return int32(parts).to(device), int32(shared).to(device), int(slots.sum())
