@@ -162,6 +162,29 @@ def test_infinities_and_nan_reach_the_rows_that_they_must_and_no_other() -> None
     check(window(70, 90, 20), 8, 16, torch.float16, change=change, gradient_rows={64})
 
 
+def test_rows_of_finite_halves_are_multiplied_by_tiles_not_one_by_one() -> None:
+    """Tiles round weights to halves, in which 0.5 + 2^-15 is 0.5; rows that are computed anew, as
+    those with an infinity are, do not."""
+    pattern = SparsePattern.from_torch(torch.ones(70, 2, dtype=torch.bool))
+    signs = torch.ones(1, 70, 1, dtype=torch.float16)
+    signs[:, 1::2] = -1
+    k = torch.tensor([[[0.0], [1.0]]], dtype=torch.float16)
+    v = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float16)
+    operands = AttentionOperands(signs, k, v, None, 2.0**-13)
+    out, lse = torch.empty_like(signs), torch.empty(1, 70)
+    gradients = AttentionGradients(*(torch.empty_like(x) for x in (signs, k, v)), None)
+    with emulated_gpu(FEW):
+        planner = Planner(ATTENTION_KERNELS, AttentionExecutor)
+        problem = attention_problem(pattern, operands)
+        prepared = planner.prepare(pattern, problem, FEW, "attention_tile")
+        prepared.forward(operands, out, lse)
+        prepared.prepare_backward()
+        prepared.backward(operands, out, lse, signs, None, gradients)
+    assert torch.equal(out, torch.zeros_like(out))
+    assert gradients.v is not None
+    assert torch.equal(gradients.v, torch.zeros_like(v))
+
+
 @pytest.mark.parametrize(("full", "best"), [(True, "attention_tile"), (False, "attention_gather")])
 def test_tiles_are_estimated_to_be_faster_where_they_are_full(full: bool, best: str) -> None:
     problem = AttentionProblem(
