@@ -27,7 +27,9 @@ def problems(kernel: SpmmTile) -> list[SpmmProblem]:
     if not kernel.float_weights:
         return [halves, halves._replace(dtype=torch.bfloat16, values_dtype=torch.bfloat16)]
     floats = halves._replace(values_dtype=torch.float32, out_dtype=torch.float32)
-    return [halves._replace(has_factors=True), floats, floats._replace(has_factors=True)]
+    products = halves._replace(has_factors=True)
+    bfloats = products._replace(dtype=torch.bfloat16, values_dtype=torch.bfloat16)
+    return [products, bfloats, floats, floats._replace(has_factors=True)]
 
 
 @pytest.mark.parametrize("arch", cases(ALL_DEVICES, here=["sm_80"]))

@@ -261,6 +261,18 @@ def test_subnormal_floats_keep_their_last_bits(subnormal: str) -> None:
     assert bool(((out - truth).abs() <= bound).all())
 
 
+def test_subnormal_products_of_halves_keep_the_bits_of_floats() -> None:
+    """Two TF32 numbers have no place for the last bits of a subnormal weight; a float rounds it by
+    half of 2^-149 at most."""
+    values, factors = (torch.rand(SCATTERED.nnz).mul(1e-20).bfloat16() for _ in range(2))
+    dense = torch.randn(200, 64).bfloat16()
+    out, _ = run("spmm_tile_exact_64", SCATTERED, Operands(values, dense, factors), alpha=1e30)
+    truth = reference_product(SCATTERED, values, dense, factors, alpha=1e30)
+    ones = torch.ones(SCATTERED.nnz)
+    rounding = reference_product(SCATTERED, ones, dense.abs(), alpha=1e30 * 2.0**-150)
+    assert bool(((out - truth).abs() <= 1.01 * rounding).all())
+
+
 def test_the_tiles_of_a_transpose_are_those_of_the_pattern() -> None:
     """Nothing is sorted, and nonzeros are read where they are stored."""
     with emulated_gpu() as launches:

@@ -99,8 +99,9 @@ struct HalfProduct : WarpTile<T, COLUMNS> {
 
 // x as the sum of COUNT TF32 numbers, of 11 bits each: two hold the product of two halves, three hold
 // a float. None is rounded: bits past a number's 11 are those of the next. Only the last bits of
-// floats that are subnormal, or nearly, have no number to hold them.
-template <int COUNT>
+// floats that are subnormal, or nearly, have no number to hold them. CAN_BE_SMALL: whether x may be
+// such a float.
+template <int COUNT, bool CAN_BE_SMALL>
 struct Tf32Terms {
   u32 terms[COUNT];
   // Sets bits of `lost` if the sum is not x, a float.
@@ -110,7 +111,7 @@ struct Tf32Terms {
       terms[i] = __float_as_uint(x) & 0xffffe000;
       x -= __uint_as_float(terms[i]);
     }
-    if constexpr (COUNT == 3) lost |= __float_as_uint(x);
+    if constexpr (CAN_BE_SMALL) lost |= __float_as_uint(x);
   }
 };
 
@@ -121,6 +122,12 @@ struct FloatLayoutX {
     return row * (COLUMNS * 4) + (chunk ^ FloatTile::swizzle(row)) * 16;
   }
 };
+
+// Whether the product of two numbers of type T may be subnormal. Two of type f16 make 2^-48 at least.
+template <class T>
+constexpr bool HAS_SMALL_PRODUCTS = true;
+template <>
+constexpr bool HAS_SMALL_PRODUCTS<f16> = false;
 
 // The product of float weights, each the sum of TERMS TF32 numbers. A half of X is a TF32 number, a
 // float of X is the sum of three; products of both that are below a float's last bit are left out.
@@ -133,6 +140,8 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
   using Tile = FloatTile;
   static constexpr bool FLOAT_X = sizeof(T) == 4;
   static constexpr int X_TERMS = FLOAT_X ? 3 : 1, HALVES = 2;
+  using Weight = Tf32Terms<TERMS, TERMS == 3 || HAS_SMALL_PRODUCTS<T>>;
+  using Factor = Tf32Terms<X_TERMS, FLOAT_X>;
   using LayoutX = typename gemm_core::Select<FLOAT_X, FloatLayoutX<COLUMNS>,
                                              typename Base::LayoutX>::type;
 
@@ -142,7 +151,7 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
                                              const unsigned char* dense, u32& lost) {
 #pragma unroll 1
     for (int step = 0; step < Base::K_STEPS; ++step) {
-      Tf32Terms<TERMS> a[Base::FRAGMENTS_M][HALVES][4];
+      Weight a[Base::FRAGMENTS_M][HALVES][4];
 #pragma unroll
       for (int i = 0; i < Base::FRAGMENTS_M; ++i)
 #pragma unroll
@@ -153,7 +162,7 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
         Base::load_x(b, ptx::shared_address(dense) + Base::first_x(), step);
 #pragma unroll
       for (int j = 0; j < Base::FRAGMENTS_N; ++j) {
-        Tf32Terms<X_TERMS> x[HALVES][2];
+        Factor x[HALVES][2];
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
 #pragma unroll
@@ -181,8 +190,8 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
 
  private:
   static __device__ __forceinline__ void multiply(float (&partial)[4],
-                                                  const Tf32Terms<TERMS> (&a)[4], int term,
-                                                  const Tf32Terms<X_TERMS> (&x)[2], int x_term) {
+                                                  const Weight (&a)[4], int term,
+                                                  const Factor (&x)[2], int x_term) {
     const u32 fragment[4] = {a[0].terms[term], a[1].terms[term], a[2].terms[term],
                              a[3].terms[term]};
     ptx::mma_m16n8k8_tf32(partial, fragment, x[0].terms[x_term], x[1].terms[x_term]);
@@ -200,7 +209,7 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
   }
 
   // Loads the fragment of 16 rows and of eight columns of W from `column` on.
-  static __device__ __forceinline__ void load(Tf32Terms<TERMS> (&a)[4], const unsigned char* weights,
+  static __device__ __forceinline__ void load(Weight (&a)[4], const unsigned char* weights,
                                               int first_row, int column, u32& lost) {
     const int row = Base::row() + first_row + Base::lane() / 4;
     const int k = column + Base::lane() % 4 * 2;
