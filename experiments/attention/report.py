@@ -26,8 +26,6 @@ from experiments.sddmm.study_report import (
     LOST,
     MOST_REGRET,
     StudyReport,
-    first_cells,
-    first_columns,
     lost_lines,
     over_limit_lines,
     regret_lines,
@@ -124,15 +122,10 @@ _GROUPS = {
         "prepare_us": "what is done once per pattern",
         "flex_prepare_us": "FlexAttention's block mask and compilation, from its caches on disk",
     },
-    "first call": {
-        "first_us": "our whole first call on a pattern never seen",
-        "first_peer": "the peer whose first call is shortest",
-        "first_peer_us": "its first call, compiled before",
-    },
 }
 _SHORT = SHORT | {
     *("device", "class", "chosen", "us", "over_yardstick", "best_peer"),
-    *("peer_over_ours", "besides_mb", "first_us", "first_peer_us"),
+    *("peer_over_ours", "besides_mb"),
 }
 
 _LEGEND = (
@@ -172,7 +165,7 @@ class AttentionReport(StudyReport[Record, Problem]):
 
     def means(self, own: Sequence[Problem], found: Sequence[Problem]) -> dict[str, str]:
         limits = [p.over_yardstick / p.limit for p in own if p.over_yardstick is not None]
-        others = [name for name in PEERS if name != FLEX]
+        others = [name for name in _measured(found) if name != FLEX]
         return {
             "ours / row_gather, mean": _mean_over(own, ROW_GATHER),
             "ours / flex, mean": _mean_over(own, FLEX),
@@ -183,12 +176,11 @@ class AttentionReport(StudyReport[Record, Problem]):
             },
             "least": ratio_cell(min(present(p.lead for p in own), default=None)),
             "lost to a peer": str(sum(p.is_lost for p in own)),
-            "first call, peer / ours, mean": mean_cell(p.first_lead for p in own),
         }
 
     def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:
         with_steps = any(p.ours.backward for p in found)
-        return [_row(p, with_steps) for p in found]
+        return [_row(p, _measured(found), with_steps) for p in found]
 
     def csv_row(self, p: Problem) -> dict[str, object]:
         r = p.ours
@@ -206,7 +198,6 @@ class AttentionReport(StudyReport[Record, Problem]):
             "besides_mb": p.besides_mb,
             **{f"{name}_peak_bytes": own and own.peak_bytes for name, own in beside.items()},
             "prepare_us": microseconds(r.prepare_ms), "flex_prepare_us": p.flex_prepare_us,
-            **first_columns(p),
         }  # fmt: skip
 
 
@@ -215,7 +206,12 @@ def _mean_over(found: Sequence[Problem], yardstick: str) -> str:
     return mean_cell(1 / over for p in found if (over := p.over_ours(yardstick)))
 
 
-def _row(p: Problem, with_steps: bool) -> dict[str, str]:
+def _measured(found: Sequence[Problem]) -> list[str]:
+    """The peers that have a time here, in their order."""
+    return [name for name in PEERS if any(p.us_of(name) is not None for p in found)]
+
+
+def _row(p: Problem, peers: Iterable[str], with_steps: bool) -> dict[str, str]:
     """with_steps: whether the table has training steps, and so their columns."""
     r = p.ours
     memory = {
@@ -230,10 +226,9 @@ def _row(p: Problem, with_steps: bool) -> dict[str, str]:
         "regret": ratio_cell(p.regret),
         "yardstick": p.yardstick,
         "ours / yardstick": ratio_cell(p.over_yardstick),
-        **{name: ratio_cell(p.over_ours(name)) for name in PEERS},
+        **{name: ratio_cell(p.over_ours(name)) for name in peers},
         **(memory if with_steps else {}),
         "prepare us": time_cell(microseconds(r.prepare_ms)),
-        **first_cells(p),
     }
 
 

@@ -6,42 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.bench import table
 from experiments.bench.page.tables import CASE
-from experiments.sddmm import study_problem
 from experiments.sddmm.columns import PROBLEMS, SHORT
 from experiments.sddmm.record import Record
 from experiments.sddmm.report_cells import (
-    best_cell,
     mean_cell,
     present,
     ratio_cell,
     time_cell,
 )
-from experiments.sddmm.study_problem import problems
+from experiments.sddmm.study_problem import Problem, problems
 from experiments.sddmm.study_report import (
     StudyReport,
-    first_columns,
     lost_lines,
     named_rows,
     regret_lines,
 )
 
-# From this many nonzeros on, a first call must not be slower than a peer's.
-FIRST_CALL_NNZ = 300_000
 # The planner's choice over our fastest kernel, above which it is named.
 MOST_REGRET = 1.15
-
-
-class Problem(study_problem.Problem[Record]):
-    """The records of one problem of this study."""
-
-    @property
-    def counted_first_lead(self) -> float | None:
-        """The first call of the fastest peer over ours, where that counts."""
-        return self.first_lead if self.ours.nnz >= FIRST_CALL_NNZ else None
-
-    @property
-    def is_lost_first(self) -> bool:
-        return self.counted_first_lead is not None and self.counted_first_lead < 1
 
 
 _GROUPS = {
@@ -60,16 +42,9 @@ _GROUPS = {
         "peer_us": "its time",
         "peer_over_ours": "the fastest peer's time over ours; below 1 we lose",
     },
-    "first call": {
-        "first_us": "our whole first call on a pattern never seen",
-        "first_peer": "the peer whose first call is shortest",
-        "first_peer_us": "its first call",
-        "first_peer_over_ours": "that call over our first call; below 1 we lose",
-    },
 }
 _SHORT = SHORT | {
     *("device", "class", "chosen", "us", "regret", "best_peer", "peer_us", "peer_over_ours"),
-    *("first_us", "first_peer_over_ours"),
 }
 
 _LEGEND = (
@@ -80,40 +55,33 @@ _LEGEND = (
 )
 
 
-class RegretReport(StudyReport[Record, Problem]):
+class RegretReport(StudyReport[Record, Problem[Record]]):
     """Beside what all studies have, kernel_times.md: the time of every kernel of ours, in us."""
 
-    problem, groups, short, legend = Problem, _GROUPS, _SHORT, _LEGEND
+    problem, groups, short, legend = Problem[Record], _GROUPS, _SHORT, _LEGEND
 
-    def problems(self, records: Iterable[Record]) -> list[Problem]:
+    def problems(self, records: Iterable[Record]) -> list[Problem[Record]]:
         """The problems with our kernels and the peers of any session, not of ours alone."""
         return problems(self.problem, records, of_any_session=True)
 
-    def lists(self, found: Sequence[Problem]) -> Mapping[str, Sequence[str]]:
-        lost_first = [
-            f"* {p.name}: {best_cell(p.first_peer)} us, ours {time_cell(p.first_us)}"
-            for p in found
-            if p.is_lost_first
-        ]
+    def lists(self, found: Sequence[Problem[Record]]) -> Mapping[str, Sequence[str]]:
         by_regret = sorted(found, key=lambda p: -(p.regret or 0))
-        first_calls = f"**A peer's first call is faster**, of {FIRST_CALL_NNZ:,} nonzeros or more"
         return {
             f"**A regret above {MOST_REGRET}**": regret_lines(by_regret, MOST_REGRET),
             "**A peer is faster**": lost_lines(found),
-            first_calls: lost_first,
         }
 
-    def means(self, own: Sequence[Problem], found: Sequence[Problem]) -> dict[str, str]:
+    def means(
+        self, own: Sequence[Problem[Record]], found: Sequence[Problem[Record]]
+    ) -> dict[str, str]:
         return {
             "regret, mean": mean_cell(p.regret for p in own),
             "regret, largest": ratio_cell(max(present(p.regret for p in own), default=None)),
             "peer / ours, mean": mean_cell(p.lead for p in own),
             "lost to a peer": str(sum(p.is_lost for p in own)),
-            "first call, peer / ours, mean": mean_cell(p.counted_first_lead for p in own),
-            "first calls lost": str(sum(p.is_lost_first for p in own)),
         }
 
-    def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:
+    def rows(self, found: Sequence[Problem[Record]]) -> list[dict[str, str]]:
         return [
             {
                 "chosen": p.ours.kernel or p.ours.status,
@@ -121,8 +89,6 @@ class RegretReport(StudyReport[Record, Problem]):
                 "regret": ratio_cell(p.regret),
                 "best peer": p.best_peer[0] if p.best_peer else "",
                 "peer / ours": ratio_cell(p.lead),
-                "first us": time_cell(p.first_us),
-                "first peer / ours": ratio_cell(p.first_lead),
             }
             for p in found
         ]
@@ -133,7 +99,7 @@ class RegretReport(StudyReport[Record, Problem]):
         times = [{name: time_cell(p.us_of(name)) for name in names} for p in found]
         return super().pages(records) | {"kernel_times.md": table.as_text(named_rows(found, times))}
 
-    def csv_row(self, p: Problem) -> dict[str, object]:
+    def csv_row(self, p: Problem[Record]) -> dict[str, object]:
         r = p.ours
         kernel, peer = (best or ("", None) for best in (p.best_kernel, p.best_peer))
         return {
@@ -141,7 +107,6 @@ class RegretReport(StudyReport[Record, Problem]):
             "predicted_us": r.predicted_us.get(r.kernel),
             "best_kernel": kernel[0], "best_us": kernel[1], "regret": p.regret,
             "best_peer": peer[0], "peer_us": peer[1], "peer_over_ours": p.lead,
-            **first_columns(p), "first_peer_over_ours": p.first_lead,
         }  # fmt: skip
 
 

@@ -89,6 +89,10 @@ class Problem(Generic[RecordT]):
         """The first call of the peer whose first call is shortest, over ours."""
         return ratio(self.first_peer and self.first_peer[1], self.first_us)
 
+    @property
+    def is_lost_first(self) -> bool:
+        return self.first_lead is not None and self.first_lead < 1
+
 
 class HeldToYardstick(Problem[RecordT]):
     """A problem on which ours may take so many times as long as its yardstick."""

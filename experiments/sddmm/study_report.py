@@ -8,7 +8,14 @@ from typing import Any, ClassVar, Generic
 
 from experiments.bench import table
 from experiments.bench.page.tables import Groups, Table
-from experiments.sddmm.report_cells import best_cell, not_served, places, ratio_cell, time_cell
+from experiments.sddmm.report_cells import (
+    best_cell,
+    mean_cell,
+    not_served,
+    places,
+    ratio_cell,
+    time_cell,
+)
 from experiments.sddmm.study_problem import HeldToYardstick, Problem, ProblemT, RecordT, problems
 
 AnyProblem = Problem[Any]
@@ -18,6 +25,16 @@ LOST = 1 / 1.03
 MOST_REGRET = 1.1
 """The planner's choice over our fastest kernel, above which it is named."""
 
+_FIRST_CALL = {
+    "first call": {
+        "first_us": "our whole first call, or first training step, on a pattern never seen",
+        "first_peer": "the peer whose first call is shortest",
+        "first_peer_us": "its first call",
+        "first_peer_over_ours": "that call over our first call; below 1 we lose",
+    },
+}
+_SHORT = frozenset({"first_us", "first_peer_over_ours"})
+
 
 class StudyReport(ABC, Generic[RecordT, ProblemT]):
     """The tables of a study's records; a subclass says what is compared."""
@@ -25,7 +42,7 @@ class StudyReport(ABC, Generic[RecordT, ProblemT]):
     problem: type[ProblemT]
     # The sentences above the table of problems.
     legend: ClassVar[str]
-    # What the columns of report.csv mean, and which of them the HTML page shows first.
+    # What the columns of csv_row mean, and which of them the HTML page shows first.
     groups: ClassVar[Groups]
     short: ClassVar[frozenset[str]]
 
@@ -60,13 +77,20 @@ class StudyReport(ABC, Generic[RecordT, ProblemT]):
         found = self.problems(records)
         return [
             Table("Classes", self._classes(found)),
-            Table("Problems", self._csv_rows(found), self.groups, self.short, note=self.legend),
+            Table(
+                "Problems",
+                self._csv_rows(found),
+                {**self.groups, **_FIRST_CALL},
+                self.short | _SHORT,
+                note=self.legend,
+            ),
         ]
 
     def pages(self, records: Sequence[RecordT]) -> dict[str, str]:
         """The files of the report by name."""
         found = self.problems(records)
-        rows = named_rows(found, self.rows(found))
+        cells = [row | _first_cells(p) for p, row in zip(found, self.rows(found), strict=True)]
+        rows = named_rows(found, cells)
         shown = [places(records), *self.introduction(records), table.as_text(rows)]
         return {
             "summary.md": self._summary(found),
@@ -77,7 +101,8 @@ class StudyReport(ABC, Generic[RecordT, ProblemT]):
     def _summary(self, found: Sequence[ProblemT]) -> str:
         """The means for each class of patterns and for all, and the problems to look at."""
         parts = [table.as_text(self._classes(found)), ""]
-        for title, lines in self.lists(found).items():
+        lists = {**self.lists(found), "**A peer's first call is faster**": _lost_first_lines(found)}
+        for title, lines in lists.items():
             parts += [f"{title} ({len(lines)})", "", *lines, ""]
         return "\n".join(parts)
 
@@ -88,12 +113,18 @@ class StudyReport(ABC, Generic[RecordT, ProblemT]):
         if found:
             classes.append(("all", list(found)))
         return [
-            {"class": name, "problems": str(len(own)), **self.means(own, found)}
+            {
+                "class": name,
+                "problems": str(len(own)),
+                **self.means(own, found),
+                "first call, peer / ours, mean": mean_cell(p.first_lead for p in own),
+                "first calls lost": str(sum(p.is_lost_first for p in own)),
+            }
             for name, own in classes
         ]
 
     def _csv_rows(self, found: Sequence[ProblemT]) -> list[dict[str, object]]:
-        return [_case_columns(p) | self.csv_row(p) for p in found]
+        return [_case_columns(p) | self.csv_row(p) | _first_columns(p) for p in found]
 
 
 def named_rows(found: Sequence[AnyProblem], rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
@@ -122,14 +153,16 @@ def _case_columns(p: AnyProblem) -> dict[str, object]:
     }  # fmt: skip
 
 
-def first_cells(p: AnyProblem) -> dict[str, str]:
-    first_peer_us = p.first_peer[1] if p.first_peer else None
-    return {"first us": time_cell(p.first_us), "first peer us": time_cell(first_peer_us)}
+def _first_cells(p: AnyProblem) -> dict[str, str]:
+    return {"first us": time_cell(p.first_us), "first peer / ours": ratio_cell(p.first_lead)}
 
 
-def first_columns(p: AnyProblem) -> dict[str, object]:
+def _first_columns(p: AnyProblem) -> dict[str, object]:
     peer, us = p.first_peer or ("", None)
-    return {"first_us": p.first_us, "first_peer": peer, "first_peer_us": us}
+    return {
+        "first_us": p.first_us, "first_peer": peer, "first_peer_us": us,
+        "first_peer_over_ours": p.first_lead,
+    }  # fmt: skip
 
 
 def over_limit_lines(found: Iterable[HeldToYardstick[Any]]) -> list[str]:
@@ -148,6 +181,16 @@ def lost_lines(found: Iterable[AnyProblem]) -> list[str]:
         f"* {p.name}: {best_cell(p.best_peer)} us, ours {time_cell(p.us)}"
         for p in found
         if p.is_lost
+    ]
+
+
+def _lost_first_lines(found: Iterable[AnyProblem]) -> list[str]:
+    """The problems whose first call a peer makes faster."""
+    return [
+        f"* {p.name}, {p.ours.nnz:,} nonzeros: {best_cell(p.first_peer)} us, "
+        f"ours {time_cell(p.first_us)}"
+        for p in found
+        if p.is_lost_first
     ]
 
 

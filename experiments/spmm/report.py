@@ -22,8 +22,6 @@ from experiments.sddmm.study_report import (
     LOST,
     MOST_REGRET,
     StudyReport,
-    first_cells,
-    first_columns,
     lost_lines,
     over_limit_lines,
     regret_lines,
@@ -122,15 +120,10 @@ _GROUPS = {
         "prepare_us": "what is done once per pattern",
         "column_view_us": "the part of it that checks the pattern and groups it by column",
     },
-    "first call": {
-        "first_us": "our whole first call on a pattern never seen",
-        "first_peer": "the peer whose first call is shortest",
-        "first_peer_us": "its first call",
-    },
 }
 _SHORT = SHORT | {
     *("device", "class", "chosen", "us", "regret", "over_yardstick", "cusparse_over_ours"),
-    *("other_over_ours", "first_us", "first_peer_us"),
+    *("other_over_ours"),
 }
 
 _LEGEND = (
@@ -165,7 +158,6 @@ class SpmmReport(StudyReport[Record, Problem]):
             **(reordered if _directions(found) != {False} else {}),
             "other / ours, mean": mean_cell(p.other_lead for p in own),
             "lost to a peer": str(sum(p.is_lost for p in own)),
-            "first call, peer / ours, mean": mean_cell(p.first_lead for p in own),
         }
 
     def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:
@@ -186,7 +178,7 @@ class SpmmReport(StudyReport[Record, Problem]):
             "cusparse_over_ours": p.cusparse_lead, "cusparse_reorder_us": p.reorder_us,
             "other": other[0], "other_over_ours": p.other_lead,
             "prepare_us": microseconds(r.prepare_ms),
-            "column_view_us": microseconds(r.column_view_ms), **first_columns(p),
+            "column_view_us": microseconds(r.column_view_ms),
         }  # fmt: skip
 
 
@@ -208,7 +200,6 @@ def _row(p: Problem, directions: set[bool]) -> dict[str, str]:
         "cuSPARSE / ours": ratio_cell(p.cusparse_lead),
         "other / ours": ratio_cell(p.other_lead),
         **(column_view if True in directions else {}),
-        **first_cells(p),
     }
 
 

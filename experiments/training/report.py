@@ -16,7 +16,7 @@ from experiments.sddmm.report_cells import (
     time_cell,
 )
 from experiments.sddmm.study_problem import least_peer_bytes
-from experiments.sddmm.study_report import StudyReport, first_cells, first_columns, lost_lines
+from experiments.sddmm.study_report import StudyReport, lost_lines
 from experiments.spmm.methods.sddmm_tiles import MASKS
 from experiments.training.methods import FORWARD, OURS_EAGER, ROW_GATHER, YARDSTICKS
 from experiments.training.record import Record
@@ -71,15 +71,9 @@ _GROUPS = {
         "peer_over_ours": "its time over ours; below 1 we lose",
         "least_peer_bytes": "the least memory that a peer's step allocates",
     },
-    "first call": {
-        "first_us": "our whole first step on a pattern never seen",
-        "first_peer": "the peer whose first step is shortest",
-        "first_peer_us": "its first step",
-    },
 }
 _SHORT = SHORT | {
     *("device", "class", "us", "over_limit", "best_peer", "best_peer_us", "peer_over_ours"),
-    *("first_us", "first_peer_us"),
 }
 
 _LEGEND = (
@@ -111,7 +105,6 @@ class TrainingReport(StudyReport[Record, Problem]):
             "above the limit": str(sum(limit > 1 for limit in limits)),
             "peer / ours, mean": mean_cell(p.lead for p in own),
             "lost to a peer": str(sum(p.is_lost for p in own)),
-            "first step, peer / ours, mean": mean_cell(p.first_lead for p in own),
         }
 
     def rows(self, found: Sequence[Problem]) -> list[dict[str, str]]:
@@ -123,7 +116,6 @@ class TrainingReport(StudyReport[Record, Problem]):
                 "peer / ours": ratio_cell(p.lead),
                 "peak MB": megabytes_cell(p.ours.peak_bytes),
                 "least peer MB": megabytes_cell(least_peer_bytes(p)),
-                **first_cells(p),
             }
             for p in found
         ]
@@ -136,7 +128,6 @@ class TrainingReport(StudyReport[Record, Problem]):
             "limit_us": p.limit_us, "over_limit": p.over_limit,
             "best_peer": best, "best_peer_us": best_us, "peer_over_ours": p.lead,
             "peak_bytes": p.ours.peak_bytes, "least_peer_bytes": least_peer_bytes(p),
-            **first_columns(p),
         }  # fmt: skip
 
 
