@@ -59,8 +59,9 @@ def sddmm(
     a tuple, which have no values to replace; the values, (h, nnz), with heads. Values are numpy if
     a and b are, and CuPy if both are CuPy, else a tensor. Those of a BSR pattern are ordered block
     by block: `values.view(-1, bm, bn)` has the blocks. Differentiable in a, b and S's values;
-    once only through a torch sparse result, whose second derivatives torch loses. The same sequence
-    of calls gives the same bits, and so do its gradients: nothing is added by atomics.
+    once only through a torch sparse result, whose second derivatives torch loses, and not with a
+    scipy or cupyx S, which carries no gradient: ValueError. The same sequence of calls gives the
+    same bits, and so do its gradients: nothing is added by atomics.
 
     On a GPU the first call with a pattern is computed as is cheapest for a single run. The second
     prepares what pays over many, so it may round differently from the first; all further ones give
