@@ -67,15 +67,10 @@ class DeviceModel:
 
 
 class Cost(NamedTuple):
-    """Microseconds of one run, and of the preparation beyond the analysis.
-
-    is_measured: whether the rates behind it were measured on a GPU; else it is an estimate from the
-    bytes that the kernel moves.
-    """
+    """Microseconds of one run, and of the preparation beyond the analysis."""
 
     run_us: float
     prepare_us: float = 0.0
-    is_measured: bool = True
 
     def total_us(self, calls: int) -> float:
         """The preparation and so many runs."""

@@ -234,10 +234,5 @@ def _explain_uniform(context: PlanningContext, calls: int) -> Explanation:
 
 
 def _explain(ranking: list[Prediction]) -> list[str]:
-    best, *others = (f"{p.kernel.name}: {_predicted(p.cost)}" for p in ranking)
+    best, *others = (f"{p.kernel.name}: {p.cost.run_us:.3g} us predicted" for p in ranking)
     return [f"kernel   {best}", *(f"  not    {other}" for other in others)]
-
-
-def _predicted(cost: Cost) -> str:
-    basis = "predicted" if cost.is_measured else "estimated from bytes, not measured on a GPU"
-    return f"{cost.run_us:.3g} us {basis}"

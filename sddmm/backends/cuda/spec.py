@@ -194,10 +194,6 @@ class KernelSpec:
             return f"counts at most {_MAX_TILES} tiles, got {tiles}"
         return None
 
-    def tiles(self, m: int, n: int) -> int:
-        """Tiles of an m x n matrix, empty ones too; 0 for kernels that compute none."""
-        return _count_tiles((m, n), self.tile[:2]) if self.tile[0] else 0
-
 
 @functools.lru_cache(maxsize=4096)
 def _refuses_kind(
