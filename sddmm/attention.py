@@ -40,7 +40,6 @@ def attention_problem(pattern: SparsePattern, operands: AttentionOperands) -> At
         *pattern.shape, pattern.nnz, q.shape[-1], v.shape[-1],
         q.shape[0] if q.dim() == 3 else 1, q.dtype, pattern.index_dtype, pattern.device,
         bias is not None, bias is not None and bias.dim() == 2, operands.seed is not None,
-        pattern.blocksize,
     )  # fmt: skip
 
 

@@ -55,8 +55,7 @@ class SpmmProblem(NamedTuple):
     W: m x n, with nnz nonzeros of `values_dtype`; for a product with S's transpose, S's transpose.
     values_have_heads: whether each head has its own weights. has_factors: whether they are to be
     multiplied by S's own values, (nnz,) of `dtype`. X: n x k of `dtype`; `heads` is None for a 2-D
-    X. The result has `out_dtype`. `precision` and `blocksize` are as in SddmmProblem; only "ieee"
-    is asked for, and block patterns come expanded.
+    X. The result has `out_dtype`. `precision` is as in SddmmProblem; only "ieee" is requested.
     """
 
     m: int
@@ -72,7 +71,6 @@ class SpmmProblem(NamedTuple):
     has_factors: bool
     device: torch.device
     precision: str = "ieee"
-    blocksize: tuple[int, int] | None = None
 
     @property
     def accumulator(self) -> torch.dtype:
@@ -94,8 +92,7 @@ class AttentionProblem(NamedTuple):
     An m x n pattern of nnz nonzeros; q (heads, m, d), k (heads, n, d), v (heads, n, dv) and the
     result (heads, m, dv), all of `dtype`. heads counts 1 where the caller's operands have none.
     has_bias: whether a bias is added to the scores; bias_has_heads: whether each head has its own,
-    (heads, nnz), else all share (nnz,). has_dropout: whether weights are dropped. `blocksize` is as
-    in SddmmProblem.
+    (heads, nnz), else all share (nnz,). has_dropout: whether weights are dropped.
     """
 
     m: int
@@ -110,7 +107,6 @@ class AttentionProblem(NamedTuple):
     has_bias: bool = False
     bias_has_heads: bool = False
     has_dropout: bool = False
-    blocksize: tuple[int, int] | None = None
 
     @property
     def accumulator(self) -> torch.dtype:

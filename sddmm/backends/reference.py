@@ -48,9 +48,7 @@ class ReferenceBackend:
     def refuses_product(self, problem: SpmmProblem) -> str | None:
         return None
 
-    def prepare_product(
-        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
-    ) -> ReferenceProduct:
+    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> ReferenceProduct:
         pattern.check()
         return ReferenceProduct(pattern.row_ids, pattern.col_ids)
 

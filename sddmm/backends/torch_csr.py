@@ -56,9 +56,7 @@ class TorchCsrBackend:
             return f"torch's CSR product runs on cpu and cuda, not on {problem.device}"
         return None
 
-    def prepare_product(
-        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
-    ) -> CsrProduct:
+    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> CsrProduct:
         return CsrProduct(pattern.by_row, problem)
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:

@@ -87,9 +87,7 @@ class CpuBackend:
             return f"the pattern is on {problem.device}"
         return None
 
-    def prepare_product(
-        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
-    ) -> PreparedProduct:
+    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> PreparedProduct:
         return CpuProduct(pattern, problem)
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:

@@ -102,17 +102,15 @@ class CudaBackend:
         reason = loader.runtime.refuses(problem.device)
         return reason or self.products.refuses(problem, _device(problem))
 
-    def prepare_product(
-        self, pattern: SparsePattern, problem: SpmmProblem, calls: int = MANY_CALLS
-    ) -> ProductExecutor:
+    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> ProductExecutor:
         device = _device(problem)
         if device.index != loader.runtime.current_device():
             with torch.cuda.device(device.index):
-                return self.prepare_product(pattern, problem, calls)
+                return self.prepare_product(pattern, problem)
         if pattern.blocksize is not None:
             pattern = pattern.expanded
         try:
-            return self.products.prepare(pattern, problem, device, calls=calls)
+            return self.products.prepare(pattern, problem, device)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(problem) from error
 
