@@ -10,10 +10,9 @@ from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.reference import ReferenceBackend
 from sddmm.backends.torch_csr import TorchCsrBackend
 from sddmm.cache import CacheInfo, cache_info, clear_cache, set_cache_limit
+from sddmm.ops import sddmm_operator as sddmm_operator  # registers torch.ops.sddmm.sddmm
 from sddmm.ops.attention import sparse_attention
-from sddmm.ops.base import register
 from sddmm.ops.sddmm import plan, sampled_addmm, sddmm
-from sddmm.ops.sddmm_operator import SDDMM
 from sddmm.ops.softmax import softmax
 from sddmm.ops.spmm import spmm
 from sddmm.plan import Plan
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from sddmm import testing as testing
 
 BACKENDS += [CudaBackend(), CpuBackend(), TorchCsrBackend(), ReferenceBackend()]
-register(SDDMM)
 
 try:
     __version__ = version("sddmm")

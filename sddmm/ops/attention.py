@@ -183,7 +183,7 @@ def _gradients_error_bound(
 
 _OPTIONS = "bool compressed=False, int[]? blocksize=None, float? scale=None, float dropout_p=0.0"
 
-ATTENTION = register(
+register(
     Operator(
         schema=(
             "attention(Tensor rows, Tensor cols, Tensor q, Tensor k, Tensor v, Tensor? bias=None, "
@@ -197,7 +197,7 @@ ATTENTION = register(
         problem=AttentionProblem,
     )
 )
-ATTENTION_BACKWARD = register(
+register(
     Operator(
         schema=(
             "attention_backward(Tensor rows, Tensor cols, Tensor q, Tensor k, Tensor v, "

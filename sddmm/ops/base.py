@@ -61,7 +61,7 @@ class Operator:
         return self.schema.partition("(")[0]
 
 
-def register(operator: Operator) -> Operator:
+def register(operator: Operator) -> None:
     """Make the operator `torch.ops.sddmm.NAME`: differentiable, cast by autocast, traceable."""
     name = operator.name
     _LIBRARY.define(operator.schema)
@@ -73,7 +73,6 @@ def register(operator: Operator) -> Operator:
     for device, key in DEVICES.items() if operator.is_autocast else ():
         _LIBRARY.impl(name, autocast_kernel(op, device), key)
     OPERATORS[name] = operator
-    return operator
 
 
 def pattern_of(

@@ -1,4 +1,4 @@
-"""The torch operator sddmm: its computation and its gradient; `sddmm/__init__.py` registers it."""
+"""The torch operator sddmm: its computation and its gradient."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from torch import Tensor
 
 from sddmm.cache import CACHE
 from sddmm.operands import call_count, check_operands, check_values, problem_of
-from sddmm.ops.base import (
-    Operator,
-    magnitude,
-    pattern_of,
-    rounded_bound,
-    tolerance,
-)
+from sddmm.ops.base import Operator, magnitude, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import sum_over_heads
 from sddmm.prepared import FirstRun
@@ -131,18 +125,20 @@ def _error_bound(
     return rounded_bound(slack, truth, out_dtype or a.dtype)
 
 
-SDDMM = Operator(
-    # kernel_name is the kernel of `plan`: torch's own compiler has an argument called kernel.
-    schema=(
-        "sddmm(Tensor rows, Tensor cols, Tensor a, Tensor b, Tensor? values, *, "
-        "bool compressed=False, int[]? blocksize=None, float alpha=1.0, "
-        'ScalarType? out_dtype=None, str precision="ieee", str? backend=None, '
-        "str? kernel_name=None, int? calls=None) -> Tensor"
-    ),
-    compute=_compute,
-    fake=_fake,
-    backward=_backward,
-    reference=_reference,
-    error_bound=_error_bound,
-    problem=SddmmProblem,
+register(
+    Operator(
+        # kernel_name is the kernel of `plan`: torch's own compiler has an argument called kernel.
+        schema=(
+            "sddmm(Tensor rows, Tensor cols, Tensor a, Tensor b, Tensor? values, *, "
+            "bool compressed=False, int[]? blocksize=None, float alpha=1.0, "
+            'ScalarType? out_dtype=None, str precision="ieee", str? backend=None, '
+            "str? kernel_name=None, int? calls=None) -> Tensor"
+        ),
+        compute=_compute,
+        fake=_fake,
+        backward=_backward,
+        reference=_reference,
+        error_bound=_error_bound,
+        problem=SddmmProblem,
+    )
 )

@@ -241,7 +241,7 @@ def _gradient_error_bound(
 
 _MATRIX = "*, SymInt m, SymInt n, bool compressed=False, int[]? blocksize=None"
 
-SOFTMAX = register(
+register(
     Operator(
         schema=f"softmax(Tensor rows, Tensor cols, Tensor values, {_MATRIX}) -> Tensor",
         compute=_compute,
@@ -253,7 +253,7 @@ SOFTMAX = register(
         is_autocast=False,
     )
 )
-SOFTMAX_BACKWARD = register(
+register(
     Operator(
         schema=(
             f"softmax_backward(Tensor rows, Tensor cols, Tensor p, Tensor grad, {_MATRIX}) "

@@ -228,7 +228,7 @@ def _error_bound(
     return product_error_bound(pattern, values, dense, truth, factors, **options)
 
 
-SPMM = register(
+register(
     Operator(
         schema=(
             "spmm(Tensor rows, Tensor cols, Tensor values, Tensor dense, Tensor? factors=None, *, "
