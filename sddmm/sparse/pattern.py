@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from sddmm.sparse import formats
-from sddmm.sparse.bsr_values import bsr_tensor
-from sddmm.sparse.csr_values import csr_tensor
+from sddmm.sparse.compressed_values import bsr_tensor, csr_tensor
 from sddmm.sparse.index_tensors import Derived, DerivedKey, IndexTensors
 from sddmm.sparse.indices import (
     BlockSize,
@@ -294,8 +293,8 @@ class SparsePattern(IndexTensors):
             # cuSPARSE reads no strides, and torch hands it addresses alone.
             crow, cols = self.crow_indices.contiguous(), self.col_indices.contiguous()
             if self.blocksize is not None:
-                return bsr_tensor(values, crow, cols, self.blocksize, self.shape)
-            return csr_tensor(values.contiguous(), crow, cols, self.shape)
+                return bsr_tensor(crow, cols, self.shape, self.blocksize, values)
+            return csr_tensor(crow, cols, self.shape, values.contiguous())
         return torch.sparse_coo_tensor(
             torch.stack([self.major_indices, self.col_indices]), values, self.shape,
             device=self.device, is_coalesced=self._is_coalesced(), check_invariants=False,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sddmm.sparse.bsr_values import bsr_tensor
-from sddmm.sparse.csr_values import constant_csr_tensor, csr_tensor
+from sddmm.sparse.compressed_values import bsr_tensor, csr_tensor
 from sddmm.sparse.formats import blocksize_of
 from sddmm.sparse.index_tensors import belong_together
 from sddmm.sparse.indices import BlockSize, crow_length
@@ -87,21 +87,13 @@ def check_gradient_order(S: Tensor, pattern: SparsePattern) -> None:
 
 def _of_csr(S: Tensor, shape: tuple[int, int]) -> Parts:
     crow, cols = S.crow_indices(), S.col_indices()
-
-    def wrap(new: Tensor) -> Tensor:
-        if new.requires_grad:
-            return csr_tensor(new, crow, cols, shape)
-        return constant_csr_tensor(crow, cols, new, shape, device=new.device)
-
+    wrap = functools.partial(csr_tensor, crow, cols, shape)
     return Parts(crow, cols, True, shape, S.values(), wrap)
 
 
 def _of_bsr(S: Tensor, shape: tuple[int, int]) -> Parts:
     crow, cols, blocksize = S.crow_indices(), S.col_indices(), blocksize_of(S)
-
-    def wrap(new: Tensor) -> Tensor:
-        return bsr_tensor(new, crow, cols, blocksize, shape)
-
+    wrap = functools.partial(bsr_tensor, crow, cols, shape, blocksize)
     return Parts(crow, cols, True, shape, S.values().reshape(-1), wrap, blocksize)
 
 
