@@ -172,12 +172,16 @@ class KernelSpec:
     def tile_sizes(self) -> tuple[tuple[int, int], ...]:
         return (self.tile[:2],) if self.tile[0] else ()
 
+    def needs_ahead(self, problem: Any, model: DeviceModel) -> AnalysisRequest | None:
+        """None: most kernels are prepared when the analysis is done."""
+        return None
+
     def refuses(self, problem: Any, device: Device) -> str | None:
         """None if this kernel computes `problem` on `device`, else the reason why not.
 
         problem: one of the operator that the kernel is registered for; what all share is read.
         """
-        reason = _refuses_kind(self, problem.dtype, problem.precision, device)
+        reason = refuses_kind(self, problem.dtype, problem.precision, device)
         if reason is not None:
             return reason
         if max(problem.m, problem.n, problem.k) >= _INT32:
@@ -196,7 +200,7 @@ class KernelSpec:
 
 
 @functools.lru_cache(maxsize=4096)
-def _refuses_kind(
+def refuses_kind(
     spec: KernelSpec, dtype: torch.dtype, precision: str, device: Device
 ) -> str | None:
     """The reason why a kernel computes no problem of this dtype and precision on a device. Cached,

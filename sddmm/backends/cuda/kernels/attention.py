@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sddmm.backends.cuda.spec import KernelSpec
-from sddmm.dtypes import dtype_name, dtype_names
+from sddmm.backends.cuda.spec import KernelSpec, refuses_kind
+from sddmm.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from gemm_core.runtime.device import Device
-    from sddmm.backends.cuda.cost_model import DeviceModel
     from sddmm.problem import AttentionProblem
 
 _INT32 = 2**31
@@ -22,10 +21,9 @@ class AttentionSpec(KernelSpec):
     """A kernel of sparse attention, which computes d and dv up to `most_columns`."""
 
     def refuses(self, problem: AttentionProblem, device: Device) -> str | None:
-        if device.capability < self.min_capability:
-            return "needs compute capability 8.0"
-        if problem.dtype not in self.dtypes:
-            return f"computes {dtype_names(self.dtypes)}, not {dtype_name(problem.dtype)}"
+        reason = refuses_kind(self, problem.dtype, "ieee", device)
+        if reason is not None:
+            return reason
         most = self.most_columns(problem)
         if max(problem.d, problem.dv) > most:
             return (
@@ -43,6 +41,3 @@ class AttentionSpec(KernelSpec):
     def most_columns(self, problem: AttentionProblem) -> int:
         """The largest d and dv that it computes."""
         raise NotImplementedError
-
-    def needs_ahead(self, problem: AttentionProblem, model: DeviceModel) -> None:
-        return None

@@ -92,9 +92,6 @@ class SpmmTile(KernelSpec):
             return "splits float32 weights, and these are halves"
         return None
 
-    def needs_ahead(self, problem: SpmmProblem, model: DeviceModel) -> None:
-        return None
-
     def cost_us(
         self, problem: SpmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost | None:

@@ -89,9 +89,6 @@ class Geometry(NamedTuple):
 class Windows(KernelSpec):
     """Pays where a row has several nonzeros in a window."""
 
-    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> None:
-        return None  # nonzeros are sorted by window
-
     def cost_us(
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
