@@ -87,7 +87,14 @@ def check_gradient_order(S: Tensor, pattern: SparsePattern) -> None:
 
 def _of_csr(S: Tensor, shape: tuple[int, int]) -> Parts:
     crow, cols = S.crow_indices(), S.col_indices()
-    wrap = functools.partial(csr_tensor, crow, cols, shape)
+
+    def wrap(new: Tensor) -> Tensor:
+        if new.requires_grad:
+            return csr_tensor(crow, cols, shape, new)
+        return torch.sparse_csr_tensor(  # as csr_tensor does: further calls enter few files
+            crow, cols, new, shape, device=new.device, check_invariants=False
+        )
+
     return Parts(crow, cols, True, shape, S.values(), wrap)
 
 
