@@ -7,7 +7,7 @@
 
 using namespace sddmm;
 
-// What attention_gradient/host.py chooses, by macro.
+// What attention_delta/host.py chooses, by macro.
 struct Config {
   // The type of the result and of its gradient.
   using Element = SDDMM_ELEMENT;

@@ -7,7 +7,7 @@
 
 using namespace sddmm;
 
-// What spmm_gather/host.py chooses, by macro.
+// What spmm_merge/host.py chooses, by macro.
 struct Config {
   // The types of sums and of the result.
   using Acc = SDDMM_ACCUMULATOR;

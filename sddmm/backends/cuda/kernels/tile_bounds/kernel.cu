@@ -6,7 +6,7 @@
 
 using gemm_core::i64;
 
-// What kernels/tile.py chooses, by macro.
+// What tile_bounds/host.py chooses, by macro.
 struct Config {
   // The number of threads of a block, each of which searches one row of one tile.
   static constexpr int THREADS = SDDMM_THREADS;
