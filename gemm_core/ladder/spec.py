@@ -123,7 +123,7 @@ class KernelSpec:
     max_capability: tuple[int, int] | None = None
     raster_group: int = 1
     tma: Tma | None = None
-    h200_tflops: float | None = 1.0
+    h200_tflops: float | None = None
     defines: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def __hash__(self) -> int:
