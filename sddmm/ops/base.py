@@ -1,7 +1,7 @@
 """The definition of an operator, and its registration with torch.
 
-One module of this folder defines one operator (two do for sddmm): the function that callers use,
-the checks of its arguments, its gradient, and an `Operator` that is registered here. Autograd,
+The modules of this folder that bear an operator's name define the function that callers use, the
+checks of its arguments, its gradient, and an `Operator` that is registered here. Autograd,
 autocast, fake tensors and the look-up of patterns are the same for all operators.
 
 The torch operators take index tensors instead of sparse tensors, so that autograd, autocast, fake
