@@ -27,10 +27,10 @@ _HEAD = re.compile(
 def size(path: Path, file: BinaryIO) -> Size:
     """The rows, columns and nonzeros of the first line, which the file's length must allow."""
     line = file.readline(_LONGEST_HEAD)
-    found = _HEAD.fullmatch(line.rstrip(b"\r\n"))
-    if not found:
+    match = _HEAD.fullmatch(line.rstrip(b"\r\n"))
+    if not match:
         raise file_error(path, f"'rows, cols, nnz' expected, got {quoted(line)}", 1)
-    rows, cols, nnz = (int(word) for word in found.groups())
+    rows, cols, nnz = (int(word) for word in match.groups())
     held, numbers = os.fstat(file.fileno()).st_size, rows + 1 + nnz
     if 2 * numbers > held:  # a digit and a separator for each number
         raise file_error(

@@ -58,10 +58,10 @@ def hashed_rmat_indices(
     """crow_indices and col_indices of `hashed_rmat`, made on a device; int32 where sizes allow."""
     import torch
 
-    found = _positions(rows, cols, nnz, (a, b, c), shuffled, seed, device)
+    positions = _positions(rows, cols, nnz, (a, b, c), shuffled, seed, device)
     dtype = torch.int32 if max(nnz, cols) < 2**31 else torch.int64
     begins = torch.arange(rows + 1, device=device) * cols
-    return torch.searchsorted(found, begins).to(dtype), (found % cols).to(dtype)
+    return torch.searchsorted(positions, begins).to(dtype), (positions % cols).to(dtype)
 
 
 def _positions(
@@ -93,18 +93,18 @@ def _positions(
         return (row * cols + col)[inside]
 
     step = _STEP["cpu" if torch.device(device).type == "cpu" else "cuda"]
-    found, drawn = torch.empty(0, dtype=torch.int64, device=device), 0
+    positions, drawn = torch.empty(0, dtype=torch.int64, device=device), 0
     for _ in range(MAX_ROUNDS):
-        missing = nnz - found.numel()
+        missing = nnz - positions.numel()
         if missing <= 0:
-            return _without_surplus(found, -missing, seed)
+            return _without_surplus(positions, -missing, seed)
         # A little more than is missing, against collisions.
         count = missing + missing // 16 + 16
         steps = range(drawn, drawn + count, step)
         fresh = [draw(first, min(step, drawn + count - first)) for first in steps]
-        found, drawn = torch.unique(torch.cat([found, *fresh])), drawn + count
+        positions, drawn = torch.unique(torch.cat([positions, *fresh])), drawn + count
         del fresh
-    raise exhausted(found.numel(), nnz)
+    raise exhausted(positions.numel(), nnz)
 
 
 def _falls(number: Tensor, levels: int, limits: list[int], seed: int) -> tuple[Tensor, Tensor]:
@@ -130,16 +130,16 @@ def _renumbered(x: Tensor, bits: int, seed: int, which: int) -> Tensor:
     return x
 
 
-def _without_surplus(found: Tensor, surplus: int, seed: int) -> Tensor:
+def _without_surplus(positions: Tensor, surplus: int, seed: int) -> Tensor:
     """The positions but for `surplus` of them, those with the smallest hashes."""
     import torch
 
     if surplus <= 0:
-        return found
-    hashes = _hash(found, seed, 99)
-    keep = torch.ones_like(found, dtype=torch.bool)
+        return positions
+    hashes = _hash(positions, seed, 99)
+    keep = torch.ones_like(positions, dtype=torch.bool)
     keep[hashes.topk(surplus, largest=False).indices] = False
-    return found[keep]
+    return positions[keep]
 
 
 def _hash(number: Tensor, seed: int, what: int) -> Tensor:

@@ -279,11 +279,11 @@ class _Entries:
             return
         sides = {
             name
-            for name, found in (
+            for name, entries in (
                 ("below", block.row > block.col),
                 ("above", block.row < block.col),
             )
-            if found.any()
+            if entries.any()
         }
         skew = self._head.symmetry == "skew-symmetric"
         if len(self._sides | sides) > 1 or (skew and (block.row == block.col).any()):

@@ -128,10 +128,10 @@ class NpyArchive:
             raise ArchiveError(f"member {name!r} is no array")
         length = int.from_bytes(member.read(size_bytes), "little")
         text = member.read(min(length, _MAX_HEADER)).decode("latin-1")
-        found = _HEADER.fullmatch(text)
-        if found is None:
+        header = _HEADER.fullmatch(text)
+        if header is None:
             raise ArchiveError(f"member {name!r} is no plain array")
-        descr, fortran, lengths = found.groups()
+        descr, fortran, lengths = header.groups()
         if descr[1] in "OV":
             raise ArchiveError(f"member {name!r} holds Python objects, which are never loaded")
         try:

@@ -32,21 +32,21 @@ def draw_distinct(draw: Callable[[int], Flat], nnz: int, rng: np.random.Generato
     Surplus positions leave at random, so that for a uniform `draw` every set of nnz positions is
     equally likely.
     """
-    found = np.empty(0, np.int64)
+    positions = np.empty(0, np.int64)
     for _ in range(MAX_ROUNDS):
-        missing = nnz - found.size
+        missing = nnz - positions.size
         if missing == 0:
-            return found
+            return positions
         # A little more than is missing, against collisions.
         fresh = draw(missing + missing // 16 + 16)
         fresh.sort()
-        found = sorted_unique(np.concatenate([found, fresh]) if found.size else fresh)
-        surplus = found.size - nnz
+        positions = sorted_unique(np.concatenate([positions, fresh]) if positions.size else fresh)
+        surplus = positions.size - nnz
         if surplus > 0:
-            keep = np.ones(found.size, bool)
-            keep[rng.choice(found.size, surplus, replace=False)] = False
-            found = found[keep]
-    raise exhausted(found.size, nnz)
+            keep = np.ones(positions.size, bool)
+            keep[rng.choice(positions.size, surplus, replace=False)] = False
+            positions = positions[keep]
+    raise exhausted(positions.size, nnz)
 
 
 def exhausted(drawn: int, nnz: int) -> ValueError:

@@ -46,9 +46,9 @@ def _matrix(path: Path, file: BinaryIO) -> Iterator[tuple[_Member, int]]:
     held = os.fstat(file.fileno()).st_size * MAX_EXPANSION
     try:
         stream = _Forward(gzip.GzipFile(fileobj=file, mode="rb"))
-        found = _find(path, stream)
-        stream.seek(found.offset_data)
-        yield _Member(stream, found.size), min(found.size, held)
+        member = _find(path, stream)
+        stream.seek(member.offset_data)
+        yield _Member(stream, member.size), min(member.size, held)
     except tarfile.TarError as error:
         raise file_error(path, f"not a tar archive: {error}") from None
     except gzip.BadGzipFile as error:

@@ -15,7 +15,7 @@ def out_of_memory(what: str, size: int, device: torch.device) -> torch.OutOfMemo
     """The error to raise when `what`, of `size` bytes, cannot be allocated."""
     free, total = torch.cuda.mem_get_info(device)
     return torch.OutOfMemoryError(
-        f"{what} wants {size} bytes; {free} of {total} are free on {device}"
+        f"{what} needs {size} bytes; {free} of {total} are free on {device}"
     )
 
 

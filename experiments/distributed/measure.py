@@ -71,9 +71,9 @@ def measure(name: str, divided: Division, timing: Timing, fields: dict[str, Any]
     before = S.grid.traffic.received
     results = operation.call(own)
     result.received_bytes = all_told(S.grid.traffic.received - before)
-    wanted = requests(operation, own)
+    per_call = requests(operation, own)
     result.formula_bytes = [
-        sum(volumes) for volumes in zip(*(received_bytes(S.counts, S.way, r) for r in wanted),
+        sum(volumes) for volumes in zip(*(received_bytes(S.counts, S.way, r) for r in per_call),
                                         strict=True)
     ]  # fmt: skip
     verdicts = all_told(verify(name, case, own, results))
@@ -93,7 +93,7 @@ def measure(name: str, divided: Division, timing: Timing, fields: dict[str, Any]
     times = [_together_ms(messages, device) for _ in range(4)][1:]
     result.messages_ms = min(max(each) for each in zip(*all_told(times), strict=True))
     result.predicted_messages_ms = (
-        sum(predicted_us(S.counts, S.way, r, link_of(S.grid, device)) for r in wanted) / 1e3
+        sum(predicted_us(S.counts, S.way, r, link_of(S.grid, device)) for r in per_call) / 1e3
     )
     with record(device) as timeline:
         operation.call(own)
@@ -121,14 +121,14 @@ def _one_process(operation: Measured, divided: Division) -> tuple[Operands | Non
     return one, told_by_first(reason)
 
 
-def _no_room(wanted: int, device: torch.device) -> str:
+def _no_room(size: int, device: torch.device) -> str:
     """Why a device cannot hold so many bytes; empty if it can."""
     if device.type != "cuda":
         return ""
     total = torch.cuda.get_device_properties(device).total_memory
-    if wanted <= total:
+    if size <= total:
         return ""
-    return f"it wants {wanted:,} bytes, and {torch.cuda.get_device_name(device)} has {total:,}"
+    return f"it needs {size:,} bytes, and {torch.cuda.get_device_name(device)} has {total:,}"
 
 
 def _take_samples(

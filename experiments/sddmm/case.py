@@ -128,7 +128,7 @@ def refuse_too_large(name: str, source: Source, config: Config) -> None:
     available = available_memory()
     if needed > available:
         raise ExperimentError(
-            f"matrix {name} ({rows}x{cols}, {nnz} nonzeros) with k={config.k} wants {needed} bytes "
+            f"matrix {name} ({rows}x{cols}, {nnz} nonzeros) with k={config.k} needs {needed} bytes "
             f"({needed / 1e9:.1f} GB) of memory, {available / 1e9:.1f} GB are available; choose a "
             f"smaller matrix, a higher sparsity or a smaller k"
         )

@@ -135,12 +135,12 @@ def _first(
             return out.zero_()
         left, right = readable_operands(problem, left, right)
     loaded = load_kernel(spec, problem, a.device.index)
-    given, used = (a, b, out), (left, right, out)
+    used = left, right, out
     launch = BoundLaunch(spec, loaded, launch_arguments(spec, problem, *used), used)
     launch(*(x.data_ptr() for x in used))
     # A copy's launch is not that of the operand, and memory without an address has no alignment.
     if key is not None and all(
-        x.data_ptr() == y.data_ptr() != 0 for x, y in zip(given, used, strict=True)
+        x.data_ptr() == y.data_ptr() != 0 for x, y in zip((a, b, out), used, strict=True)
     ):
         LAUNCHES.add(key, launch)
     return out

@@ -86,19 +86,19 @@ def compile_kernel(
     path = _cached_path(source, macros, arch, include)
     try:
         code, log = path.read_bytes(), path.with_suffix(".log").read_text(encoding="utf-8")
-        _tell(source, arch, begin, f"read from {path}")
+        _log_origin(source, arch, begin, f"read from {path}")
         return Cubin(code, log)
     except OSError:
         pass
     cubin = _compile(source, macros, arch, include)
-    _tell(source, arch, begin, "compiled")
+    _log_origin(source, arch, begin, "compiled")
     # The log is written first, so that a cubin on disk always has its log.
     save(path.with_suffix(".log"), cubin.log.encode())
     save(path, cubin.code)
     return cubin
 
 
-def _tell(source: Path, arch: str, begin: float, how: str) -> None:
+def _log_origin(source: Path, arch: str, begin: float, how: str) -> None:
     """Log where a kernel comes from. The folder names it where the file is a kernel.cu."""
     seconds = time.perf_counter() - begin
     _log.info("%s/%s for %s: %s in %.3f s", source.parent.name, source.name, arch, how, seconds)

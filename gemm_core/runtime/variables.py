@@ -106,10 +106,10 @@ def mistakes(environ: Mapping[str, str] | None = None) -> list[str]:
     lines = []
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
         if name not in VARIABLES:
-            ends = [known.removeprefix(PREFIX) for known in VARIABLES]
+            ends = [variable.removeprefix(PREFIX) for variable in VARIABLES]
             near = difflib.get_close_matches(name.removeprefix(PREFIX), ends, n=1)
-            known = ", ".join(VARIABLES)
-            hint = f"did you mean {PREFIX}{near[0]}?" if near else f"known are {known}"
+            names = ", ".join(VARIABLES)
+            hint = f"did you mean {PREFIX}{near[0]}?" if near else f"known are {names}"
             lines.append(f"environment variable {name} is unknown; {hint}")
         elif rule := VARIABLES[name].wrong(environ[name]):
             lines.append(f"environment variable {name} must be {rule}, got {environ[name]!r}")

@@ -79,15 +79,15 @@ def sparse_attention(
     """
 
     def check() -> tuple[AttentionCall, Mapping[str, object]]:
-        made = _call(S, q, k, v, bias, scale, dropout_p, generator)
-        return made, _facts(made)
+        own = _call(S, q, k, v, bias, scale, dropout_p, generator)
+        return own, _facts(own)
 
-    with agreement(S.grid, "sparse_attention", check) as made:
+    with agreement(S.grid, "sparse_attention", check) as own:
         out, lse = _Attention.apply(  # type: ignore[no-untyped-call]
-            S, made.q, made.k, made.v, made.bias, made.scale, made.dropout_p, made.seed
+            S, own.q, own.k, own.v, own.bias, own.scale, own.dropout_p, own.seed
         )
-    if made.shards is not None:
-        out = made.shards.wrap(out, S.shape[0], S.row_cuts)
+    if own.shards is not None:
+        out = own.shards.wrap(out, S.shape[0], S.row_cuts)
     return (out, lse) if return_lse else out
 
 
@@ -126,16 +126,16 @@ def _call(
     return AttentionCall(own_q, own_k, own_v, bias, number, share, seed, shards)
 
 
-def _facts(made: AttentionCall) -> dict[str, object]:
-    q, v, bias = made.q, made.v, made.bias
-    named = {"q": q, "k": made.k, "v": v, "bias": bias}
+def _facts(own: AttentionCall) -> dict[str, object]:
+    q, v, bias = own.q, own.v, own.bias
+    named = {"q": q, "k": own.k, "v": v, "bias": bias}
     return {
         "heads": q.shape[0] if q.dim() == 3 else None,
         "d": q.shape[-1],
         "dv": v.shape[-1],
         "dtype": q.dtype,
-        "scale": made.scale,
-        "dropout_p": made.dropout_p,
+        "scale": own.scale,
+        "dropout_p": own.dropout_p,
         "dimensions of bias": None if bias is None else bias.dim(),
         "whether a gradient is recorded": torch.is_grad_enabled(),
         **{
@@ -238,15 +238,15 @@ def _backward(
     block_bias = None if bias is None else block.gather_values(bias)
     of_block = operands._replace(q=block_q, bias=block_bias)
     if is_sliced(S.way):
-        found = sliced_backward(
+        gradients = sliced_backward(
             block, of_block, (block_out, block_lse, block_grad, block_grad_lse), needs,
             _panel_backward,
         )  # fmt: skip
-        grads = found.q
+        grads = gradients.q
         if grads is not None and S.grid.replicas > 1:
             grads = block.scatter_rows(grads.to(wide)).to(q.dtype)
-        of_bias = None if found.bias is None else block.scatter_values(found.bias)
-        return found._replace(q=grads, bias=of_bias)
+        of_bias = None if gradients.bias is None else block.scatter_values(gradients.bias)
+        return gradients._replace(q=grads, bias=of_bias)
     grad_q = torch.zeros(block_q.shape, dtype=wide, device=q.device) if needs[0] else None
     has_bias = needs[3] and bias is not None
     grad_bias = bias.new_zeros((*bias.shape[:-1], block.nnz)) if bias is not None else None
@@ -254,20 +254,20 @@ def _backward(
     def compute(panel: Panel, rows: Tensor, label: str) -> Tensor:
         with span("compute", label):
             own = _of_panel(block, panel, rows, of_block)
-            found = _panel_backward(
+            gradients = _panel_backward(
                 panel.pattern, own, block_out, block_lse, block_grad, block_grad_lse,
                 (needs[0], needs[1], needs[2], has_bias),
             )  # fmt: skip
-            if grad_q is not None and found.q is not None:
-                grad_q.add_(found.q)
-            if grad_bias is not None and found.bias is not None:
+            if grad_q is not None and gradients.q is not None:
+                grad_q.add_(gradients.q)
+            if grad_bias is not None and gradients.bias is not None:
                 if panel.places is None:
-                    grad_bias.copy_(found.bias)
+                    grad_bias.copy_(gradients.bias)
                 else:
-                    grad_bias[..., panel.places] = found.bias
+                    grad_bias[..., panel.places] = gradients.bias
             columns = [
                 rows.new_zeros((*rows.shape[:-1], width), dtype=wide) if g is None else g.to(wide)
-                for g, width in ((found.k, d), (found.v, v.shape[-1]))
+                for g, width in ((gradients.k, d), (gradients.v, v.shape[-1]))
             ]
             return torch.cat(columns, dim=-1)
 

@@ -201,13 +201,13 @@ def plan(
         plans = prepare_panels(S, k, dtype, heads, options)
         ms = (time.perf_counter() - begin) * 1e3
 
-        def run(made: DistributedPlan, a: Any, b: Any) -> Tensor:
+        def run(plan: DistributedPlan, a: Any, b: Any) -> Tensor:
             name = "the run of a plan"
-            return _sddmm(S, a, b, number, scale, result_dtype, precision, name, made)
+            return _sddmm(S, a, b, number, scale, result_dtype, precision, name, plan)
 
-        made = DistributedPlan(S, k, dtype, heads, result_dtype, options, plans, ms, run)
+        plan = DistributedPlan(S, k, dtype, heads, result_dtype, options, plans, ms, run)
         facts = {"k": k, "dtype": dtype, "heads": heads, "out_dtype": result_dtype}
-        return made, {**facts, "precision": precision, "alpha": number, "scale": values is not None}
+        return plan, {**facts, "precision": precision, "alpha": number, "scale": values is not None}
 
     return agree(S.grid, "plan", check)
 
@@ -256,7 +256,8 @@ def _product_call(
     alpha: float,
     out_dtype: torch.dtype | None,
 ) -> ProductCall:
-    given, own_rows = values is not None, S.rows if transpose else S.columns
+    name = "S's values" if values is None else "values"
+    own_rows = S.rows if transpose else S.columns
     cuts = S.row_cuts if transpose else S.column_cuts
     x, shards = local_part(S, dense, "dense", -2, cuts, cuts[-1])
     values = S.values if values is None else values
@@ -267,7 +268,6 @@ def _product_call(
         )
     if not isinstance(values, Tensor):
         raise TypeError(f"values must be a torch tensor, got {type(values)}")
-    name = "values" if given else "S's values"
     x, values = cast_for_autocast(x, S), cast_for_autocast(values, S)
     check_dtypes_and_devices({"dense": x, name: values}, S.device)
     if x.dtype != values.dtype:

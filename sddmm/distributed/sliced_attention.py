@@ -72,15 +72,15 @@ def sliced_backward(
                 out, lse, grad_out, grad_lse = (
                     _part(at, x, i % 2 == 0) for i, x in enumerate(of_rows)
                 )
-                found = compute(
+                gradients = compute(
                     whole_pattern(block), own, out, lse, grad_out, grad_lse,
                     (needs[0], needs[1], needs[2], has_bias),
                 )  # fmt: skip
-                if grad_q is not None and found.q is not None:
-                    at.of(grad_q).copy_(found.q)
-                if grad_bias is not None and found.bias is not None:
-                    at.values(grad_bias).add_(found.bias)
-            yield j, tuple(x.to(q.dtype) for x in (found.k, found.v) if x is not None)
+                if grad_q is not None and gradients.q is not None:
+                    at.of(grad_q).copy_(gradients.q)
+                if grad_bias is not None and gradients.bias is not None:
+                    at.values(grad_bias).add_(gradients.bias)
+            yield j, tuple(x.to(q.dtype) for x in (gradients.k, gradients.v) if x is not None)
 
     add_up(block, parts(), lambda j: tuple(heads[j].of(x) for x in of_columns))
     grads = iter(of_columns)

@@ -57,10 +57,10 @@ def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
     grid, q, here = block.grid, block.grid.rings, block.grid.ring
     held, x = x, x.contiguous()
 
-    def start(t: int, wanted: Tensor, after: Tensor) -> Transfer:
+    def start(t: int, sent: Tensor, after: Tensor) -> Transfer:
         """Begin the exchange of step t: to the rank t places on, from the rank t places before."""
-        torch.index_select(x, -2, block.requested[(here + t) % q], out=wanted)
-        sends, receives = {grid.ring_place(here + t): wanted}, {grid.ring_place(here - t): after}
+        torch.index_select(x, -2, block.requested[(here + t) % q], out=sent)
+        sends, receives = {grid.ring_place(here + t): sent}, {grid.ring_place(here - t): after}
         return grid.start(sends, receives, f"rows of panel {(here - t) % q}")
 
     for t in range(q):

@@ -188,13 +188,13 @@ def compute_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and bias, which are (0,) where they are not needed."""
     pattern, operands, results = operands_of_backward(*inputs, **options)
-    wanted = _four(needs)
+    is_needed = _four(needs)
     problem = attention_problem(pattern, operands)
     if is_fused(problem):
-        gradients = attention_backward(pattern, problem, operands, *results, wanted)
+        gradients = attention_backward(pattern, problem, operands, *results, is_needed)
     else:
         parts = AttentionParts(pattern)
-        gradients = parts.backward(operands, results.grad_out, results.grad_lse, wanted)
+        gradients = parts.backward(operands, results.grad_out, results.grad_lse, is_needed)
     grad_q, grad_k, grad_v, grad_bias = (
         operands.q.new_empty(0) if x is None else x.contiguous() for x in gradients
     )
@@ -247,8 +247,8 @@ def backward(
         gradients = AttentionParts(pattern).backward(operands, grad_out, grad_lse, needs)
         return None, None, *gradients, None
     saved = (rows, cols, q, k, v, bias, seed, out, lse, grad_out, grad_lse)
-    found = call("attention_backward", *saved, needs=needs, **ctx.options)
-    return None, None, *(x if n else None for x, n in zip(found, needs, strict=True)), None
+    grads = call("attention_backward", *saved, needs=needs, **ctx.options)
+    return None, None, *(x if n else None for x, n in zip(grads, needs, strict=True)), None
 
 
 def refuse_backward(ctx: Any, *_: Any) -> tuple[Tensor | None, ...]:

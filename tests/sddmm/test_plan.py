@@ -297,7 +297,7 @@ def test_a_result_that_does_not_fit_is_told_in_bytes(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(torch, "empty", full)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 20))
-    told = r"a result of shape \(14,\) wants 56 bytes; 10 of 20 are free"
+    told = r"a result of shape \(14,\) needs 56 bytes; 10 of 20 are free"
     with pytest.raises(torch.OutOfMemoryError, match=told):
         made.run(torch.zeros(6, 3), torch.zeros(3, 5))
 

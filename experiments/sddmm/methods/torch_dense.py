@@ -16,7 +16,7 @@ def refuses(case: Case) -> str | None:
     needed = case.m * case.n * case.a.dtype.itemsize * case.heads
     available = free_bytes(case.device)
     if needed > available // 2:
-        return f"the dense product wants {needed} bytes, more than half of {available} available"
+        return f"the dense product needs {needed} bytes, more than half of {available} available"
     return None
 
 

@@ -95,7 +95,7 @@ class SingleRun:
             self._blocks, nnz_per_warp = expand.launch_sizes(problem.m, problem.nnz, device)
             self._sizes: tuple[int, ...] = problem.nnz, nnz_per_warp, problem.m, problem.n
             self._no_tiles: tuple[int, ...] = ()
-            self._look, self._results = expand.kernel_and_results(
+            self._check_kernel, self._results = expand.kernel_and_results(
                 problem.device, device.index, problem.index_dtype
             )
         else:
@@ -103,7 +103,7 @@ class SingleRun:
             sizes = analysis.sizes_of((problem.m, problem.n), items, ROW_IDS)
             self._blocks, self._sizes = sizes.blocks, (problem.nnz, *sizes.parameters)
             self._no_tiles = 0, 0
-            self._look, self._results = analysis.kernel_and_results(
+            self._check_kernel, self._results = analysis.kernel_and_results(
                 problem.device, device.index, self._is_narrow, is_csr
             )
 
@@ -145,7 +145,7 @@ class SingleRun:
             stored_cols = cols.data_ptr()
         results = self._results
         results.reset()
-        self._look(
+        self._check_kernel(
             self._blocks, address_rows, address_cols, stored_rows, stored_cols, *self._no_tiles,
             results.state, results.next_state, results.address, *self._sizes,
         )  # fmt: skip

@@ -21,10 +21,10 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 def test_a_matrix_larger_than_memory_is_refused_with_the_bytes_wanted(config: Config) -> None:
     config.matrix = Uniform(rows=10**7, cols=10**7)
-    with pytest.raises(ExperimentError, match=r"matrix big .* wants 3200\d{11} bytes"):
+    with pytest.raises(ExperimentError, match=r"matrix big .* needs 3200\d{11} bytes"):
         run(SDDMM, "big", config)
     config.matrix = Uniform(rows=10**12, cols=1, nnz=1)
-    with pytest.raises(ExperimentError, match=r"wants \d+ bytes"):
+    with pytest.raises(ExperimentError, match=r"needs \d+ bytes"):
         run(SDDMM, "tall", config)
 
 

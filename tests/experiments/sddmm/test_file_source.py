@@ -40,7 +40,7 @@ def test_a_file_larger_than_memory_is_refused_before_it_is_read(
     assert source.size() == Size(300, 300, 300)
     monkeypatch.setattr(File, "load", lambda self: pytest.fail("was read"))
     monkeypatch.setattr("experiments.sddmm.case.available_memory", lambda: 50_000)
-    with pytest.raises(ExperimentError, match=r"300x300, 300 nonzeros\) with k=256 wants \d+ byte"):
+    with pytest.raises(ExperimentError, match=r"300x300, 300 nonzeros\) with k=256 needs \d+ byte"):
         make_case(name, Config(matrix=source))
 
 

@@ -141,7 +141,7 @@ def test_a_study_goes_on_after_a_problem_that_fails(
 ) -> None:
     config.methods = ["ours"]
     huge = Config(matrix=Uniform(rows=10**7, cols=10**7), device="cpu", warm=False)
-    with pytest.raises(Exception, match=r"^huge: matrix huge .* wants \d+ bytes"):
+    with pytest.raises(Exception, match=r"^huge: matrix huge .* needs \d+ bytes"):
         run_all(SDDMM, [("huge", huge), ("small", config)])
     assert "| small  | 100 |" in capsys.readouterr().out
 

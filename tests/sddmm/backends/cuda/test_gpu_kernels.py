@@ -176,7 +176,7 @@ def test_a_result_without_room_is_told_in_bytes() -> None:
     heads = torch.cuda.get_device_properties("cuda").total_memory // result_bytes + 1
     plan = plan_of(SPECS["row_gather"], pattern, 1, torch.float16, heads)
     a, b = operands(pattern, 1, torch.float16, heads)
-    told = rf"shape \({heads}, 1000000\) wants {heads * result_bytes} bytes"
+    told = rf"shape \({heads}, 1000000\) needs {heads * result_bytes} bytes"
     with pytest.raises(torch.OutOfMemoryError, match=told):
         plan.run(a, b)
 

@@ -93,10 +93,10 @@ def rows_by_warp(
         return shared_rows(nonzeros, m, max(_MIN_SHARE, ceil_div(total, max(1, count))), device)
 
     count = warps * waves // heads
-    found = shared(count)
-    if found.pieces * piece_bytes * heads > _PIECE_BYTES:  # a share leaves two at most
-        found = shared(min(count, _PIECE_BYTES // (2 * piece_bytes * heads)))
-    return found
+    shares = shared(count)
+    if shares.pieces * piece_bytes * heads > _PIECE_BYTES:  # a share leaves two at most
+        shares = shared(min(count, _PIECE_BYTES // (2 * piece_bytes * heads)))
+    return shares
 
 
 def new_pieces(problem: AttentionProblem, rows: SharedRows, piece_floats: int) -> Tensor | None:

@@ -46,9 +46,9 @@ class RowShares(NamedTuple):
 
     def begins(self, blocks: list[int]) -> list[int]:
         """The first nonzero of each of these blocks; waits for the GPU."""
-        begins = self.shares.view(torch.int64).view(self.blocks, -1)[:, 0]  # RowShare.begin
-        found: list[int] = begins[blocks].tolist()
-        return found
+        of_blocks = self.shares.view(torch.int64).view(self.blocks, -1)[:, 0]  # RowShare.begin
+        begins: list[int] = of_blocks[blocks].tolist()
+        return begins
 
 
 def share_rows(
