@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -15,11 +13,13 @@ from sddmm.backends.base import (
     select_attention_backend,
 )
 from sddmm.cache import CACHE
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
 from sddmm.problem import AttentionProblem
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
+
+_RESULT = "a result of attention of shape {shape}"
 
 
 class _Kept:
@@ -62,8 +62,8 @@ def attention(
     checks them). What is prepared for the pattern is kept with it.
     """
     q, v = operands.q, operands.v
-    out = _new((*q.shape[:-1], v.shape[-1]), problem.dtype, problem.device)
-    lse = _new(q.shape[:-1], problem.accumulator, problem.device)
+    out = new_memory(_RESULT, (*q.shape[:-1], v.shape[-1]), problem.dtype, problem.device)
+    lse = new_memory(_RESULT, q.shape[:-1], problem.accumulator, problem.device)
     if is_empty(problem):
         pattern.check()
         return out.zero_(), lse.fill_(-torch.inf)
@@ -89,7 +89,9 @@ def attention_backward(
     """
     gradients = AttentionGradients(
         *(
-            _new(x.shape, problem.dtype, problem.device) if needed and x is not None else None
+            new_memory(_RESULT, x.shape, problem.dtype, problem.device)
+            if needed and x is not None
+            else None
             for x, needed in zip(operands[:4], needs, strict=True)
         )
     )
@@ -157,12 +159,3 @@ def _with_unit_stride(x: Tensor) -> Tensor:
     """x, or a copy in which the elements of a row are adjacent."""
     x = resolve_lazy_view(x)
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
-
-
-def _new(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    try:
-        return torch.empty(shape, dtype=dtype, device=device)
-    except torch.OutOfMemoryError as error:
-        size = math.prod(shape) * dtype.itemsize
-        what = f"a result of attention of shape {tuple(shape)}"
-        raise out_of_memory(what, size, device) from error

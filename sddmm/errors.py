@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -19,12 +20,19 @@ def out_of_memory(what: str, size: int, device: torch.device) -> torch.OutOfMemo
     )
 
 
-def new_memory(what: str, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """So many numbers of uninitialised memory; the error says what they were to hold."""
+def new_memory(
+    what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """A tensor of uninitialised memory; the error for too little of it says what it was to hold.
+
+    what: names it in the error, where "{shape}" becomes its shape. It is formatted there and not by
+    the caller, as results of every call are allocated here.
+    """
     try:
-        return torch.empty(count, dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=device)
     except torch.OutOfMemoryError as error:
-        raise out_of_memory(what, count * dtype.itemsize, device) from error
+        text, size = what.format(shape=tuple(shape)), math.prod(shape) * dtype.itemsize
+        raise out_of_memory(text, size, device) from error
 
 
 def overlap(x: Tensor, y: Tensor) -> bool:

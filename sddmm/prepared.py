@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 import weakref
 from collections import OrderedDict
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.base import Executor, select_backend
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
@@ -23,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 MAX_PLANS_PER_PATTERN = 64
 _MAX_SIGNATURES_PER_PATTERN = 256
+_RESULT = "a result of shape {shape}"
 
 Signature = tuple[object, ...]
 """What a call says of its operands. Calls with equal signatures on a pattern run the same plan."""
@@ -63,7 +63,8 @@ class PreparedPlan(NamedTuple):
 
     def compute(self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float) -> Tensor:
         """Return a new tensor of values, which autograd does not follow."""
-        out = new_values(self.problem, self.values_shape)
+        problem = self.problem
+        out = new_memory(_RESULT, self.values_shape, problem.out_dtype, problem.device)
         if out.numel():
             self.execute(a, b, values, alpha, out)
         return out
@@ -99,9 +100,9 @@ class FirstRun:
         return self.allocate() if self._out is None else self._out
 
     def allocate(self) -> Tensor:
-        heads, nnz = self._problem.heads, self._problem.nnz
-        out = new_values(self._problem, (nnz,) if heads is None else (heads, nnz))
-        self._out = out
+        problem = self._problem
+        shape = problem.values_shape()
+        self._out = out = new_memory(_RESULT, shape, problem.out_dtype, problem.device)
         return out
 
     def __call__(self, execute: Executor) -> None:
@@ -112,15 +113,6 @@ class FirstRun:
     def result(self, execute: Executor) -> Tensor:
         self(execute)
         return self.out
-
-
-def new_values(problem: SddmmProblem, shape: tuple[int, ...]) -> Tensor:
-    """Memory for the values of a problem."""
-    try:
-        return torch.empty(shape, dtype=problem.out_dtype, device=problem.device)
-    except torch.OutOfMemoryError as error:
-        size = math.prod(shape) * problem.out_dtype.itemsize
-        raise out_of_memory(f"a result of shape {shape}", size, problem.device) from error
 
 
 class PlanStore:
@@ -188,10 +180,8 @@ def prepare(
     if _log.isEnabledFor(logging.DEBUG):  # the notes are formatted only then
         notes = "; ".join(" ".join(note.split()) for note in execute.notes)
         _log.debug("%d run(s) of %s by %s: %s", calls, problem, backend.name, notes)
-    heads, nnz = problem.heads, problem.nnz
-    values_shape = (nnz,) if heads is None else (heads, nnz)  # without a call, for the first call
     return PreparedPlan(
-        problem, values_shape, backend.name, name, kernel, calls, refusals, prepare_ms,
+        problem, problem.values_shape(), backend.name, name, kernel, calls, refusals, prepare_ms,
         execute, versions,
     )  # fmt: skip
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 
 import torch
 from torch import Tensor
 
 from sddmm.backends.base import PreparedProduct, select_product_backend
 from sddmm.cache import CACHE
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
 from sddmm.problem import SpmmProblem
 from sddmm.sparse.index_tensors import DerivedKey
@@ -40,7 +39,8 @@ def product(
     the pattern is kept with it, so that further products with such operands prepare nothing.
     """
     problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
-    out = _new_result(problem)
+    shape, device = problem.out_shape(), problem.device
+    out = new_memory("a product of shape {shape}", shape, problem.out_dtype, device)
     if problem.nnz == 0 or out.numel() == 0:
         pattern.check()
         return out.zero_().mul_(alpha)
@@ -90,12 +90,3 @@ def find_or_prepare(
             _log.debug("%s%s: %s", problem, " transposed" if transpose else "", notes)
         CACHE.count_growth(pattern)
     return executor
-
-
-def _new_result(problem: SpmmProblem) -> Tensor:
-    shape = problem.out_shape()
-    try:
-        return torch.empty(shape, dtype=problem.out_dtype, device=problem.device)
-    except torch.OutOfMemoryError as error:
-        size = math.prod(shape) * problem.out_dtype.itemsize
-        raise out_of_memory(f"a product of shape {shape}", size, problem.device) from error

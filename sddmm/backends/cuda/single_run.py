@@ -35,7 +35,7 @@ from sddmm.backends.cuda.kernels.row_gather.host import (
 )
 from sddmm.backends.cuda.spec import ROW_IDS, KernelSpec, Macros, macros
 from sddmm.dtypes import DTYPES, INDEX_DTYPES
-from sddmm.errors import out_of_memory
+from sddmm.errors import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -46,6 +46,7 @@ SINGLE_LAUNCH_US = 35.0
 # The mean nonzeros of a row from which on rows are expanded without an analysis: a warp that meets
 # many short or empty rows finds them one window after the other.
 EXPANDED_ROW = 64
+_INDICES = "row ids and columns of {shape[0]} nonzeros"
 
 
 class GatherCsrArguments(ctypes.Structure):
@@ -84,6 +85,7 @@ class SingleRun:
     ) -> None:
         self._kernel, self._problem, self._device = kernel, problem, device
         self._nnz, self._torch_device = problem.nnz, problem.device
+        self._index_shape = (problem.nnz,)
         self._is_narrow = problem.index_dtype == torch.int32
         self._stores_rows = is_csr or not self._is_narrow
         self._itemsize = problem.dtype.itemsize
@@ -138,10 +140,10 @@ class SingleRun:
         address_rows, address_cols = rows.data_ptr(), cols.data_ptr()
         stored_rows = stored_cols = 0
         if self._stores_rows:
-            rows = self._new_indices()
+            rows = new_memory(_INDICES, self._index_shape, torch.int32, self._torch_device)
             stored_rows = rows.data_ptr()
         if not self._is_narrow:
-            cols = self._new_indices()
+            cols = new_memory(_INDICES, self._index_shape, torch.int32, self._torch_device)
             stored_cols = cols.data_ptr()
         results = self._results
         results.reset()
@@ -159,13 +161,6 @@ class SingleRun:
         if words[0]:
             raise_invalid(pattern)
         return None
-
-    def _new_indices(self) -> Tensor:
-        try:
-            return torch.empty(self._nnz, dtype=torch.int32, device=self._torch_device)
-        except torch.OutOfMemoryError as error:
-            what = f"row ids and columns of {self._nnz} nonzeros"
-            raise out_of_memory(what, 4 * self._nnz, self._torch_device) from error
 
     def gather(self, rows: int, cols: int, run: FirstRun) -> None:
         """Launch row_gather on row ids and columns at these addresses."""

@@ -67,6 +67,26 @@ def test_every_nonzero_is_computed_in_its_row(
     assert_close(product.values(), matrix, a, b)
 
 
+def test_indices_that_do_not_fit_are_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    matrix = csr_tensor(torch.tensor([0, 2, 3]), torch.tensor([1, 4, 0]), 2)
+    a, b, empty = torch.randn(2, K), torch.randn(N, K).mT, torch.empty
+
+    def full(*size: object, dtype: torch.dtype, **options: object) -> torch.Tensor:
+        if dtype == torch.int32:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return empty(*size, dtype=dtype, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+    monkeypatch.setattr(single_run, "EXPANDED_ROW", 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 20))
+    with emulated_gpu():
+        monkeypatch.setattr(torch, "empty", full)
+        what = "row ids and columns of 3 nonzeros needs 12 bytes"
+        with pytest.raises(torch.OutOfMemoryError, match=what):
+            sddmm.sddmm(matrix, a, b)
+
+
 def test_short_rows_are_analysed_where_gathering_takes_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

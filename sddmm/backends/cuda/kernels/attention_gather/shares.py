@@ -104,4 +104,4 @@ def new_pieces(problem: AttentionProblem, rows: SharedRows, piece_floats: int) -
     count = problem.heads * rows.pieces * piece_floats
     if count == 0:
         return None
-    return new_memory("pieces of rows", count, torch.float32, problem.device)
+    return new_memory("pieces of rows", (count,), torch.float32, problem.device)

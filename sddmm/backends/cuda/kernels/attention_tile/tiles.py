@@ -158,4 +158,4 @@ def new_pieces(count: int, device: torch.device) -> Tensor | None:
     """Memory for so many floats of parts of rows of tiles."""
     if count == 0:
         return None
-    return new_memory("parts of rows of tiles", count, torch.float32, device)
+    return new_memory("parts of rows of tiles", (count,), torch.float32, device)

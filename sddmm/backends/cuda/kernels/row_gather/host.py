@@ -280,7 +280,7 @@ def _bind_slices(
 
 def _partial_sums(problem: SddmmProblem) -> Tensor:
     count, dtype = (problem.heads or 1) * problem.nnz, DTYPES[problem.dtype].accumulator
-    return new_memory("partial sums of slices of k", count, dtype, problem.device)
+    return new_memory("partial sums of slices of k", (count,), dtype, problem.device)
 
 
 def pass_bytes(row_bytes: int) -> int:

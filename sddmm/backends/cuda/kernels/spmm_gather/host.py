@@ -144,7 +144,7 @@ class _Launcher:
             piece_bytes *= problem.accumulator.itemsize  # of a head
             heads_bytes = piece_bytes * (problem.heads or 1)
             count = heads_bytes + 8 * shares.blocks
-            memory = new_memory("pieces of rows", count, torch.uint8, problem.device)
+            memory = new_memory("pieces of rows", (count,), torch.uint8, problem.device)
             pieces = memory.data_ptr()
             records = pieces + heads_bytes
         weights_of, nonzeros = self._weights(values, factors), self._nonzeros

@@ -109,7 +109,7 @@ def weights_in_order(
     shared = values.dim() == 1
     by_head = values.unsqueeze(0) if shared else values
     most = max((p.end - p.begin) * (1 if shared else p.heads) for p in parts)
-    memory = new_memory("weights in order", most, problem.values_dtype, values.device)
+    memory = new_memory("weights in order", (most,), problem.values_dtype, values.device)
 
     def of(part: Part) -> Weights:
         own = by_head if shared else by_head[part.first_head : part.first_head + part.heads]

@@ -180,7 +180,7 @@ class _Runner:
         if stripes.slots:
             count = heads * slices * stripes.slots * SIDE * self._spec.columns
             what = "partial sums of rows of tiles"
-            partial = new_memory(what, count, torch.float32, dense.device)
+            partial = new_memory(what, (count,), torch.float32, dense.device)
         self._kernel(bits % 16 == 0)(
             self._blocks, values.data_ptr(), address(factors), dense.data_ptr(), out.data_ptr(),
             address(partial), address(self._perm), stripes.lines.data_ptr(),

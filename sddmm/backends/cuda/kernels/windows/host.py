@@ -201,7 +201,7 @@ def _launch_slices(
 def _partial_sums(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Memory for the sums of one run alone: other threads may run the same plan."""
     accumulator = DTYPES[dtype].accumulator
-    return new_memory("partial sums of slices of k", count, accumulator, device)
+    return new_memory("partial sums of slices of k", (count,), accumulator, device)
 
 
 WINDOWS = Windows(
