@@ -13,7 +13,7 @@ from sddmm.backends.base import (
     select_attention_backend,
 )
 from sddmm.cache import CACHE
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
 from sddmm.problem import AttentionProblem
 from sddmm.sparse.index_tensors import DerivedKey

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sddmm.backends.base import MANY_CALLS, select_backend
 from sddmm.backends.cuda.comparison import same_indices
-from sddmm.errors import memory_blocks, total_bytes
+from sddmm.memory import memory_blocks, total_bytes
 from sddmm.prepared import (
     PLANS,
     FirstRun,

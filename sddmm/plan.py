@@ -15,7 +15,7 @@ from sddmm.backends.cuda.comparison import same_indices
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait, to_cupy, to_tensor
 from sddmm.dtypes import dtype_name
-from sddmm.errors import overlap
+from sddmm.memory import overlap
 from sddmm.operands import (
     as_operands,
     check_fit,

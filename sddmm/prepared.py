@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.base import Executor, select_backend
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern

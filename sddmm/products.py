@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sddmm.backends.base import PreparedProduct, select_product_backend
 from sddmm.cache import CACHE
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
 from sddmm.problem import SpmmProblem
 from sddmm.sparse.index_tensors import DerivedKey

@@ -28,7 +28,7 @@ from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import SingleRun, single_run
 from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, ProductKernel
-from sddmm.errors import out_of_memory
+from sddmm.memory import out_of_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, Problem, SddmmProblem, SpmmProblem

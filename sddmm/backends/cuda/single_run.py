@@ -35,7 +35,7 @@ from sddmm.backends.cuda.kernels.row_gather.host import (
 )
 from sddmm.backends.cuda.spec import ROW_IDS, KernelSpec, Macros, macros
 from sddmm.dtypes import DTYPES, INDEX_DTYPES
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem

@@ -12,7 +12,7 @@ import torch
 import sddmm
 from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS
-from sddmm.errors import memory_blocks, total_bytes
+from sddmm.memory import memory_blocks, total_bytes
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_close, emulated_gpu, random_pattern

@@ -18,7 +18,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
 )
 from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES, share_rows
 from sddmm.backends.cuda.layouts import Nonzeros, int32
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem

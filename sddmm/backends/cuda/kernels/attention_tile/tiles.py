@@ -14,7 +14,7 @@ from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
 from sddmm.backends.cuda.layouts import TileWork, int32
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 
 # The rows that share a flag (`AttentionTiles.places`).
 _FLAG_ROWS = 32

@@ -39,7 +39,7 @@ from sddmm.backends.cuda.spec import (
     type_macros,
 )
 from sddmm.dtypes import DTYPES
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem

@@ -29,7 +29,7 @@ from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros, type_macros
 from sddmm.dtypes import DTYPES
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem

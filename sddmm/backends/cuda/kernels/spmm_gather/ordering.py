@@ -11,7 +11,7 @@ from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.spmm_shares.host import RowShares
 from sddmm.backends.cuda.kernels.spmm_weights import host as spmm_weights
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem

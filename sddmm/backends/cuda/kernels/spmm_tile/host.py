@@ -21,7 +21,7 @@ from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros
 from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_name
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts

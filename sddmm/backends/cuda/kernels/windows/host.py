@@ -32,7 +32,7 @@ from sddmm.backends.cuda.facts import PatternFacts, UniformFacts, expected_row_p
 from sddmm.backends.cuda.layouts import WindowList, window_list
 from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros, type_macros
 from sddmm.dtypes import DTYPES
-from sddmm.errors import new_memory
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem

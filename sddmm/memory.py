@@ -1,4 +1,4 @@
-"""Memory: the error for too little of it, overlaps, and the memory that objects hold."""
+"""Memory: its allocation, the error for too little of it, overlaps, and what objects hold of it."""
 
 from __future__ import annotations
 
