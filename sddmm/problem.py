@@ -148,6 +148,11 @@ def make_problem(
     )  # fmt: skip
 
 
+def product_shape(shape: tuple[int, int], transpose: bool) -> tuple[int, int]:
+    """Rows and columns of the matrix that multiplies the dense operand."""
+    return (shape[1], shape[0]) if transpose else shape
+
+
 def _size(value: Any, name: str) -> int:
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise TypeError(f"{name} must be an integer >= 0, got {value!r}")

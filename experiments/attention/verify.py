@@ -18,7 +18,7 @@ from experiments.bench.verify import Verdict
 from experiments.spmm.verify import nonzeros_of, sampled_rows
 from sddmm import testing
 from sddmm.backends.base import AttentionOperands
-from sddmm.backends.csr_product import reference_product
+from sddmm.backends.reference import reference_product
 from sddmm.ops.attention_bounds import (
     attention_error_bound,
     attention_truth,

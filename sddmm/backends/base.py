@@ -295,3 +295,18 @@ def by_head(a: Tensor, b_t: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tenso
     if a.dim() == 2:
         return iter([(a, b_t, out)])
     return zip(a, b_t, out, strict=True)
+
+
+def product_heads(
+    out: Tensor, values: Tensor, dense: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The result, the values and the dense operand of each head; one head where there are none."""
+    if dense.dim() == 2:
+        return iter([(out, values, dense)])
+    return zip(out, values.expand(dense.shape[0], -1), dense, strict=True)
+
+
+def head_weights(values: Tensor, factors: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The weights of one head's nonzeros."""
+    weights = values.to(dtype)
+    return weights if factors is None else weights * factors.to(dtype)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, FirstRun, PreparedAttention, by_head
-from sddmm.backends.csr_product import CsrProduct
+from sddmm.backends.base import (
+    MANY_CALLS,
+    FirstRun,
+    PreparedAttention,
+    by_head,
+    head_weights,
+    product_heads,
+)
 from sddmm.sparse.indices import compress
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
+    from sddmm.sparse.views import CompressedView
 
 
 class TorchCsrBackend:
@@ -99,3 +107,55 @@ class TorchCsrExecutor:
             if self._position is not None:
                 samples = samples[self._position]
             target.copy_(samples if values is None else samples * values)  # rounded once
+
+
+class CsrProduct:
+    """torch's CSR product (cuSPARSE on a GPU, where it adds with atomics), one head at a time.
+
+    Products and sums have the wider dtype of the operands, float32 at least: torch's CPU product
+    has no half types, and cuSPARSE adds partial sums of halves as halves. The result is rounded
+    once. view: the nonzeros by row.
+    """
+
+    notes = ("torch's CSR product, head by head",)
+
+    def __init__(self, view: CompressedView, problem: SpmmProblem) -> None:
+        self._problem = problem
+        self._size = _padded_size((problem.m, problem.n), problem.nnz)
+        indptr = view.indptr
+        empty_rows = self._size[0] - problem.m
+        if empty_rows:
+            indptr = torch.cat([indptr, indptr[-1:].expand(empty_rows)])
+        self._indptr, self._indices = indptr, view.indices.to(indptr.dtype)
+        self._perm = view.perm
+
+    def __call__(
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
+    ) -> None:
+        problem, dtype = self._problem, self._problem.accumulator
+        for target, head_values, head in product_heads(out, values, dense):
+            head = head.to(dtype)
+            if self._size[1] > problem.n:  # pad copies, even where it adds nothing
+                head = torch.nn.functional.pad(head, (0, 0, 0, self._size[1] - problem.n))
+            product = self._matrix(head_weights(head_values, factors, dtype)) @ head
+            target.copy_((product if alpha == 1 else product.mul_(alpha))[: problem.m])
+
+    def _matrix(self, weights: Tensor) -> Tensor:
+        if self._perm is not None:
+            weights = weights[self._perm]
+        return torch.sparse_csr_tensor(  # cuSPARSE reads no strides, and torch does not ask
+            self._indptr, self._indices, weights.contiguous(), self._size,
+            device=weights.device, check_invariants=False,
+        )  # fmt: skip
+
+
+def _padded_size(size: tuple[int, int], nnz: int) -> tuple[int, int]:
+    """The size, or a larger one of at least `nnz` positions: cuSPARSE takes no more nonzeros.
+
+    Duplicates may be more than positions. To merge them is wrong where the dense operand holds an
+    infinity: two weights of opposite signs make NaN of it, their sum does not.
+    """
+    if nnz <= size[0] * size[1]:
+        return size
+    side = math.isqrt(nnz - 1) + 1
+    return max(size[0], side), max(size[1], side)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.base import MANY_CALLS
-from sddmm.backends.csr_product import product_shape
 from sddmm.distributed.agreement import agree, agreement
 from sddmm.distributed.attention import sparse_attention as sparse_attention
 from sddmm.distributed.operators import (
@@ -34,6 +33,7 @@ from sddmm.operands import call_count, check_operands, real_number, shape_text
 from sddmm.ops import traced
 from sddmm.ops.softmax import softmax as local_softmax
 from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype
+from sddmm.problem import product_shape
 
 
 class SampleCall(NamedTuple):

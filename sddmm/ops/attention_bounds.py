@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.base import AttentionGradients, AttentionOperands
-from sddmm.backends.csr_product import reference_product
-from sddmm.backends.reference import ReferenceExecutor
+from sddmm.backends.reference import ReferenceExecutor, reference_product
 from sddmm.dropout import kept_factors
 from sddmm.dtypes import DTYPES
 from sddmm.ops.base import magnitude, rounded_bound, tolerance

@@ -10,7 +10,6 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
 from sddmm.backends.base import resolve_lazy_view
-from sddmm.backends.csr_product import product_shape
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.operands import as_tensors, named_values, needs_grad, real_number
@@ -19,6 +18,7 @@ from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype, check_product
 from sddmm.ops.traced import TRACEABLE, needs_operator
+from sddmm.problem import product_shape
 from sddmm.products import product
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.indices import BlockSize, stored_nnz

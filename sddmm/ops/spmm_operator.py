@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.base import MANY_CALLS
-from sddmm.backends.csr_product import product_shape, reference_product
+from sddmm.backends.reference import reference_product
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_name, dtype_names
 from sddmm.operands import shape_text
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import heads_as_columns, sum_over_heads
-from sddmm.problem import SpmmProblem
+from sddmm.problem import SpmmProblem, product_shape
 from sddmm.products import product
 from sddmm.sparse.pattern import SparsePattern
 

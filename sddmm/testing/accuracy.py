@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sddmm.backends.csr_product import reference_product
+from sddmm.backends.reference import reference_product
 from sddmm.operands import as_operands, as_tensors, transpose_if_csc
 from sddmm.ops.base import magnitude as _magnitude
 from sddmm.ops.base import rounded_bound

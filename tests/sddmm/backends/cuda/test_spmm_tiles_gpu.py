@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gemm_core.runtime.device import device
-from sddmm.backends.csr_product import reference_product
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES, SpmmTile
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
+from sddmm.backends.reference import reference_product
 from sddmm.ops.base import rounded_bound, tolerance
 from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern

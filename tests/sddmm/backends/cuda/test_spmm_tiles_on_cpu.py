@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sddmm.backends.csr_product import reference_product
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
@@ -17,6 +16,7 @@ from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
+from sddmm.backends.reference import reference_product
 from sddmm.ops.base import rounded_bound, tolerance
 from sddmm.ops.spmm_operator import product_error_bound
 from sddmm.products import product_problem
