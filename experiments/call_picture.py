@@ -37,8 +37,8 @@ PARTS = (
     )),
     Part("Look up the plan", (
         Step("sddmm/sparse/index_tensors.py", "Have the indices changed since last time?", True),
-        Step("sddmm/cache.py", "For how many runs does the next call plan?"),
-        Step("sddmm/prepared.py", "Keeps the plans of a pattern; allocates the result.", True),
+        Step("sddmm/cache.py", "Has it plans for these tensors? Counts what is kept."),
+        Step("sddmm/prepared.py", "Keeps a pattern's plans; for how many runs is the next?", True),
     )),
     Part("Compute without a plan", (
         Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),

@@ -14,23 +14,11 @@ from sddmm.backends.base import (
 )
 from sddmm.cache import CACHE
 from sddmm.memory import new_memory
-from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
+from sddmm.prepared import plans_of
 from sddmm.problem import AttentionProblem
-from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
 
 _RESULT = "a result of attention of shape {shape}"
-
-
-class _Kept:
-    """A prepared attention, and whether its backward is prepared too."""
-
-    def __init__(self, prepared: PreparedAttention) -> None:
-        self.prepared = prepared
-        self.has_backward = False
-
-
-ATTENTIONS = DerivedKey[dict[AttentionProblem, _Kept]]("attentions")
 
 
 def attention_problem(pattern: SparsePattern, operands: AttentionOperands) -> AttentionProblem:
@@ -67,8 +55,9 @@ def attention(
     if is_empty(problem):
         pattern.check()
         return out.zero_(), lse.fill_(-torch.inf)
-    kept = _find_or_prepare(pattern, problem)
-    kept.prepared.forward(_with_heads(operands), _head_first(out, 3), _head_first(lse, 2))
+    _forward(pattern, problem).forward(
+        _with_heads(operands), _head_first(out, 3), _head_first(lse, 2)
+    )
     return out, lse
 
 
@@ -100,13 +89,7 @@ def attention_backward(
             if gradient is not None:
                 gradient.zero_()
         return gradients
-    kept = _find_or_prepare(pattern, problem)
-    if not kept.has_backward:
-        refuse_capture(problem.device)
-        kept.prepared.prepare_backward()
-        kept.has_backward = True
-        CACHE.count_growth(pattern)
-    kept.prepared.backward(
+    _with_backward(pattern, problem).backward(
         _with_heads(operands),
         _head_first(out.contiguous(), 3),
         _head_first(lse.contiguous(), 2),
@@ -121,23 +104,27 @@ def attention_backward(
     return gradients
 
 
-def _find_or_prepare(pattern: SparsePattern, problem: AttentionProblem) -> _Kept:
-    """What computes the problem with a pattern, which `is_fused`; prepared at its first use.
+def _forward(pattern: SparsePattern, problem: AttentionProblem) -> PreparedAttention:
+    """What computes the problem with a pattern, which `is_fused`; prepared at its first use."""
 
-    RuntimeError while a CUDA graph is captured: preparing waits for the GPU.
-    """
-    attentions = pattern.derive(ATTENTIONS, dict)
-    kept = attentions.get(problem)
-    if kept is None:
-        refuse_capture(problem.device)
+    def prepare() -> PreparedAttention:
         backend = select_attention_backend(problem)
         assert backend is not None
-        kept = _Kept(backend.prepare_attention(pattern, problem))
-        while len(attentions) >= MAX_PLANS_PER_PATTERN:
-            attentions.pop(next(iter(attentions)), None)  # another thread may have been quicker
-        attentions[problem] = kept
-        CACHE.count_growth(pattern)
-    return kept
+        return backend.prepare_attention(pattern, problem)
+
+    return CACHE.find_or_prepare(pattern, plans_of(pattern).attentions, problem, "", prepare)
+
+
+def _with_backward(pattern: SparsePattern, problem: AttentionProblem) -> PreparedAttention:
+    """As `_forward`, with its backward prepared too."""
+
+    def prepare() -> PreparedAttention:
+        prepared = _forward(pattern, problem)
+        prepared.prepare_backward()
+        return prepared
+
+    attentions = plans_of(pattern).attentions
+    return CACHE.find_or_prepare(pattern, attentions, problem, "with its backward", prepare)
 
 
 def _with_heads(operands: AttentionOperands) -> AttentionOperands:

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,13 +22,15 @@ from sddmm.backends.base import MANY_CALLS, select_backend
 from sddmm.backends.cuda.comparison import same_indices
 from sddmm.memory import memory_blocks, total_bytes
 from sddmm.prepared import (
-    PLANS,
     FirstRun,
     PlanKey,
-    PlanStore,
     PreparedPlan,
     SeenTensors,
+    V,
     is_capturing,
+    keep,
+    log_notes,
+    plans_of,
     prepare,
     refuse_capture,
 )
@@ -42,6 +44,8 @@ MAX_BYTES = 2**31  # by default; `set_cache_limit` changes it
 # No pattern holds more than this many times the bytes of its indices and of an index for every row
 # and column, by far.
 _MAX_GROWTH = 64
+
+P = TypeVar("P")
 
 
 class PatternKey(NamedTuple):
@@ -138,7 +142,7 @@ class Cache:
         the number of runs to prepare for. first_run: the run that the plan is requested for.
         """
         key = PlanKey(problem, backend, kernel, calls)
-        store = pattern.derive(PLANS, PlanStore)
+        store = plans_of(pattern)
         by_key = store.by_key
         if by_key:
             with self._lock:
@@ -152,32 +156,28 @@ class Cache:
             self.count_growth(pattern)
         return plan
 
-    def calls_to_expect(
+    def find_or_prepare(
         self,
         pattern: SparsePattern,
-        problem: SddmmProblem,
-        backend: str | None = None,
-        kernel: str | None = None,
-    ) -> int:
-        """For how many runs the next call with a pattern plans: one at the first, then many.
+        kept: dict[tuple[P, str], V],
+        problem: P,
+        purpose: str,
+        prepare: Callable[[], V],
+    ) -> V:
+        """What `kept`, a dictionary of the pattern's `PlanStore`, holds for a problem of another
+        operator than sddmm; at the first request that is prepare(). Thread-safe.
 
-        A call that a CUDA graph captures cannot prepare, and runs what was prepared before it.
-        Deterministic algorithms are prepared for many runs at the first call, so that all calls
-        give the same bits.
+        purpose: what else it is prepared for, in words, or "". RuntimeError while a CUDA graph is
+        captured: preparing waits for the GPU.
         """
-        if kernel is not None or torch.are_deterministic_algorithms_enabled():
-            return MANY_CALLS
-        store = pattern.derive(PLANS, PlanStore)
-        by_key = store.by_key
-        if by_key and PlanKey(problem, backend, None, MANY_CALLS) in by_key:
-            return MANY_CALLS
-        if not select_backend(problem, backend)[0].plans_by_calls:
-            return MANY_CALLS
-        if problem not in store.seen:
-            refuse_capture(problem.device)
-            store.see(problem)
-            return 1
-        return 1 if is_capturing(problem.device) else MANY_CALLS
+        prepared = kept.get((problem, purpose))
+        if prepared is None:
+            refuse_capture(pattern.device)
+            prepared = prepare()
+            keep(kept, (problem, purpose), prepared)
+            log_notes(prepared, "%s %s" if purpose else "%s%s", problem, purpose)
+            self.count_growth(pattern)
+        return prepared
 
     def run_first(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> Tensor:
         """The values of a call for which `calls_to_expect` has returned 1."""
@@ -225,7 +225,7 @@ class Cache:
             return pattern, self._seen.add(owner)
         cached = self._add(pattern, key, False, True, (owner,))
         if problems is not None:
-            cached.derive(PLANS, PlanStore).seen = problems
+            plans_of(cached).seen = problems
         return cached, None
 
     def of_operator(self, pattern: SparsePattern) -> SparsePattern:

@@ -6,23 +6,40 @@ import logging
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import Executor, select_backend
+from sddmm.backends.base import MANY_CALLS, Executor, select_backend
 from sddmm.memory import new_memory
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
 
+if TYPE_CHECKING:
+    from sddmm.backends.base import PreparedAttention, PreparedProduct
+    from sddmm.problem import AttentionProblem, SpmmProblem
+
 _log = logging.getLogger(__name__)
 
+# The bound on what is prepared of one pattern for one operator.
 MAX_PLANS_PER_PATTERN = 64
 _MAX_SIGNATURES_PER_PATTERN = 256
 _RESULT = "a result of shape {shape}"
+
+K = TypeVar("K")
+V = TypeVar("V", bound="WithNotes")
+
+
+class WithNotes(Protocol):
+    """What is prepared for any operator."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines about what was prepared."""
+
 
 Signature = tuple[object, ...]
 """What a call says of its operands. Calls with equal signatures on a pattern run the same plan."""
@@ -116,16 +133,20 @@ class FirstRun:
 
 
 class PlanStore:
-    """The prepared plans of one pattern, by key, and by the signatures of the calls they serve.
+    """What is prepared of one pattern.
 
+    by_key, by_signature: the plans of sddmm by key, and by the signatures of the calls they serve.
     A plan for a single run has no signature: the next call of its kind looks for a better plan.
-    seen: the problems of calls that were planned for a single run.
+    seen: the problems of calls that were planned for a single run. products, attentions: what is
+    prepared for the other operators, by problem and purpose (`Cache.find_or_prepare`).
     """
 
     def __init__(self) -> None:
         self.seen: set[SddmmProblem] = set()
         self.by_key: OrderedDict[PlanKey, PreparedPlan] = OrderedDict()
         self.by_signature: dict[Signature, PreparedPlan] = {}
+        self.products: dict[tuple[SpmmProblem, str], PreparedProduct] = {}
+        self.attentions: dict[tuple[AttentionProblem, str], PreparedAttention] = {}
 
     def add(self, key: PlanKey, plan: PreparedPlan) -> None:
         """Keep a plan; the one that was requested least recently goes if there are too many."""
@@ -151,9 +172,55 @@ class PlanStore:
 PLANS = DerivedKey[PlanStore]("plans")
 
 
+def plans_of(pattern: SparsePattern) -> PlanStore:
+    """What is prepared of a pattern, until its indices change in place."""
+    return pattern.derive(PLANS, PlanStore)
+
+
+def keep(kept: dict[K, V], key: K, prepared: V) -> None:
+    """Keep what is prepared; what came first goes if there is too much."""
+    while len(kept) >= MAX_PLANS_PER_PATTERN:
+        kept.pop(next(iter(kept)), None)  # another thread may have been quicker
+    kept[key] = prepared
+
+
+def log_notes(prepared: WithNotes, what: str, *arguments: object) -> None:
+    """Log what was prepared. what: its name, a format of the arguments."""
+    if _log.isEnabledFor(logging.DEBUG):  # the notes are formatted only then
+        notes = "; ".join(" ".join(note.split()) for note in prepared.notes)
+        _log.debug(what + ": %s", *arguments, notes)
+
+
 def is_capturing(device: torch.device) -> bool:
     """Whether a CUDA graph is being captured from torch's current stream."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def calls_to_expect(
+    pattern: SparsePattern,
+    problem: SddmmProblem,
+    backend: str | None = None,
+    kernel: str | None = None,
+) -> int:
+    """For how many runs the next call with a pattern plans: one at the first, then many.
+
+    A call that a CUDA graph captures cannot prepare, and runs what was prepared before it.
+    Deterministic algorithms are prepared for many runs at the first call, so that all calls
+    give the same bits.
+    """
+    if kernel is not None or torch.are_deterministic_algorithms_enabled():
+        return MANY_CALLS
+    store = plans_of(pattern)
+    by_key = store.by_key
+    if by_key and PlanKey(problem, backend, None, MANY_CALLS) in by_key:
+        return MANY_CALLS
+    if not select_backend(problem, backend)[0].plans_by_calls:
+        return MANY_CALLS
+    if problem not in store.seen:
+        refuse_capture(problem.device)
+        store.see(problem)
+        return 1
+    return 1 if is_capturing(problem.device) else MANY_CALLS
 
 
 def prepare(
@@ -171,15 +238,13 @@ def prepare(
     if kernel is not None and not backend.kernels:
         cuda = f"; cuda: {refusals['cuda']}" if "cuda" in refusals else ""
         raise ValueError(f"kernel={kernel!r} is of backend cuda, {backend.name} serves{cuda}")
-    if calls > 1 or first_run is None:  # a call for a single run has looked (cache.py)
+    if calls > 1 or first_run is None:  # a call for a single run has looked
         refuse_capture(problem.device)
     if first_run is not None:
         first_run.allocate()  # out of memory for it is no failure to prepare
     execute = backend.prepare(pattern, problem, kernel, calls, first_run)
     prepare_ms = (time.perf_counter() - begin) * 1e3
-    if _log.isEnabledFor(logging.DEBUG):  # the notes are formatted only then
-        notes = "; ".join(" ".join(note.split()) for note in execute.notes)
-        _log.debug("%d run(s) of %s by %s: %s", calls, problem, backend.name, notes)
+    log_notes(execute, "%d run(s) of %s by %s", calls, problem, backend.name)
     return PreparedPlan(
         problem, problem.values_shape(), backend.name, name, kernel, calls, refusals, prepare_ms,
         execute, versions,

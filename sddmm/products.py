@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 from torch import Tensor
 
 from sddmm.backends.base import PreparedProduct, select_product_backend
 from sddmm.cache import CACHE
 from sddmm.memory import new_memory
-from sddmm.prepared import MAX_PLANS_PER_PATTERN, refuse_capture
+from sddmm.prepared import plans_of
 from sddmm.problem import SpmmProblem
-from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
-
-_log = logging.getLogger(__name__)
-
-PRODUCTS = DerivedKey[dict[tuple[SpmmProblem, bool], PreparedProduct]]("products")
-"""Prepared products of a pattern by their problem and whether they are with the transpose."""
 
 
 def product(
@@ -76,17 +68,10 @@ def find_or_prepare(
     It is prepared for many runs at once: all products with a pattern then have the same bits.
     RuntimeError while a CUDA graph is captured: preparing waits for the GPU.
     """
-    prepared = pattern.derive(PRODUCTS, dict)
-    executor = prepared.get((problem, transpose))
-    if executor is None:
-        refuse_capture(problem.device)
+
+    def prepare() -> PreparedProduct:
         matrix = pattern.T if transpose else pattern
-        executor = select_product_backend(problem).prepare_product(matrix, problem)
-        while len(prepared) >= MAX_PLANS_PER_PATTERN:
-            prepared.pop(next(iter(prepared)), None)  # another thread may have been quicker
-        prepared[problem, transpose] = executor
-        if _log.isEnabledFor(logging.DEBUG):  # the notes are formatted only then
-            notes = "; ".join(" ".join(note.split()) for note in executor.notes)
-            _log.debug("%s%s: %s", problem, " transposed" if transpose else "", notes)
-        CACHE.count_growth(pattern)
-    return executor
+        return select_product_backend(problem).prepare_product(matrix, problem)
+
+    products, purpose = plans_of(pattern).products, "transposed" if transpose else ""
+    return CACHE.find_or_prepare(pattern, products, problem, purpose, prepare)

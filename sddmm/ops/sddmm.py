@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
+import sddmm.prepared as prepared
 from sddmm.backends.base import MANY_CALLS
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
@@ -26,7 +27,7 @@ from sddmm.ops import traced
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.plan import Plan, sample_by_operator
-from sddmm.prepared import PLANS, FirstRun, PlanStore, Signature, run_once
+from sddmm.prepared import FirstRun, PlanStore, Signature, calls_to_expect, run_once
 from sddmm.problem import SddmmProblem, make_problem
 from sddmm.sparse.containers import SparseInput, parse_sparse, to_container
 from sddmm.sparse.pattern import SparsePattern
@@ -237,7 +238,7 @@ def _sample(
     plan = plans = None
     is_kept = sparse is None or not (sparse.is_scipy or sparse.first_problems is not None)
     if is_kept:
-        plans = pattern.derive(PLANS, PlanStore)
+        plans = pattern.derive(prepared.PLANS, PlanStore)  # plans_of, without a call
         plan = plans.by_signature.get(signature)
     problem = _problem(pattern, a, b, signature) if plan is None else plan.problem
     if values is not None:
@@ -270,7 +271,7 @@ def _sample_by_new_plan(
     """The values of a call whose signature leads to no plan. is_callers: whether S is a pattern."""
     # The cached pattern of the very tensors of a caller's pattern may have the plan already.
     owner = CACHE.find(pattern) if is_callers else pattern
-    calls = CACHE.calls_to_expect(owner, problem)
+    calls = calls_to_expect(owner, problem)
     if needs_grad(a, b, values):
         return sample_by_operator(owner, problem, a, b, values, alpha, None, None, calls)
     run = FirstRun(problem, a, b, values, alpha)

@@ -14,7 +14,7 @@ from sddmm.operands import call_count, check_operands, check_values, problem_of
 from sddmm.ops.base import Operator, magnitude, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import sum_over_heads
-from sddmm.prepared import FirstRun
+from sddmm.prepared import FirstRun, calls_to_expect
 from sddmm.problem import SddmmProblem
 
 
@@ -40,7 +40,7 @@ def _compute(
     if values is not None:
         check_values(values, problem)
     if calls is None:
-        calls = CACHE.calls_to_expect(pattern, problem, backend, kernel_name)
+        calls = calls_to_expect(pattern, problem, backend, kernel_name)
     run = FirstRun(problem, a, b, values, alpha)
     calls = call_count(calls)
     plan = CACHE.get_or_prepare(pattern, problem, backend, kernel_name, calls, run)

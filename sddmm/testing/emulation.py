@@ -12,9 +12,7 @@ from unittest import mock
 
 import torch
 
-import sddmm.attention as attention
-import sddmm.cache as cache
-import sddmm.products as products
+import sddmm.prepared as prepared
 from gemm_core.emulation.kernel import (
     EmulatedKernel,
     compile_library,
@@ -30,7 +28,6 @@ from sddmm.backends.base import (
 )
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, Macros
-from sddmm.ops import sddmm as ops
 from sddmm.prepared import PlanStore
 from sddmm.sparse.index_tensors import DerivedKey
 
@@ -88,16 +85,9 @@ def _only_thread() -> Iterator[None]:
 def _own_plans() -> Iterator[None]:
     """Within the block no pattern has the plans that it has outside, and outside none of these."""
     key = DerivedKey[PlanStore]("plans for an emulated GPU")
-    product_key = DerivedKey[Any]("products for an emulated GPU")
-    attention_key = DerivedKey[Any]("attentions for an emulated GPU")
     _forget_backends()
     try:
-        with (
-            mock.patch.object(cache, "PLANS", key),
-            mock.patch.object(ops, "PLANS", key),
-            mock.patch.object(products, "PRODUCTS", product_key),
-            mock.patch.object(attention, "ATTENTIONS", attention_key),
-        ):
+        with mock.patch.object(prepared, "PLANS", key):
             yield
     finally:
         _forget_backends()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import sddmm
 from sddmm.cache import CACHE, MAX_BYTES, Cache
-from sddmm.prepared import PreparedPlan
+from sddmm.prepared import PreparedPlan, plans_of
 from sddmm.testing import emulated_gpu, random_pattern
 
 M, N, K = 40, 30, 8
@@ -90,7 +90,10 @@ def test_the_count_includes_what_a_gpu_plan_holds() -> None:
                 assert 0 < sddmm.cache_info().bytes == storage_bytes(CACHE)
 
 
-def test_what_is_prepared_after_a_pattern_was_cached_counts_against_the_bound() -> None:
+@pytest.mark.parametrize("operator", ["sddmm", "spmm", "attention"])
+def test_what_is_prepared_after_a_pattern_was_cached_counts_against_the_bound(
+    operator: str,
+) -> None:
     """Every row has an entry in a pattern's CSR form, however few nonzeros there are."""
     m = 50_000
     tensors = [(torch.tensor([seed]), torch.tensor([0]), (m, 2)) for seed in range(4)]
@@ -98,7 +101,12 @@ def test_what_is_prepared_after_a_pattern_was_cached_counts_against_the_bound() 
     sddmm.set_cache_limit(2 * 8 * m + 1000)
     try:
         for S in tensors:
-            sddmm.sddmm(S, a, b)
+            if operator == "sddmm":
+                sddmm.sddmm(S, a, b)
+            elif operator == "spmm":
+                sddmm.spmm(S, b.mT, values=torch.ones(1))
+            else:
+                sddmm.sparse_attention(S, a, b.mT, b.mT)
             assert sddmm.cache_info().bytes <= sddmm.cache_info().max_bytes
         assert sddmm.cache_info().patterns == 2
     finally:
@@ -111,6 +119,18 @@ def test_a_plan_that_goes_takes_its_signatures_with_it(monkeypatch: pytest.Monke
     for k in range(1, 9):
         sddmm.sddmm(S, torch.randn(M, k), torch.randn(k, N))
     assert len(list(reachable(S, PreparedPlan))) == 3
+
+
+def test_products_and_attentions_of_a_pattern_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sddmm.prepared.MAX_PLANS_PER_PATTERN", 3)
+    S = random_pattern(M, M, 200)
+    for d in range(1, 6):
+        x = torch.ones(M, d)
+        sddmm.spmm(S, x, values=torch.ones(S.nnz))
+        sddmm.sparse_attention(S, x, x, x)
+    plans = plans_of(S)
+    assert [problem.k for problem, _ in plans.products] == [3, 4, 5]
+    assert [problem.d for problem, _ in plans.attentions] == [3, 4, 5]
 
 
 def test_emptied_caches_hold_nothing() -> None:

@@ -51,6 +51,16 @@ def test_the_backend_of_a_product_is_told_with_the_refusals(
     assert notes.endswith("the CPU's kernel, compiled by numba")
 
 
+def test_what_attention_prepares_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    pattern = random_pattern(9, 8, 20)
+    q = torch.ones(9, 4, requires_grad=True)
+    for _ in range(2):
+        sddmm.sparse_attention(pattern, q, torch.ones(8, 4), torch.ones(8, 4)).sum().backward()
+    forward, backward = (m for m in caplog.messages if m.startswith("AttentionProblem(m=9, n=8"))
+    assert forward.endswith("): the CPU's kernels, compiled by numba")
+    assert backward.endswith(") with its backward: the CPU's kernels, compiled by numba")
+
+
 def test_the_backend_of_attention_is_told_with_the_refusals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -16,7 +16,7 @@ from sddmm import SparsePattern
 from sddmm.backends.base import BACKENDS, Executor, select_backend
 from sddmm.backends.cpu.backend import CpuBackend
 from sddmm.cache import CACHE, Cache
-from sddmm.prepared import MAX_PLANS_PER_PATTERN, PLANS, PlanStore
+from sddmm.prepared import MAX_PLANS_PER_PATTERN, plans_of
 from sddmm.problem import make_problem
 from sddmm.testing import assert_close, random_pattern
 
@@ -160,7 +160,7 @@ def test_plans_of_a_pattern_and_patterns_are_bounded() -> None:
     S = random_pattern(6, 5, 12)
     for k in range(1, 3 * MAX_PLANS_PER_PATTERN):
         CACHE.get_or_prepare(S, problem_for(S, k))
-    assert len(S.derive(PLANS, PlanStore).by_key) == MAX_PLANS_PER_PATTERN
+    assert len(plans_of(S).by_key) == MAX_PLANS_PER_PATTERN
     cache = Cache(max_patterns=3, max_bytes=10**6)
     patterns = [random_pattern(6, 5, 12, seed=seed) for seed in range(5)]
     kept = [cache.of_tensors(pattern) for pattern in patterns]

@@ -119,6 +119,13 @@ def test_a_tuple_of_indices_takes_values() -> None:
     assert_spmm_close(result, COO, dense, values=V)
 
 
+def test_a_square_matrix_and_its_transpose_are_prepared_apart() -> None:
+    S = SparsePattern.from_coo([0, 0, 1], [1, 2, 2], (3, 3))
+    values, identity = torch.tensor([1.0, 2.0, 3.0]), torch.eye(3)
+    matrix = sddmm.spmm(S, identity, values=values)
+    torch.testing.assert_close(sddmm.spmm(S, identity, values=values, transpose=True), matrix.mT)
+
+
 @pytest.mark.parametrize("transpose", [False, True])
 def test_values_without_heads_serve_every_head(transpose: bool) -> None:
     dense = randn(3, M if transpose else N, D)
