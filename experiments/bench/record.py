@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Record:
     interleaved. prepare_ms: the median of several preparations. first_call_ms: wall times of whole
     calls on data never seen; empty where it was not measured. date: when the session began, UTC.
     """
+
+    # Fields that older versions wrote, which nothing reads any more.
+    retired: ClassVar[frozenset[str]] = frozenset()
 
     key: str
     session: str

@@ -33,6 +33,7 @@ class Keyed(Protocol):
     """The fields of a record that the store reads."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    retired: ClassVar[frozenset[str]]
     key: str
     session: str
     status: str
@@ -77,7 +78,8 @@ class Store(Generic[Kind]):
         """Every record, in the order of the file.
 
         Lines that are no records are passed over, and so are fields that this version does not
-        know; one warning says which, and is added to the complaints.
+        know; one warning says which, and is added to the complaints. Retired fields are passed over
+        without one.
         """
         self._refuse_special_file()
         records: list[Kind] = []
@@ -87,7 +89,7 @@ class Store(Generic[Kind]):
         for number, line in self._lines():
             try:
                 values = _parse(line)
-                unknown |= values.keys() - names
+                unknown |= values.keys() - names - self.kind.retired
                 records.append(_record(self.kind, {k: values[k] for k in names & values.keys()}))
             except (ValueError, TypeError, RecursionError) as error:
                 reason = str(error).splitlines()[0] if line.endswith(b"\n") else "cut off"

@@ -15,7 +15,6 @@ from experiments.sddmm import published, verify
 from experiments.sddmm.case import Case, make_case
 from experiments.sddmm.config import Config
 from experiments.sddmm.explanation import note_choice
-from experiments.sddmm.facts import facts_of
 from experiments.sddmm.forced import forced_kernels
 from experiments.sddmm.methods import BASELINE, METHODS, OURS, REIMPLEMENTED, ours
 from experiments.sddmm.on_pattern import OnPattern
@@ -48,11 +47,9 @@ class Sddmm(OnPattern[Case, Record]):
         return make_case(label, config, identity["definition"])
 
     def annotate(self, record: Record, method: Method, case: Case) -> None:
-        """Note the planner's choice, its predictions, and the facts to which they refer."""
+        """Note the planner's choice and its predictions."""
         if record.method == OURS:
             note_choice(record, ours.new_plan(case).explain())
-            if case.family:
-                record.facts = facts_of(case.pattern)
 
     def reference(self, case: Case) -> Reference:
         return Reference(case)

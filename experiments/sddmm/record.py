@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from experiments.bench import record
 
@@ -14,9 +14,11 @@ class Record(record.Record):
     """A record of SDDMM: the matrix with its definition, k, and the method.
 
     error: the largest error relative to |a_i| |b_j|. family: the class of patterns. kernel: the GPU
-    kernel of ours that computed. predicted_us: what the planner expects of each kernel. facts:
-    counts of the pattern (experiments/sddmm/facts.py). The last two are with `ours` only.
+    kernel of ours that computed. predicted_us: what the planner expects of each kernel; with `ours`
+    only.
     """
+
+    retired: ClassVar[frozenset[str]] = frozenset({"facts"})
 
     matrix: str
     definition: dict[str, Any]
@@ -31,7 +33,6 @@ class Record(record.Record):
     family: str = ""
     kernel: str = ""
     predicted_us: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -125,7 +125,8 @@ def test_fields_of_another_version_are_told_and_passed_over(
 ) -> None:
     store.append(FIRST)
     with open(store.path, "a") as file:
-        file.write(line_of(key="other", colour="red"))
+        file.write(line_of(key="other", colour="red", facts={"runs": 3}))
+    assert Record.retired == {"facts"}  # of which nothing is said
     assert [r.key for r in store.records()] == [FIRST.key, "other"]
     assert "fields that this version does not know: 'colour'\n" in capfd.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Our kernels as methods, facts and predictions in the records, and products of several heads."""
+"""Our kernels as methods, predictions in the records, and products of several heads."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-import sddmm
 from experiments.bench import timing
 from experiments.bench.config import Timing
 from experiments.bench.run import run, run_all
-from experiments.bench.sources import RandomBlocks, Uniform
+from experiments.bench.sources import Uniform
 from experiments.sddmm.ahead import run_on_each
 from experiments.sddmm.case import Case, make_case
 from experiments.sddmm.config import Config
 from experiments.sddmm.explanation import chosen_kernel, predictions
-from experiments.sddmm.facts import facts_of
 from experiments.sddmm.forced import ForcedKernel, forced_kernels
 from experiments.sddmm.methods import METHODS
 from experiments.sddmm.objective import SDDMM
@@ -72,7 +68,6 @@ def test_a_kernel_by_its_name_computes_or_refuses_in_its_own_words(config: Confi
     assert ours.kernel in KERNELS
     assert not ours.is_forced
     assert ours.predicted_us[ours.kernel] > 0
-    assert ours.facts["tiles"]["64x64"]["nonempty"] == 1
     assert ours.first_call_ms
 
 
@@ -81,30 +76,6 @@ def test_an_explanation_names_the_choice_and_the_predictions() -> None:
     assert chosen_kernel(text) == "fast"
     assert predictions(text) == {"fast": 1.5, "slow_2": 1200.0}
     assert chosen_kernel("  backend  cpu: 3 GFLOP") == ""
-
-
-def test_facts_count_runs_segments_and_tiles() -> None:
-    source = RandomBlocks(rows=200, cols=300, block=20, density=0.3)
-    case = make_case("blocks", Config(matrix=source, k=4, device="cpu"))
-    dense = torch.zeros(200, 300, dtype=torch.bool)
-    dense[case.pattern.row_ids.long(), case.pattern.col_indices.long()] = True
-    array = dense.numpy()
-    facts = facts_of(case.pattern)
-    starts = array & ~np.pad(array, ((0, 0), (1, 0)))[:, :-1]
-    assert facts["runs"] == starts.sum()
-    padded = np.pad(array, ((0, 56), (0, 20)))
-    assert facts["row_segments"] == padded.reshape(256, 5, 64).any(2).sum()
-    assert facts["longest_row"] == array.sum(1).max()
-    counts = padded.reshape(4, 64, 5, 64).sum((1, 3)).ravel()
-    tiles = facts["tiles"]["64x64"]
-    assert tiles["nonempty"] == (counts > 0).sum()
-    assert sum(tiles["tiles_by_power"]) == tiles["nonempty"]
-    assert sum(tiles["nnz_by_power"]) == case.nnz
-    assert tiles["tiles_by_power"][10] == ((counts >= 1024) & (counts < 2048)).sum()
-    empty = sddmm.SparsePattern.from_csr(
-        torch.zeros(4, dtype=torch.int32), torch.zeros(0).int(), (3, 9)
-    )
-    assert facts_of(empty)["runs"] == 0
 
 
 @pytest.mark.parametrize("name", ["ours", "torch_csr", "torch_dense"])
