@@ -22,6 +22,7 @@ import torch
 
 import datasets
 from datasets import FileError
+from tests.datasets.archives import npz
 from tests.datasets.refusals import assert_refused_in_one_line
 
 MATRIX = b"%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 5\n2 2 6\n"
@@ -75,12 +76,6 @@ def negative_size() -> bytes:
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header[:512])
     return gzip.compress(bytes(header) * 4)
-
-
-def npz(**members: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **members)
-    return buffer.getvalue()
 
 
 def ogb_npz(**changed: Any) -> bytes:

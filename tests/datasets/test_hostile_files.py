@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import datasets
+from tests.datasets.archives import npz
 from tests.datasets.refusals import assert_refused_in_one_line
 
 BANNER = b"%%MatrixMarket matrix coordinate "
@@ -30,12 +31,6 @@ class Explosive:
         return (exec, ("import sys; sys.modules['exploded'] = sys",))
 
 
-def archive(**members: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **members)
-    return buffer.getvalue()
-
-
 def csr(**changed: Any) -> bytes:
     """The 2 x 3 CSR matrix [[0, 5, 0], [7, 0, 6]], but for what is changed; None leaves out."""
     members: dict[str, Any] = {
@@ -46,7 +41,7 @@ def csr(**changed: Any) -> bytes:
         "indptr": np.array([0, 1, 3], np.int32),
     }
     members.update(changed)
-    return archive(**{name: value for name, value in members.items() if value is not None})
+    return npz(**{name: value for name, value in members.items() if value is not None})
 
 
 def csc(**changed: Any) -> bytes:
@@ -210,9 +205,9 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ("m.npz", csr().replace(b"\x00\x00\x14\x40", b"\x01\x00\x14\x40"), "'data': Bad CRC-32"),
     ("m.npz", csr(indptr=None), "it has no member 'indptr'"),
     ("m.npz", csr(format=None), "it has no member 'format'"),
-    ("m.npz", archive(x=np.ones(3)), "it has no member 'format'"),
+    ("m.npz", npz(x=np.ones(3)), "it has no member 'format'"),
     ("m.npz", csr(mask=np.zeros(3, bool)), r"members that a csr matrix does not have: \['mask'\]"),
-    ("m.npz", archive(**{f"x{i}": 1 for i in range(20)}), "it has 20 members"),
+    ("m.npz", npz(**{f"x{i}": 1 for i in range(20)}), "it has 20 members"),
     ("m.npz", twice(csr()), "two members of one name"),
     ("m.npz", encrypted(csr()), "member 'format' is encrypted"),
     ("m.npz", claiming(csr(), 2**31), "claims 2147483648 bytes, more than it can hold"),
@@ -289,12 +284,12 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ),
     (
         "m.npz",
-        archive(format=b"dia", shape=(2, 3), data=np.ones((2, 3)), offsets=np.array([1, 1])),
+        npz(format=b"dia", shape=(2, 3), data=np.ones((2, 3)), offsets=np.array([1, 1])),
         "offsets holds a diagonal twice",
     ),
     (
         "m.npz",
-        archive(format=b"dia", shape=(2, 3), data=np.ones((2, 3)), offsets=np.array([1, 99])),
+        npz(format=b"dia", shape=(2, 3), data=np.ones((2, 3)), offsets=np.array([1, 99])),
         r"offsets holds 1\.\.99",
     ),
 ]
@@ -339,8 +334,8 @@ READ: list[tuple[str, bytes, list[list[float]]]] = [
     ("m.npz", csr(format=b"bsr", shape=(4, 3), indices=np.array([1, 0, 2]),
                   data=np.asfortranarray(np.arange(1.0, 7).reshape(3, 2, 1))),
      [[0, 1, 0], [0, 2, 0], [3, 0, 5], [4, 0, 6]]),
-    ("m.npz", archive(format=b"dia", shape=(2, 3), data=np.array([[0.0, 1, 2], [3, 4, 9]]),
-                      offsets=np.array([1, 0])), [[3, 1, 0], [0, 4, 2]]),
+    ("m.npz", npz(format=b"dia", shape=(2, 3), data=np.array([[0.0, 1, 2], [3, 4, 9]]),
+                  offsets=np.array([1, 0])), [[3, 1, 0], [0, 4, 2]]),
 ]  # fmt: skip
 
 

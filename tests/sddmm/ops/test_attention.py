@@ -20,6 +20,7 @@ from sddmm.testing import (
     attention_reference,
     random_pattern,
 )
+from tests.sddmm.dense import randn
 
 M, N, NNZ, D, DV = 9, 7, 30, 5, 4
 CSR = random_pattern(M, N, NNZ)
@@ -32,11 +33,6 @@ PATTERNS = {
     "int32": random_pattern(M, N, NNZ, index_dtype=torch.int32),
 }  # fmt: skip
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-
-
-def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
 
 
 def operands(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,16 +12,13 @@ import torch
 
 import sddmm
 from sddmm.testing import random_pattern
+from tests.sddmm.patterns import csr_tensor
 
 CSR = random_pattern(4, 5, 6)
 A, B, V = torch.randn(4, 3), torch.randn(3, 5), torch.randn(6)
 PLAN = sddmm.plan(CSR, k=3, dtype=torch.float32)
 HALVES = [torch.bfloat16, torch.float16]
-
-
-def csr(values: torch.Tensor) -> torch.Tensor:
-    return torch.sparse_csr_tensor(CSR.crow_indices, CSR.col_indices, values, (4, 5))
-
+csr = partial(csr_tensor, CSR)
 
 CALLS: dict[str, Callable[..., torch.Tensor]] = {
     "pattern": lambda a, b, v: sddmm.sddmm(CSR, a, b, alpha=0.5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,11 @@ import torch
 import sddmm
 from sddmm import SparsePattern
 from sddmm.testing import random_pattern
+from tests.sddmm.patterns import csr_tensor
 
 S = random_pattern(4, 5, 6)
 A, B = torch.randn(4, 3), torch.randn(3, 5)
-
-
-def csr(values: torch.Tensor) -> torch.Tensor:
-    return torch.sparse_csr_tensor(S.major_indices, S.col_indices, values, (4, 5))
+csr = partial(csr_tensor, S)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,11 @@ from torch.autograd import forward_ad
 
 import sddmm
 from sddmm.testing import random_pattern
+from tests.sddmm.patterns import csr_tensor
 
 PATTERN = random_pattern(4, 5, 6)
 A, B, V = torch.randn(4, 3), torch.randn(3, 5), torch.randn(6)
-
-
-def csr(values: torch.Tensor) -> torch.Tensor:
-    return torch.sparse_csr_tensor(PATTERN.crow_indices, PATTERN.col_indices, values, (4, 5))
-
+csr = partial(csr_tensor, PATTERN)
 
 USES: dict[str, Callable[[Any], torch.Tensor]] = {
     "alpha of sddmm": lambda x: sddmm.sddmm(PATTERN, A, B, alpha=x),

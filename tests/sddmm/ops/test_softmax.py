@@ -16,6 +16,7 @@ import sddmm
 from sddmm import SparsePattern
 from sddmm.backends import row_softmax
 from sddmm.testing import assert_softmax_close, random_pattern, softmax_reference
+from tests.sddmm.dense import randn
 
 M, N, NNZ = 9, 7, 30
 CSR = random_pattern(M, N, NNZ)
@@ -30,13 +31,6 @@ PATTERNS = {
     "no columns": random_pattern(M, 0, 0, layout="coo"),
 }
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-
-
-def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
-
-
 V = randn(NNZ)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 import sddmm
 from sddmm import SparsePattern
 from sddmm.testing import assert_spmm_close, random_pattern, spmm_reference
+from tests.sddmm.dense import randn
+from tests.sddmm.patterns import csr_tensor
 
 M, N, D, NNZ = 9, 7, 5, 30
 CSR = random_pattern(M, N, NNZ)
@@ -23,18 +26,8 @@ DUPLICATES = SparsePattern.from_coo([8, 0, 8, 2, 8], [1, 4, 1, 0, 1], (M, N))
 CROWDED = SparsePattern.from_coo([1] * 64, [2] * 64, (M, N))
 CACHE = {"csr": CSR, "coo": COO, "duplicates": DUPLICATES, "crowded": CROWDED}
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-
-
-def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
-
-
 V = randn(NNZ)
-
-
-def torch_csr(values: torch.Tensor) -> torch.Tensor:
-    return torch.sparse_csr_tensor(CSR.major_indices, CSR.col_indices, values, (M, N))
+torch_csr = partial(csr_tensor, CSR)
 
 
 def torch_coo(values: torch.Tensor, coalesced: bool = False) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import sddmm
 from sddmm.ops.routing import is_plain
 from sddmm.testing import random_pattern
+from tests.sddmm.patterns import csr_tensor
 
 # README says what torch.compile and torch.export take from which release on.
 BEFORE_2_11 = pytest.mark.skipif(torch.__version__ < (2, 11), reason="needs torch 2.11")
@@ -28,10 +30,7 @@ CSR = random_pattern(4, 5, 6)
 COO = random_pattern(4, 5, 6, layout="coo", shuffled=True)
 TUPLE = (COO.row_indices, COO.col_indices, (4, 5))
 A, B, V = torch.randn(4, 3), torch.randn(3, 5), torch.randn(6)
-
-
-def csr(values: torch.Tensor) -> torch.Tensor:
-    return torch.sparse_csr_tensor(CSR.crow_indices, CSR.col_indices, values, (4, 5))
+csr = partial(csr_tensor, CSR)
 
 
 def coo(values: torch.Tensor) -> torch.Tensor:

@@ -18,13 +18,7 @@ from sddmm.testing import (
     assert_attention_gradients_close,
     random_pattern,
 )
-
-
-def of_lengths(lengths: list[int], n: int = 40) -> SparsePattern:
-    """The CSR pattern with so many nonzeros in each row."""
-    crow = torch.tensor([0, *lengths]).cumsum(0)
-    return SparsePattern.from_csr(crow, torch.arange(int(crow[-1])) * 7 % n, (len(lengths), n))
-
+from tests.sddmm.patterns import of_lengths
 
 # In chunks of 256 units: rows that end with a chunk, begin with one, span several; and columns,
 # of which the last pattern has one that everything is in.

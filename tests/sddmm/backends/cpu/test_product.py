@@ -13,15 +13,9 @@ from sddmm import SparsePattern
 from sddmm.backends.base import select_product_backend
 from sddmm.backends.cpu import backend, product
 from sddmm.testing import assert_spmm_close, random_pattern
+from tests.sddmm.patterns import of_lengths
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-
-
-def of_lengths(lengths: list[int], n: int = 40) -> SparsePattern:
-    """The CSR pattern with so many nonzeros in each row."""
-    crow = torch.tensor([0, *lengths]).cumsum(0)
-    return SparsePattern.from_csr(crow, torch.arange(int(crow[-1])) * 7 % n, (len(lengths), n))
-
 
 # With d = 5 and chunks of 256 units: rows that end with a chunk, begin with one, span several.
 LENGTHS = {

@@ -25,35 +25,16 @@ from sddmm.testing import (
 )
 from tests.sddmm.backends.cuda.test_compile import Compiler, compiler, own_cache
 from tests.sddmm.backends.cuda.test_compile_attention import compile_size
+from tests.sddmm.patterns import one_row, skewed, uniform, unsorted
 
 __all__ = ["compiler", "own_cache"]
 
 pytestmark = pytest.mark.gpu
 
 
-def uniform() -> SparsePattern:
-    return random_pattern(3000, 2000, 90_000, device="cuda")
-
-
-def unsorted() -> SparsePattern:
-    return random_pattern(3000, 2000, 90_000, layout="coo", shuffled=True, device="cuda")
-
-
-def one_row() -> SparsePattern:
-    cols = torch.arange(300_000, device="cuda")
-    return SparsePattern.from_coo(torch.full_like(cols, 70), cols, (2000, 300_000))
-
-
 def one_column() -> SparsePattern:
     rows = torch.arange(300_000, device="cuda")
     return SparsePattern.from_coo(rows, torch.full_like(rows, 70), (300_000, 2000))
-
-
-def skewed() -> SparsePattern:
-    """Some rows and columns of thousands of nonzeros, and many without any; duplicates."""
-    generator = torch.Generator("cuda").manual_seed(0)
-    rows, cols = (torch.rand(2, 200_000, device="cuda", generator=generator) ** 6 * 5000).long()
-    return SparsePattern.from_coo(rows.sort().values, cols, (5000, 5000))
 
 
 def window() -> SparsePattern:

@@ -11,29 +11,9 @@ from torch import Tensor
 import sddmm
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_spmm_close, random_pattern
+from tests.sddmm.patterns import one_row, skewed, uniform, unsorted
 
 pytestmark = pytest.mark.gpu
-
-
-def uniform() -> SparsePattern:
-    return random_pattern(3000, 2000, 90_000, device="cuda")
-
-
-def unsorted() -> SparsePattern:
-    return random_pattern(3000, 2000, 90_000, layout="coo", shuffled=True, device="cuda")
-
-
-def one_row() -> SparsePattern:
-    cols = torch.arange(300_000, device="cuda")
-    return SparsePattern.from_coo(torch.full_like(cols, 70), cols, (2000, 300_000))
-
-
-def skewed() -> SparsePattern:
-    """Some rows and columns of thousands of nonzeros, and many without any; duplicates."""
-    generator = torch.Generator("cuda").manual_seed(0)
-    rows, cols = (torch.rand(2, 200_000, device="cuda", generator=generator) ** 6 * 5000).long()
-    return SparsePattern.from_coo(rows.sort().values, cols, (5000, 5000))
-
 
 PATTERNS = [uniform, unsorted, one_row, skewed]
 
