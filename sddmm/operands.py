@@ -72,13 +72,17 @@ def from_numpy(array: Any, name: str) -> Tensor:
         raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
 
 
-def named_values(own: Tensor | None, values: Tensor | None) -> tuple[str, Tensor]:
-    """`values`, or S's own if None, after the name that errors give them."""
+def named_values(own: Tensor | None, values: Any, entries: str = "nonzero") -> tuple[str, Any]:
+    """`values`, or S's own if None, after the name that errors give them.
+
+    entries: what has a value each, in words.
+    """
     if values is not None:
         return "values", values
     if own is None:
         raise ValueError(
-            "S is a pattern without values; give values=, one for each nonzero: (nnz,) or (h, nnz)"
+            f"S is a pattern without values; give values=, one for each {entries}: "
+            f"(nnz,) or (h, nnz)"
         )
     return "S's values", own
 

@@ -29,11 +29,14 @@ from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.plan import DistributedPlan
 from sddmm.distributed.shards import Shards, cast_for_autocast, local_part
 from sddmm.dtypes import DTYPES, PRECISIONS, common_accumulator, dtype_names
-from sddmm.operands import call_count, check_operands, real_number, shape_text
+from sddmm.operands import call_count, check_operands, named_values, real_number, shape_text
 from sddmm.ops import traced
 from sddmm.ops.softmax import softmax as local_softmax
 from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype
 from sddmm.problem import product_shape
+
+# What has a value each, in the words of an error.
+_NONZEROS = "nonzero of this rank's rows"
 
 
 class SampleCall(NamedTuple):
@@ -158,12 +161,7 @@ def softmax(S: DistributedPattern, values: Any = None) -> Tensor:
 
     Nothing travels, so the ranks need not call it at the same time.
     """
-    own = S.values if values is None else values
-    if own is None:
-        raise ValueError(
-            "S is a pattern without values; give values=, one for each nonzero of this rank's "
-            "rows: (nnz,) or (h, nnz)"
-        )
+    _, own = named_values(S.values, values, _NONZEROS)
     result: Tensor = local_softmax(S.local, own)
     return result
 
@@ -256,16 +254,10 @@ def _product_call(
     alpha: float,
     out_dtype: torch.dtype | None,
 ) -> ProductCall:
-    name = "S's values" if values is None else "values"
     own_rows = S.rows if transpose else S.columns
     cuts = S.row_cuts if transpose else S.column_cuts
     x, shards = local_part(S, dense, "dense", -2, cuts, cuts[-1])
-    values = S.values if values is None else values
-    if values is None:
-        raise ValueError(
-            "S is a pattern without values; give values=, one for each nonzero of this rank's "
-            "rows: (nnz,) or (h, nnz)"
-        )
+    name, values = named_values(S.values, values, _NONZEROS)
     if not isinstance(values, Tensor):
         raise TypeError(f"values must be a torch tensor, got {type(values)}")
     x, values = cast_for_autocast(x, S), cast_for_autocast(values, S)

@@ -114,11 +114,7 @@ def rounded_bound(slack: Tensor, truth: Tensor, out_dtype: torch.dtype) -> Tenso
 
 
 def magnitude(pattern: SparsePattern, a: Tensor, b: Tensor) -> Tensor:
-    """|a_i| |b_j|, the norms of the row of a and the column of b of every value, in float64.
-
-    By Cauchy-Schwarz it bounds sum |a_i b_i|, and costs m + n norms instead of another SDDMM.
-    Subnormal numbers of the half types count as the smallest normal one.
-    """
+    """|a_i| |b_j| of every nonzero of the pattern, as `sddmm.testing.magnitude` explains it."""
     a, b = _without_subnormal_halves(a), _without_subnormal_halves(b)
     row_norms = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float64)
     column_norms = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float64)

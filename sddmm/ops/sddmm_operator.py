@@ -16,6 +16,29 @@ from sddmm.ops.routing import call
 from sddmm.ops.samples import sum_over_heads
 from sddmm.prepared import FirstRun, calls_to_expect
 from sddmm.problem import SddmmProblem
+from sddmm.sparse.pattern import SparsePattern
+
+
+def sampling_error_bound(
+    pattern: SparsePattern,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    truth: Tensor,
+    *,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+) -> Tensor:
+    """Largest allowed error of every value of a sampled product, float64, shaped like `truth`.
+
+    `tolerance` of the values' `magnitude`, and rounding to `out_dtype`.
+    """
+    size = magnitude(pattern, a, b) * abs(alpha)
+    if values is not None:
+        size = size * values.double().abs()
+    slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
+    return rounded_bound(slack, truth, out_dtype or a.dtype)
 
 
 def _compute(
@@ -118,11 +141,9 @@ def _error_bound(
     **_: Any,
 ) -> Tensor:
     pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
-    size = magnitude(pattern, a, b) * abs(alpha)
-    if values is not None:
-        size = size * values.double().abs()
-    slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
-    return rounded_bound(slack, truth, out_dtype or a.dtype)
+    return sampling_error_bound(
+        pattern, a, b, values, truth, alpha=alpha, out_dtype=out_dtype, precision=precision
+    )
 
 
 register(

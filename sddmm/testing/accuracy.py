@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.reference import reference_product
-from sddmm.operands import as_operands, as_tensors, transpose_if_csc
+from sddmm.operands import as_operands, as_tensors, named_values, transpose_if_csc
 from sddmm.ops.base import magnitude as _magnitude
-from sddmm.ops.base import rounded_bound
 from sddmm.ops.base import tolerance as tolerance
 from sddmm.ops.sddmm import plan
+from sddmm.ops.sddmm_operator import sampling_error_bound
 from sddmm.ops.softmax_bounds import softmax_error_bound as _softmax_error_bound
 from sddmm.ops.softmax_bounds import softmax_reference as _softmax_reference
 from sddmm.ops.spmm_operator import product_error_bound
@@ -46,10 +46,8 @@ def magnitude(S: Any, a: Any, b: Any) -> Tensor:
     By Cauchy-Schwarz it bounds sum |a_i b_i|, and costs m + n norms instead of another SDDMM.
     Subnormal numbers of the half types count as the smallest normal one.
     """
-    sparse = parse_sparse(S)
-    a, b, _ = as_operands(a, b)
-    a, b = transpose_if_csc(a, b, sparse.pattern, sparse.transposed)
-    return _magnitude(sparse.pattern, a, b)
+    pattern, _, a, b = _sampling_operands(S, a, b)
+    return _magnitude(pattern, a, b)
 
 
 def error_bound(
@@ -67,13 +65,11 @@ def error_bound(
 
     `tolerance` of the values' `magnitude`, and rounding to `out_dtype`.
     """
-    a, b, _ = as_operands(a, b)
-    size = magnitude(S, a, b) * abs(alpha)
-    weights = parse_sparse(S).values
-    if scale and weights is not None:
-        size = size * weights.double().abs()
-    slack = tolerance(a.dtype, a.shape[-1], precision=precision) * size
-    return rounded_bound(slack, truth, out_dtype)
+    pattern, values, a, b = _sampling_operands(S, a, b)
+    weights = values if scale else None
+    return sampling_error_bound(
+        pattern, a, b, weights, truth, alpha=alpha, out_dtype=out_dtype, precision=precision
+    )
 
 
 def assert_close(
@@ -96,6 +92,16 @@ def assert_close(
         S, a, b, truth, out_dtype=got.dtype, alpha=alpha, scale=scale, precision=precision
     )
     refuse_mismatches(got, truth, bound)
+
+
+def _sampling_operands(
+    S: Any, a: Any, b: Any
+) -> tuple[SparsePattern, Tensor | None, Tensor, Tensor]:
+    """The pattern, S's own values, and the operands whose product the pattern samples."""
+    sparse = parse_sparse(S)
+    a, b, _ = as_operands(a, b)
+    a, b = transpose_if_csc(a, b, sparse.pattern, sparse.transposed)
+    return sparse.pattern, sparse.values, a, b
 
 
 def spmm_reference(
@@ -154,9 +160,7 @@ def _spmm_operands(
     sparse = parse_sparse(S)
     operands = {"dense": dense} if values is None else {"dense": dense, "values": values}
     tensors, _ = as_tensors(operands)
-    weights = tensors.get("values", sparse.values)
-    if weights is None:
-        raise ValueError("S is a pattern without values; give values=")
+    _, weights = named_values(sparse.values, tensors.get("values"))
     transpose = transpose != sparse.transposed
     return sparse.pattern, weights.detach(), tensors["dense"].detach(), transpose
 
@@ -189,7 +193,5 @@ def _softmax_operands(S: Any, values: Any) -> tuple[SparsePattern, Tensor]:
     """The pattern whose rows count, and the values, S's own if None."""
     sparse = parse_sparse(S)
     own = {} if values is None else as_tensors({"values": values})[0]
-    weights = own.get("values", sparse.values)
-    if weights is None:
-        raise ValueError("S is a pattern without values; give values=")
+    _, weights = named_values(sparse.values, own.get("values"))
     return sparse.pattern.T if sparse.transposed else sparse.pattern, weights.detach()
