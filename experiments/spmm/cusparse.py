@@ -12,42 +12,18 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from experiments.bench import cusparse
 from experiments.bench.methods import Run
 from experiments.sddmm.device_time import device_ms
-from experiments.sddmm.methods.cusparse import Library, Prepared, loaded_functions
 from experiments.spmm.case import Case
 
-_POINTER, _ENUM, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-
-# Enum values of cusparse.h and library_types.h.
+# Values of cusparseSpMMAlg_t.
 CSR_ALG2, CSR_ALG3 = 6, 12
-_INDEX_TYPE = {torch.int32: 2, torch.int64: 3}
-_BASE_ZERO, _NON_TRANSPOSE, _TRANSPOSE, _ORDER_ROW = 0, 0, 1, 2
-_DATA_TYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 14}
-
-_SPMM = (
-    _POINTER, _ENUM, _ENUM, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _ENUM, _ENUM, _POINTER
-)  # fmt: skip
-SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cusparseCreate": (_POINTER,),
-    "cusparseDestroy": (_POINTER,),
-    "cusparseSetStream": (_POINTER, _POINTER),
-    "cusparseCreateDnMat": (_POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _ENUM, _ENUM),
-    "cusparseDnMatSetStridedBatch": (_POINTER, _ENUM, _SIZE),
-    "cusparseDestroyDnMat": (_POINTER,),
-    "cusparseCreateCsr": (_POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *[_ENUM] * 4),
-    "cusparseCsrSetStridedBatch": (_POINTER, _ENUM, _SIZE, _SIZE),
-    "cusparseDestroySpMat": (_POINTER,),
-    "cusparseSpMM_bufferSize": _SPMM,
-    "cusparseSpMM_preprocess": _SPMM,
-    "cusparseSpMM": _SPMM,
-}
 
 
 class Way(NamedTuple):
@@ -66,13 +42,7 @@ class Way(NamedTuple):
 
 
 def refuses(case: Case) -> str | None:
-    if not case.device.startswith("cuda"):
-        return "cuSPARSE computes on a GPU, not on a CPU"
-    if case.nnz == 0:
-        return "there is nothing to compute: the pattern has 0 nonzeros"
-    if loaded_library() is None:
-        return "libcusparse is not here: torch has not loaded it, nor does cuda.pathfinder find it"
-    return None
+    return cusparse.refuses(case, "SpMM")
 
 
 def prepare(case: Case, algorithm: int) -> Run:
@@ -135,69 +105,49 @@ def fastest_of(case: Case, ways: list[Way]) -> Way:
     return min(times, key=lambda way: times[way])
 
 
-class _Product(Prepared):
+class _Product(cusparse.Prepared):
     """One product, ready to run. Every run overwrites and returns `out`."""
 
     def __init__(self, case: Case, way: Way) -> None:
-        library = loaded_library()
-        assert library is not None
-        super().__init__(library)
+        super().__init__("SpMM", case.dense.dtype)
         self.case, self.way = case, way
         # Zeros, not empty: beta = 0 times an unwritten NaN might be NaN.
         self._out = torch.zeros(case.out_shape, dtype=case.dense.dtype, device=case.device)
-        self._scalars = _scalars(case.dense.dtype)
-        self._tensors: list[Tensor] = []  # descriptors hold addresses only
         self._set_stream()
         heads = [(0, case.heads)] if way.is_batch else [(h, 1) for h in range(case.heads)]
         self._calls = [self._prepared(case, way, first, count) for first, count in heads]
 
     def _prepared(self, case: Case, way: Way, first: int, count: int) -> tuple[Any, ...]:
         """The arguments of the call for `count` heads from the first, preprocessed."""
-        kind = _DATA_TYPE[case.dense.dtype]
-        compute = 1 if case.dense.dtype == torch.float64 else 0
-        alpha, beta = (ctypes.addressof(scalar) for scalar in self._scalars)
-        operation = _TRANSPOSE if way.is_op else _NON_TRANSPOSE
-        arguments = (
-            self._handle, operation, _NON_TRANSPOSE, alpha,
-            self._sparse(case, way, first, count, kind),
-            self._dense(case.dense, first, count, kind), beta,
-            self._dense(self._out, first, count, kind), compute, way.algorithm,
-        )  # fmt: skip
-        needed = ctypes.c_size_t()
-        self._library.call("cusparseSpMM_bufferSize", *arguments, ctypes.byref(needed))
-        workspace = torch.empty(max(1, needed.value), dtype=torch.uint8, device=case.device)
-        self._tensors.append(workspace)
-        arguments = (*arguments, workspace.data_ptr())
-        self._library.call("cusparseSpMM_preprocess", *arguments)
-        return arguments
+        matrices = (
+            self._sparse(case, way, first, count),
+            self._heads(case.dense, first, count),
+            self._heads(self._out, first, count),
+        )
+        operation = cusparse.TRANSPOSE if way.is_op else cusparse.NON_TRANSPOSE
+        sums = torch.promote_types(case.dense.dtype, torch.float32)
+        return self._preprocess(operation, matrices, cusparse.DATA_TYPE[sums], way.algorithm)
 
-    def _sparse(self, case: Case, way: Way, first: int, count: int, kind: int) -> ctypes.c_void_p:
+    def _sparse(self, case: Case, way: Way, first: int, count: int) -> ctypes.c_void_p:
         view = case.pattern.by_row if way.is_op else case.view
         weights = (case.weights if way.is_op else case.weights_by_view).view(case.heads, -1)
         indptr, indices = view.indptr, view.indices.to(view.indptr.dtype)
         if count > 1:
             indptr, indices = indptr.repeat(count), indices.repeat(count)
         weights = weights[first : first + count].contiguous()
-        self._tensors += [indptr, indices, weights]
-        rows, index = view.indptr.numel() - 1, _INDEX_TYPE[indptr.dtype]
-        columns = case.m + case.n - rows
-        descriptor = self._descriptor(
-            "Csr", "SpMat", rows, columns, case.nnz, indptr.data_ptr(), indices.data_ptr(),
-            weights.data_ptr(), index, index, _BASE_ZERO, kind,
-        )  # fmt: skip
+        rows = view.indptr.numel() - 1
+        shape = (rows, case.m + case.n - rows)
+        descriptor = self._csr(shape, case.nnz, indptr, indices, weights)
         if count > 1:
             self._library.call("cusparseCsrSetStridedBatch", descriptor, count, rows + 1, case.nnz)
         return descriptor
 
-    def _dense(self, x: Tensor, first: int, count: int, kind: int) -> ctypes.c_void_p:
-        heads = x.view(-1, *x.shape[-2:])
-        rows, columns = x.shape[-2:]
-        self._tensors.append(x)
-        descriptor = self._descriptor(
-            "DnMat", "DnMat", rows, columns, columns, heads[first].data_ptr(), kind, _ORDER_ROW
-        )
+    def _heads(self, x: Tensor, first: int, count: int) -> ctypes.c_void_p:
+        """The descriptor of `count` heads of x from the first."""
+        head = x.view(-1, *x.shape[-2:])[first]
+        descriptor = self._dense(head)
         if count > 1:
-            self._library.call("cusparseDnMatSetStridedBatch", descriptor, count, rows * columns)
+            self._library.call("cusparseDnMatSetStridedBatch", descriptor, count, head.numel())
         return descriptor
 
     def __call__(self) -> Tensor:
@@ -205,15 +155,3 @@ class _Product(Prepared):
         for arguments in self._calls:
             self._library.call("cusparseSpMM", *arguments)
         return self._out
-
-
-def _scalars(dtype: torch.dtype) -> tuple[Any, Any]:
-    """alpha = 1 and beta = 0 of the type that the library computes in."""
-    scalar = ctypes.c_double if dtype == torch.float64 else ctypes.c_float
-    return scalar(1), scalar(0)
-
-
-@cache
-def loaded_library() -> Library | None:
-    functions = loaded_functions()
-    return None if functions is None else Library(functions, SIGNATURES)

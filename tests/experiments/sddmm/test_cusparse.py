@@ -1,143 +1,45 @@
-"""The method `cusparse` says to the library what it means: checked with a library in Python.
-
-The fake has the C signatures of cusparse.h and reads and writes memory as NVIDIA documents it, so
-that a wrong order, leading dimension, type or address gives wrong values.
-"""
+"""The method `cusparse` says to the library what it means: checked with a library in Python."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import sddmm
+from experiments.bench import cusparse as binding
 from experiments.bench.sources import Uniform
 from experiments.sddmm.case import Case, make_case
 from experiments.sddmm.config import Config
 from experiments.sddmm.methods import cusparse
 from experiments.sddmm.verify import Reference
-
-# As cusparse.h declares them: p a pointer, l an int64_t, i an enum.
-HEADER = {
-    "cusparseCreate": "p",
-    "cusparseDestroy": "p",
-    "cusparseSetStream": "pp",
-    "cusparseCreateDnMat": "plllpii",
-    "cusparseDestroyDnMat": "p",
-    "cusparseCreateCsr": "plllpppiiii",
-    "cusparseDestroySpMat": "p",
-    "cusparseSDDMM_bufferSize": "piipppppiip",
-    "cusparseSDDMM_preprocess": "piipppppiip",
-    "cusparseSDDMM": "piipppppiip",
-}
-C_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int}
-NOT_SUPPORTED = 10
-STREAM = 0xBEEF
-ROW, COL = 2, 1
-DTYPES = {0: np.float32, 1: np.float64, 2: np.float16}
-INDEX_DTYPES = {2: np.int32, 3: np.int64}
-BUFFER_BYTES = 48
+from tests.experiments.cusparse import DTYPES, STREAM, Fake, array, use
 
 
-def array(address: int, count: int, dtype: Any) -> np.ndarray:
-    size = count * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
-
-
-def write(address: int, value: int) -> None:
-    ctypes.c_size_t.from_address(address).value = value
-
-
-class Fake:
-    """libcusparse over main memory. calls: (name, arguments); fails: a function that refuses."""
-
-    def __init__(self, fails: str = "") -> None:
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.alive: dict[int, tuple[Any, ...]] = {}
-        self.fails = fails
-        text = ctypes.create_string_buffer(b"operation not supported")
-        self.cusparseGetErrorString = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(
-            lambda status: ctypes.addressof(text)
-        )
-        for name, letters in HEADER.items():
-            kind = ctypes.CFUNCTYPE(ctypes.c_int, *(C_TYPES[letter] for letter in letters))
-            setattr(self, name, kind(self._function(name)))
-
-    def _function(self, name: str) -> Any:
-        def function(*arguments: Any) -> int:
-            self.calls.append((name, arguments))
-            if name == self.fails:
-                return NOT_SUPPORTED
-            if name.startswith("cusparseCreate"):
-                number = len(self.calls) * 1000
-                self.alive[number] = arguments[1:]
-                write(arguments[0], number)
-            elif name.startswith("cusparseDestroy"):
-                del self.alive[arguments[0]]
-            elif name == "cusparseSDDMM_bufferSize":
-                write(arguments[-1], BUFFER_BYTES)
-            elif name == "cusparseSDDMM":
-                self._sddmm(*arguments)
-            return 0
-
-        return function
-
-    def _sddmm(
-        self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int, beta: int, c: int,
-        compute: int, algorithm: int, buffer: int,
-    ) -> None:  # fmt: skip
-        assert handle in self.alive
-        assert algorithm == 0
-        left, right = self._dense(a, op_a), self._dense(b, op_b)
-        m, n, nnz, crow, cols, values, crow_type, cols_type, base, kind = self.alive[c]
-        assert (left.shape[0], right.shape[1], crow_type, base) == (m, n, cols_type, 0)
-        rows = np.repeat(np.arange(m), np.diff(array(crow, m + 1, INDEX_DTYPES[crow_type])))
-        columns = array(cols, nnz, INDEX_DTYPES[cols_type])
-        out = array(values, nnz, DTYPES[kind])
-        scale, keep = (array(scalar, 1, DTYPES[compute])[0] for scalar in (alpha, beta))
-        product = left.astype(DTYPES[compute]) @ right.astype(DTYPES[compute])
-        out[:] = scale * product[rows, columns] + keep * out
-
-    def _dense(self, descriptor: int, operation: int) -> np.ndarray:
-        rows, cols, leading, address, kind, order = self.alive[descriptor]
-        lines, used = (rows, cols) if order == ROW else (cols, rows)
-        stored = array(address, lines * leading, DTYPES[kind]).reshape(lines, leading)[:, :used]
-        matrix = stored if order == ROW else stored.T
-        return matrix if operation == 0 else matrix.T
-
-    @property
-    def names(self) -> list[str]:
-        return [name.removeprefix("cusparse") for name, _ in self.calls]
+def sampled_product(
+    fake: Fake, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int, beta: int, c: int,
+    compute: int, algorithm: int, buffer: int,
+) -> None:  # fmt: skip
+    assert (op_a, op_b, algorithm) == (0, 0, 0)
+    left, right = fake.dense(a), fake.dense(b)
+    assert fake.shape(c) == (left.shape[0], right.shape[1])
+    rows, columns, out = fake.csr(c)
+    scale, keep = (array(scalar, 1, DTYPES[compute])[0] for scalar in (alpha, beta))
+    product = left.astype(DTYPES[compute]) @ right.astype(DTYPES[compute])
+    out[:] = scale * product[rows, columns] + keep * out
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    return use(Fake(), monkeypatch)
-
-
-def use(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    library = cusparse.Library(fake)
-    monkeypatch.setattr(cusparse, "loaded_library", lambda: library)  # none is installed here
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    stream = SimpleNamespace(cuda_stream=STREAM)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    return fake
+    return use(Fake("SDDMM", sampled_product), monkeypatch)
 
 
 def case_of(dtype: str = "float32", nnz: int = 90) -> Case:
     source = Uniform(rows=13, cols=17, nnz=nnz)
     return make_case("test", Config(matrix=source, k=5, dtype=dtype, device="cpu"))
-
-
-def test_the_signatures_are_those_of_the_header() -> None:
-    declared = {name: tuple(C_TYPES[x] for x in letters) for name, letters in HEADER.items()}
-    assert declared == cusparse.SIGNATURES
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -177,8 +79,7 @@ def test_a_pattern_is_preprocessed_once_and_every_run_is_one_call(fake: Fake) ->
     run()
     run()
     assert fake.names[7:] == ["SetStream", "SDDMM"] * 2
-    streams = [arguments[1] for name, arguments in fake.calls if name == "cusparseSetStream"]
-    assert streams == [STREAM] * 3
+    assert fake.streams == [STREAM] * 3
     preprocessed, ran = fake.calls[6][1], fake.calls[8][1]
     assert preprocessed == ran  # the same descriptors and the same workspace
 
@@ -198,7 +99,7 @@ def test_descriptors_go_with_the_product_and_the_handle_stays(fake: Fake) -> Non
 def test_a_status_that_is_not_success_is_told_with_its_function(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = use(Fake(fails=name), monkeypatch)
+    fake = use(Fake("SDDMM", sampled_product, fails=name), monkeypatch)
     message = rf"^{name}: operation not supported \(cusparseStatus_t 10\)$"
     with pytest.raises(RuntimeError, match=message):
         cusparse.prepare(case_of())()
@@ -208,7 +109,7 @@ def test_a_status_that_is_not_success_is_told_with_its_function(
 
 def test_what_it_does_not_serve_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def reason(case: Case, library: Any = "here") -> str | None:
-        monkeypatch.setattr(cusparse, "loaded_library", lambda: library)  # installed, or not
+        monkeypatch.setattr(binding, "loaded_library", lambda product: library)  # or None
         return cusparse.refuses(case)
 
     on_gpu = replace(case_of(), device="cuda")
@@ -220,21 +121,6 @@ def test_what_it_does_not_serve_is_refused_in_words(monkeypatch: pytest.MonkeyPa
     empty = replace(case_of(nnz=0), device="cuda")
     assert reason(empty) == "there is nothing to compute: the pattern has 0 nonzeros"
     assert str(reason(on_gpu, None)).startswith("libcusparse is not here")
-
-
-def test_a_library_that_is_loaded_already_is_the_one_that_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    maps = "7f00-7f10 r-xp 00000000 08:01 42   /some where/lib/libcusparse.so.12\n"
-    monkeypatch.setattr(cusparse.Path, "read_text", lambda self: maps)
-    opened: list[str] = []
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: (opened.append(path), Fake())[1])
-    for looked_for_once in (cusparse.loaded_library, cusparse.loaded_functions):
-        looked_for_once.cache_clear()
-    assert cusparse.loaded_library() is not None  # every public call needs a GPU
-    assert opened == ["/some where/lib/libcusparse.so.12"]
-    for looked_for_once in (cusparse.loaded_library, cusparse.loaded_functions):
-        looked_for_once.cache_clear()  # the next test looks for the real one
 
 
 @pytest.mark.gpu

@@ -1,135 +1,46 @@
-"""The methods of cuSPARSE say to the library what they mean: checked with a library in Python.
-
-The fake has the C signatures of cusparse.h and reads and writes memory as NVIDIA documents it, so
-that a wrong order, stride, type or address gives a wrong product.
-"""
+"""The methods of cuSPARSE say to the library what they mean: checked with a library in Python."""
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from experiments.sddmm.methods.cusparse import Library
+from experiments.bench import cusparse as binding
 from experiments.spmm import cusparse
 from experiments.spmm.methods import cusparse_alg2, cusparse_alg3
-from tests.experiments.sddmm.test_cusparse import (
-    BUFFER_BYTES,
-    C_TYPES,
-    DTYPES,
-    INDEX_DTYPES,
-    NOT_SUPPORTED,
-    ROW,
-    STREAM,
-    array,
-    write,
-)
+from tests.experiments.cusparse import STREAM, Fake, array, use
 from tests.experiments.spmm.test_methods import case_of, definition
 
-# As cusparse.h declares them: p a pointer, l an int64_t, i an enum or an int.
-HEADER = {
-    "cusparseCreate": "p",
-    "cusparseDestroy": "p",
-    "cusparseSetStream": "pp",
-    "cusparseCreateDnMat": "plllpii",
-    "cusparseDnMatSetStridedBatch": "pil",
-    "cusparseDestroyDnMat": "p",
-    "cusparseCreateCsr": "plllpppiiii",
-    "cusparseCsrSetStridedBatch": "pill",
-    "cusparseDestroySpMat": "p",
-    "cusparseSpMM_bufferSize": "piipppppiip",
-    "cusparseSpMM_preprocess": "piipppppiip",
-    "cusparseSpMM": "piipppppiip",
-}
 ALG3 = 12
 FLOAT32 = 0
 
 
-class Fake:
-    """libcusparse over main memory. calls: the functions called; slow: heads that take longer."""
+def product(
+    fake: Fake, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int, beta: int, c: int,
+    compute: int, algorithm: int, buffer: int,
+) -> None:  # fmt: skip
+    assert (op_b, compute) == (0, FLOAT32)
+    assert [array(scalar, 1, np.float32)[0] for scalar in (alpha, beta)] == [1, 0]
+    for head in range(fake.batch.get(a, (1,))[0]):
+        rows, columns, values = fake.csr(a, head)
+        matrix = np.zeros(fake.shape(a), np.float32)
+        np.add.at(matrix, (rows, columns), values)
+        out = fake.dense(c, head)
+        out[:] = ((matrix.T if op_a else matrix) @ fake.dense(b, head)).astype(out.dtype)
 
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.alive: dict[int, tuple[Any, ...]] = {}
-        self.batch: dict[int, tuple[Any, ...]] = {}
-        self.handles = 0
-        text = ctypes.create_string_buffer(b"operation not supported")
-        self.cusparseGetErrorString = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(
-            lambda status: ctypes.addressof(text)
-        )
-        for name, letters in HEADER.items():
-            kind = ctypes.CFUNCTYPE(ctypes.c_int, *(C_TYPES[letter] for letter in letters))
-            setattr(self, name, kind(self._function(name)))
 
-    def _function(self, name: str) -> Any:
-        def function(*arguments: Any) -> int:
-            self.calls.append(name.removeprefix("cusparse"))
-            if name.startswith("cusparseCreate"):
-                self.handles += 1000
-                self.alive[self.handles] = arguments[1:]
-                write(arguments[0], self.handles)
-            elif name.startswith("cusparseDestroy"):
-                del self.alive[arguments[0]]
-            elif name.endswith("SetStridedBatch"):
-                self.batch[arguments[0]] = arguments[1:]
-            elif name == "cusparseSetStream":
-                assert arguments[1] == STREAM
-            elif name == "cusparseSpMM_bufferSize":
-                write(arguments[-1], BUFFER_BYTES)
-            elif arguments[1] and arguments[9] == ALG3:
-                return NOT_SUPPORTED
-            elif name == "cusparseSpMM":
-                self._product(*arguments)
-            return 0
-
-        return function
-
-    def _product(
-        self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int, beta: int, c: int,
-        compute: int, algorithm: int, buffer: int,
-    ) -> None:  # fmt: skip
-        assert handle in self.alive
-        assert (op_b, compute) == (0, FLOAT32)
-        assert [array(scalar, 1, np.float32)[0] for scalar in (alpha, beta)] == [1, 0]
-        for head in range(self.batch.get(a, (1,))[0]):
-            out = self._dense(c, head)
-            out[:] = (self._sparse(a, head, op_a) @ self._dense(b, head)).astype(out.dtype)
-
-    def _sparse(self, descriptor: int, head: int, operation: int) -> np.ndarray:
-        rows, cols, nnz, indptr, indices, values, *kinds = self.alive[descriptor]
-        assert (kinds[0], kinds[2]) == (kinds[1], 0)
-        _, indptr_stride, stride = self.batch.get(descriptor, (1, 0, 0))
-        index, dtype = np.dtype(INDEX_DTYPES[kinds[0]]), np.dtype(DTYPES[kinds[3]])
-        ends = array(indptr + head * indptr_stride * index.itemsize, rows + 1, index)
-        columns = array(indices + head * stride * index.itemsize, nnz, index)
-        matrix = np.zeros((rows, cols), np.float32)
-        own = array(values + head * stride * dtype.itemsize, nnz, dtype)
-        np.add.at(matrix, (np.repeat(np.arange(rows), np.diff(ends)), columns), own)
-        return matrix.T if operation else matrix
-
-    def _dense(self, descriptor: int, head: int) -> np.ndarray:
-        rows, cols, leading, address, kind, order = self.alive[descriptor]
-        assert (order, leading) == (ROW, cols)
-        dtype = np.dtype(DTYPES[kind])
-        begin = address + head * self.batch.get(descriptor, (1, 0))[1] * dtype.itemsize
-        return array(begin, rows * cols, dtype).reshape(rows, cols)
+def is_op_of_alg3(handle: int, op_a: int, *arguments: int) -> bool:
+    return bool(op_a) and arguments[7] == ALG3
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    fake = Fake()
-    library = Library(fake, cusparse.SIGNATURES)
-    monkeypatch.setattr(cusparse, "loaded_library", lambda: library)  # none is installed here
     monkeypatch.setattr(cusparse, "fastest_ways", {})
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    stream = SimpleNamespace(cuda_stream=STREAM)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    return fake
+    return use(Fake("SpMM", product, refuses=is_op_of_alg3), monkeypatch)
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> None:
@@ -141,11 +52,6 @@ def choose(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> None:
         return -float(sum(word in words for word in fastest))
 
     monkeypatch.setattr(cusparse, "device_ms", device_ms)
-
-
-def test_the_signatures_are_those_of_the_header() -> None:
-    declared = {name: tuple(C_TYPES[x] for x in letters) for name, letters in HEADER.items()}
-    assert declared == cusparse.SIGNATURES
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -197,11 +103,12 @@ def test_ways_are_tried_once_and_every_run_is_one_call_for_each_head(
     run = cusparse_alg2.prepare(case)
     fake.calls.clear()
     run()
-    assert fake.calls == ["SetStream", "SpMM", "SpMM", "SpMM"]
+    assert fake.names == ["SetStream", "SpMM", "SpMM", "SpMM"]
+    assert fake.streams == [STREAM]
     fake.calls.clear()
     cusparse_alg2.prepare(case)
-    assert fake.calls.count("SpMM_preprocess") == 3
-    assert "SpMM" not in fake.calls
+    assert fake.names.count("SpMM_preprocess") == 3
+    assert "SpMM" not in fake.names
 
 
 def test_what_the_library_refuses_in_every_way_is_told(fake: Fake) -> None:
@@ -218,7 +125,7 @@ def test_what_it_does_not_serve_is_refused_in_words(monkeypatch: pytest.MonkeyPa
     )
     case = case_of()
     on_gpu = replace(case, sampled=replace(case.sampled, device="cuda"))
-    monkeypatch.setattr(cusparse, "loaded_library", lambda: None)
+    monkeypatch.setattr(binding, "loaded_library", lambda product: None)
     assert str(cusparse_alg3.refuses(on_gpu)).startswith("libcusparse is not here")
-    monkeypatch.setattr(cusparse, "loaded_library", lambda: "here")
+    monkeypatch.setattr(binding, "loaded_library", lambda product: "here")
     assert cusparse_alg3.refuses(on_gpu) is None
