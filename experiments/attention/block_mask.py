@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from experiments.attention.case import Case
+from gemm_core.arithmetic import ceil_div
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """mask_mod(batch, head, row, column) -> whether the position is stored."""
@@ -112,7 +113,7 @@ def block_mask(case: Case) -> BlockMask:
 
 def counts(case: Case, side: int) -> Tensor:
     """The nonzeros of each block, (rows of blocks, columns of blocks)."""
-    down, across = -(-case.m // side), -(-case.n // side)
+    down, across = ceil_div(case.m, side), ceil_div(case.n, side)
     rows, cols = case.pattern.row_ids.long(), case.pattern.col_indices.long()
     blocks = rows // side * across + cols // side
     return torch.bincount(blocks, minlength=down * across).view(down, across)

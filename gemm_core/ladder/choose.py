@@ -6,10 +6,10 @@ import functools
 import logging
 import math
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.ladder.registry import KERNELS
 from gemm_core.ladder.spec import GemmProblem, KernelSpec
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import ceil_div
 
 _log = logging.getLogger(__name__)
 

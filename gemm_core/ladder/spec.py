@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.compile import prefixed_macros
 from gemm_core.runtime.device import Device, format_capability
-from gemm_core.runtime.launch import INT, LONG, POINTER, ceil_div, parameter_macros
+from gemm_core.runtime.launch import INT, LONG, POINTER, parameter_macros
 from gemm_core.runtime.tensor_map import TensorMap
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")

@@ -22,11 +22,6 @@ _NO_CONTEXT = 201
 _DEFAULT_SHARED_BYTES = 48 * 1024
 
 
-def ceil_div(a: int, b: int) -> int:
-    """The least integer that is not below a / b: the number of parts of size b that cover a."""
-    return -(-a // b)
-
-
 class LaunchError(RuntimeError):
     """The driver refused to load or launch a kernel; the message names the kernel."""
 

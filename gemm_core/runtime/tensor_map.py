@@ -8,7 +8,8 @@ import functools
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.launch import LaunchError, ceil_div
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.launch import LaunchError
 
 _ALIGNMENT = 16
 _BYTES = 128

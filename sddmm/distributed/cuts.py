@@ -8,6 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
+
 Cuts = tuple[int, ...]
 
 BY = ("nonzeros", "rows")
@@ -23,7 +25,7 @@ def by_rows(rows: int, parts: int, replicas: int = 1) -> Cuts:
     if replicas > 1:
         blocks = sizes(by_rows(rows, parts // replicas))
         return from_sizes([size for block in blocks for size in sizes(by_rows(block, replicas))])
-    each = -(-rows // parts)
+    each = ceil_div(rows, parts)
     return tuple(min(rows, part * each) for part in range(parts + 1))
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Transfer
 from sddmm.distributed.streams import beside
@@ -46,7 +47,7 @@ def slices_of(x: Tensor) -> list[Slice]:
     """The slices of ([h,] rows, k): its heads, or some of its columns each."""
     if x.dim() == 3:
         return [Slice(head, slice(None)) for head in range(x.shape[0])]
-    width = max(_SLICE_BYTES // x.element_size(), -(-x.shape[-1] // _MOST))
+    width = max(_SLICE_BYTES // x.element_size(), ceil_div(x.shape[-1], _MOST))
     begins = range(0, x.shape[-1], width)
     return [Slice(None, slice(begin, begin + width)) for begin in begins]
 

@@ -24,7 +24,8 @@ from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.device_time import device_ms
 from experiments.sddmm.gpu_kernel import as_float32, gpu_kernel
-from gemm_core.runtime.launch import INT, POINTER, ceil_div
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.launch import INT, POINTER
 
 COLUMN_TILE = 50_000
 PANEL_HEIGHT = 192

@@ -20,8 +20,9 @@ from torch import Tensor
 from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.gpu_kernel import gpu_kernel
+from gemm_core.arithmetic import ceil_div
 from gemm_core.ladder.wmma_layout import check_wmma_layout
-from gemm_core.runtime.launch import INT, POINTER, ceil_div
+from gemm_core.runtime.launch import INT, POINTER
 
 _TILE, _THREADS = 16, 512
 

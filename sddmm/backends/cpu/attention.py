@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.launch import ceil_div
+from gemm_core.arithmetic import ceil_div
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.backends.cpu.product import grouped_arrays

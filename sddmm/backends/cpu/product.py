@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.launch import ceil_div
+from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cpu.dense import contiguous_array
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.sparse.index_tensors import DerivedKey

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import INT, LONG, POINTER, UINT, ceil_div
+from gemm_core.runtime.launch import INT, LONG, POINTER, UINT
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import TileOffsets
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec, Macros, macros

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.cuda.kernels.tile_bounds.host import search_row_offsets
 from sddmm.backends.cuda.layouts import (
     Nonzeros,

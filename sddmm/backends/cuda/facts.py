@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from gemm_core.runtime.launch import ceil_div
+from gemm_core.arithmetic import ceil_div
 
 Block = tuple[int, int]
 """Rows and columns of a tile."""

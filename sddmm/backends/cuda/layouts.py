@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.launch import ceil_div
+from gemm_core.arithmetic import ceil_div
 
 # Rows of the matrix whose tiles are walked together (tile_list): about as many as the columns in
 # flight at once then, so that a wave of tiles touches the fewest rows of A and columns of B.

@@ -12,8 +12,8 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.base import FirstRun
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.analysis import Analysis

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.cuda import analysis
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.distinct_tiles import without_duplicates

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.analysis import Analysis

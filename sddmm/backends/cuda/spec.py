@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.compile import prefixed_macros
 from gemm_core.runtime.device import Device, format_capability
-from gemm_core.runtime.launch import ceil_div
 from sddmm.dtypes import DTYPES, dtype_name, dtype_names, is_less_exact
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from gemm_core.runtime.tensor_map import TensorMap, is_tma_readable, pad_for_tma
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous

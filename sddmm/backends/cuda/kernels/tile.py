@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel, ceil_div
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import (
     LIST_TILES_LAUNCHES,

@@ -53,7 +53,8 @@ from pathlib import Path
 
 import torch
 
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, ceil_div
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import Cost
 from sddmm.backends.cuda.executor import (

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import sddmm
+from gemm_core.arithmetic import ceil_div
 from gemm_core.emulation.kernel import missing_compiler
-from gemm_core.runtime.launch import ceil_div
 from sddmm.backends import base
 from sddmm.backends.cuda import expand, single_run
 from sddmm.backends.cuda.backend import CudaBackend

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.base import AttentionOperands
 
 # The bytes that a lane loads of a row at once, and the fewest and the most lanes that share a row:

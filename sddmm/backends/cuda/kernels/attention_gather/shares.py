@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
     LANE_BYTES,
     THREADS,

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel, ceil_div
+from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.attention import AttentionPlan

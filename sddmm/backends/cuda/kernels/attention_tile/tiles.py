@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import ceil_div
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
 from sddmm.backends.cuda.layouts import TileWork, int32

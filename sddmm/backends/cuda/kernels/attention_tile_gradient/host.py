@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel, ceil_div
+from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention_gather.groups import common_step, row_multiples

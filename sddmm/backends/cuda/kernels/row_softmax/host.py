@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel, ceil_div
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.layouts import int32

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel, ceil_div
+from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import KernelSpec

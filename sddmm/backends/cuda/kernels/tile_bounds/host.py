@@ -6,8 +6,9 @@ import ctypes
 
 import torch
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import INT, POINTER, ceil_div
+from gemm_core.runtime.launch import INT, POINTER
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import TileList, TileOffsets
 from sddmm.backends.cuda.spec import KernelSpec

@@ -7,8 +7,9 @@ import ctypes
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import INT, LONG, POINTER, ceil_div
+from gemm_core.runtime.launch import INT, LONG, POINTER
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import TileWork
 from sddmm.backends.cuda.spec import KernelSpec
