@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from sddmm.cupy_arrays import from_cupy, is_cupy, to_cupy, to_tensor
-from sddmm.dtypes import DTYPES, dtype_names
+from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_names
 from sddmm.problem import SddmmProblem, make_problem
 from sddmm.sparse.pattern import SparsePattern
 
@@ -134,22 +134,86 @@ def real_number(value: Any, name: str) -> float:
     raise TypeError(f"{name} must be a real number, got {value!r}")
 
 
-def call_count(value: Any) -> int:
-    """A number of runs to prepare for. TypeError or ValueError unless it is an integer >= 1 that
-    the torch operator takes."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"calls must be an integer >= 1, got {value!r}")
-    if value < 1:
-        raise ValueError(f"calls must be an integer >= 1, got {value}")
-    if int(value) >= 2**63:
-        raise ValueError(f"calls must be below 2**63, got {value}")
-    return int(value)
-
-
 def has_tangent(x: Tensor) -> bool:
     """Whether forward-mode AD follows x now."""
     level = forward_ad._current_level
     return level >= 0 and forward_ad.unpack_dual(x).tangent is not None
+
+
+def check_dense(
+    name: str,
+    x: Tensor,
+    device: torch.device | None = None,
+    no_complex: str = "complex products are not supported",
+) -> None:
+    """Raise unless x is a dense tensor of a supported dtype, and on `device`, if one is given.
+
+    no_complex: why there are no results of complex numbers.
+    """
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
+    if x.dtype not in DTYPES:
+        call = name if name.isidentifier() else "with "  # "S's values" are no expression
+        advice = f"convert it, for example {call}.float()"
+        if x.is_quantized:
+            advice = f"pass {name}.dequantize()"
+        if x.dtype.is_complex:
+            advice = no_complex
+        raise TypeError(f"{name} must be one of {dtype_names(DTYPES)}, got {x.dtype}; {advice}")
+    if device is not None:
+        check_device(name, x, device)
+
+
+def check_device(name: str, x: Tensor, device: torch.device) -> None:
+    """Raise ValueError unless x is on S's device."""
+    if x.device != device:
+        is_on = "are on" if name.endswith("values") else "is on"
+        raise ValueError(
+            f"{name} {is_on} {x.device} and S on {device}; move one: they must be on the same "
+            f"device"
+        )
+
+
+def check_dimensions(name: str, x: Tensor, of_vector: str = "") -> None:
+    """Raise ValueError unless x has 2 dimensions, or 3 with heads. of_vector: how to give one."""
+    if x.dim() not in (2, 3):
+        of_more = f"; flatten all before the last two: {name}.flatten(0, -3)"
+        advice = of_more if x.dim() > 3 else of_vector if x.dim() == 1 else ""
+        raise ValueError(
+            f"{name} must have 2 dimensions, or 3 with heads first, got shape {shape_text(x)}"
+            f"{advice}"
+        )
+
+
+def check_per_nonzero(
+    name: str, x: Tensor, nnz: int, operand_name: str = "", operand: Tensor | None = None
+) -> None:
+    """Raise ValueError unless x is (nnz,), or (h, nnz) with as many heads as the dense operand, if
+    there is one."""
+    heads = tuple(x.shape[:-1] if operand is None else operand.shape[:-2])
+    if x.dim() in (1, 2) and tuple(x.shape) in ((nnz,), (*heads, nnz)):
+        return
+    allowed = f"({nnz},)"
+    if operand is None:
+        allowed += f" or (h, {nnz})"
+    else:
+        allowed += f" or ({heads[0]}, {nnz})" if heads else ""
+        allowed += f" beside {operand_name} {shape_text(operand)}"
+    raise ValueError(
+        f"{name} must have one entry per nonzero, {allowed}; got shape {shape_text(x)}"
+    )
+
+
+def check_scipy(dtype: torch.dtype | None, advice: str, *operands: Tensor) -> None:
+    """Raise if S is a scipy matrix that cannot hold a result of this dtype, or the gradients of
+    these operands. dtype: None if the result has heads, and so is none of scipy's."""
+    if dtype in HALF_DTYPES:
+        raise TypeError(f"S is a scipy or cupyx matrix, which cannot hold {dtype}; {advice}")
+    if needs_grad(*operands):
+        raise ValueError(
+            "S is a scipy or cupyx matrix, which cannot carry gradients, and an operand requires "
+            "grad; give S as a torch sparse tensor or a SparsePattern, or call under torch.no_grad"
+        )
 
 
 def check_operands(a: Tensor, b: Tensor, alike: bool = True) -> None:
@@ -157,20 +221,10 @@ def check_operands(a: Tensor, b: Tensor, alike: bool = True) -> None:
 
     alike: whether their dtypes must agree now; autocast casts them to one dtype later.
     """
+    no_complex = "complex products are not supported, torch.sparse.sampled_addmm computes them"
     for name, operand in (("a", a), ("b", b)):
-        if operand.layout != torch.strided:
-            raise TypeError(f"{name} must be a dense tensor, got layout {operand.layout}")
-        if operand.dtype not in DTYPES:
-            raise TypeError(
-                f"{name} must be one of {dtype_names(DTYPES)}, got {operand.dtype}"
-                f"{_dtype_advice(operand, name)}"
-            )
-        if operand.dim() not in (2, 3):
-            advice = f"; flatten all before the last two: {name}.flatten(0, -3)"
-            raise ValueError(
-                f"{name} must have 2 dimensions, or 3 with heads first, got shape "
-                f"{shape_text(operand)}{advice if operand.dim() > 3 else ''}"
-            )
+        check_dense(name, operand, no_complex=no_complex)
+        check_dimensions(name, operand)
     if alike and a.dtype != b.dtype:
         raise TypeError(f"a is {a.dtype} and b is {b.dtype}; convert one: their dtypes must agree")
     if a.dim() != b.dim() or (a.dim() == 3 and a.shape[0] != b.shape[0]):
@@ -193,12 +247,8 @@ def check_fit(a: Tensor, b: Tensor, shape: tuple[int, int], device: torch.device
             f"S has shape {m}x{n}, so a must have {m} rows and b {n} columns; "
             f"got a {shape_text(a)} and b {shape_text(b)}"
         )
-    for name, operand in (("a", a), ("b", b)):
-        if operand.device != device:
-            raise ValueError(
-                f"{name} is on {operand.device} and S on {device}; "
-                f"move one: they must be on the same device"
-            )
+    check_device("a", a, device)
+    check_device("b", b, device)
 
 
 def problem_of(
@@ -243,14 +293,6 @@ def _operand(operand: Any, name: str) -> Tensor:
     if hasattr(operand, "__dlpack__"):
         return torch.utils.dlpack.from_dlpack(operand)
     raise TypeError(f"{name} must be a torch tensor, a numpy or a cupy array, got {type(operand)}")
-
-
-def _dtype_advice(operand: Tensor, name: str) -> str:
-    if operand.is_quantized:
-        return f"; pass {name}.dequantize()"
-    if operand.dtype.is_complex:
-        return "; complex products are not supported, torch.sparse.sampled_addmm computes them"
-    return f"; convert it, for example {name}.float()"
 
 
 def to_numpy(values: Tensor) -> Any:

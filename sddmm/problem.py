@@ -141,9 +141,9 @@ def make_problem(
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if precision != "ieee" and dtype != torch.float32:
         raise ValueError(f"precision={precision!r} applies to float32 only, got dtype {dtype}")
-    heads = None if heads is None else _size(heads, "heads")
+    heads = None if heads is None else checked_integer(heads, "heads", 0)
     return SddmmProblem(  # by position, as names cost a third of a microsecond at every plan
-        *pattern.shape, _size(k, "k"), pattern.nnz, dtype, out_dtype, precision,
+        *pattern.shape, checked_integer(k, "k", 0), pattern.nnz, dtype, out_dtype, precision,
         pattern.index_dtype, heads, pattern.device, pattern.blocksize,
     )  # fmt: skip
 
@@ -153,11 +153,12 @@ def product_shape(shape: tuple[int, int], transpose: bool) -> tuple[int, int]:
     return (shape[1], shape[0]) if transpose else shape
 
 
-def _size(value: Any, name: str) -> int:
+def checked_integer(value: Any, name: str, least: int) -> int:
+    """The integer. TypeError or ValueError unless it is one, at least `least`, that torch takes."""
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
-        raise TypeError(f"{name} must be an integer >= 0, got {value!r}")
-    if value < 0:
-        raise ValueError(f"{name} must be an integer >= 0, got {value}")
+        raise TypeError(f"{name} must be an integer >= {least}, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be an integer >= {least}, got {value}")
     if int(value) >= 2**63:
-        raise ValueError(f"{name} must be below 2**63, as sizes of tensors are, got {value}")
+        raise ValueError(f"{name} must be below 2**63, as torch's sizes are, got {value}")
     return int(value)

@@ -29,11 +29,11 @@ from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.plan import DistributedPlan
 from sddmm.distributed.shards import Shards, cast_for_autocast, local_part
 from sddmm.dtypes import DTYPES, PRECISIONS, common_accumulator, dtype_names
-from sddmm.operands import call_count, check_operands, named_values, real_number, shape_text
+from sddmm.operands import check_dense, check_operands, named_values, real_number, shape_text
 from sddmm.ops import traced
 from sddmm.ops.softmax import softmax as local_softmax
-from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype
-from sddmm.problem import product_shape
+from sddmm.ops.spmm_operator import check_out_dtype
+from sddmm.problem import checked_integer, product_shape
 
 # What has a value each, in the words of an error.
 _NONZEROS = "nonzero of this rank's rows"
@@ -187,7 +187,7 @@ def plan(
 
     def check() -> tuple[DistributedPlan, Mapping[str, object]]:
         number = real_number(alpha, "alpha")
-        count = MANY_CALLS if calls is None else call_count(calls)
+        count = MANY_CALLS if calls is None else checked_integer(calls, "calls", 1)
         values = S.values if scale else None
         if dtype not in DTYPES:
             raise TypeError(f"dtype must be one of {dtype_names(DTYPES)}, got {dtype!r}")
@@ -261,7 +261,8 @@ def _product_call(
     if not isinstance(values, Tensor):
         raise TypeError(f"values must be a torch tensor, got {type(values)}")
     x, values = cast_for_autocast(x, S), cast_for_autocast(values, S)
-    check_dtypes_and_devices({"dense": x, name: values}, S.device)
+    check_dense("dense", x, S.device)
+    check_dense(name, values, S.device)
     if x.dtype != values.dtype:
         raise TypeError(
             f"{name} are {values.dtype} and dense is {x.dtype}; convert one: their dtypes must "

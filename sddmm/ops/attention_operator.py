@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sddmm.attention import attention, attention_backward, attention_problem, is_fused
 from sddmm.backends.base import AttentionOperands
-from sddmm.dtypes import DTYPES, dtype_names
-from sddmm.operands import shape_text
+from sddmm.dtypes import DTYPES
+from sddmm.operands import check_dense, check_dimensions, check_per_nonzero, shape_text
 from sddmm.ops.attention_parts import AttentionParts
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.ops.base import pattern_of
@@ -40,18 +40,13 @@ def check_attention(
     dtype = autocast_dtype if is_cast else _own_dtype
     named = {"q": q, "k": k, "v": v} | ({} if bias is None else {"bias": bias})
     for name, x in named.items():
-        _check_kind(name, x, device)
+        check_dense(name, x, device, no_complex="complex attention is not supported")
         if dtype(x.dtype, device) != dtype(q.dtype, device):
             raise TypeError(
                 f"{name} is {x.dtype} and q is {q.dtype}; convert one: their dtypes must agree"
             )
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() not in (2, 3):
-            advice = f"; flatten all before the last two: {name}.flatten(0, -3)"
-            raise ValueError(
-                f"{name} must have 2 dimensions, or 3 with heads first, got shape "
-                f"{shape_text(x)}{advice if x.dim() > 3 else ''}"
-            )
+        check_dimensions(name, x)
         if x.shape[:-2] != q.shape[:-2]:
             raise ValueError(
                 f"{name} {shape_text(x)} and q {shape_text(q)} must both be 2-D, or both 3-D with "
@@ -66,35 +61,11 @@ def check_attention(
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f"q {shape_text(q)} and k {shape_text(k)} must have as many columns")
     if bias is not None:
-        _check_bias(bias, q, nnz)
+        check_per_nonzero("bias", bias, nnz, "q", q)
 
 
 def _own_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return dtype
-
-
-def _check_kind(name: str, x: Tensor, device: torch.device) -> None:
-    if x.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
-    if x.dtype not in DTYPES:
-        advice = "convert it, for example with .float()"
-        if x.dtype.is_complex:
-            advice = "complex attention is not supported"
-        raise TypeError(f"{name} must be one of {dtype_names(DTYPES)}, got {x.dtype}; {advice}")
-    if x.device != device:
-        raise ValueError(
-            f"{name} is on {x.device} and S on {device}; move one: they must be on the same device"
-        )
-
-
-def _check_bias(bias: Tensor, q: Tensor, nnz: int) -> None:
-    heads = tuple(q.shape[:-2])
-    if tuple(bias.shape) not in ((nnz,), (*heads, nnz)):
-        allowed = f"({nnz},)" + (f" or ({heads[0]}, {nnz})" if heads else "")
-        raise ValueError(
-            f"bias must have one entry per nonzero, {allowed} beside q {shape_text(q)}; "
-            f"got shape {shape_text(bias)}"
-        )
 
 
 def check_dropout(p: float) -> None:

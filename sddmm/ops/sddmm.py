@@ -13,10 +13,9 @@ import sddmm.prepared as prepared
 from sddmm.backends.base import MANY_CALLS
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
-from sddmm.dtypes import DTYPES
 from sddmm.operands import (
     as_operands,
-    call_count,
+    check_scipy,
     check_values,
     needs_grad,
     problem_of,
@@ -28,7 +27,7 @@ from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.plan import Plan, sample_by_operator
 from sddmm.prepared import FirstRun, PlanStore, Signature, calls_to_expect, run_once
-from sddmm.problem import SddmmProblem, make_problem
+from sddmm.problem import SddmmProblem, checked_integer, make_problem
 from sddmm.sparse.containers import SparseInput, parse_sparse, to_container
 from sddmm.sparse.pattern import SparsePattern
 
@@ -183,7 +182,7 @@ def plan(
         )  # fmt: skip
         return distributed_plan
     alpha = real_number(alpha, "alpha")
-    calls = MANY_CALLS if calls is None else call_count(calls)
+    calls = MANY_CALLS if calls is None else checked_integer(calls, "calls", 1)
     if is_dynamo_compiling():
         raise RuntimeError(
             "torch.compile cannot trace sddmm.plan, which reads S; make the plan outside and call "
@@ -296,7 +295,8 @@ def _sample_once(
     """The values of a call of which nothing is kept but, of a sparse tensor, that it came."""
     calls = 1
     if sparse.is_scipy:
-        _check_scipy(problem, a, b)
+        result_dtype = problem.out_dtype if problem.heads is None else None
+        check_scipy(result_dtype, "pass out_dtype=torch.float32", a, b)
         if torch.are_deterministic_algorithms_enabled():
             calls = MANY_CALLS
     elif sparse.first_problems is not None:
@@ -322,16 +322,3 @@ def _problem(pattern: SparsePattern, a: Tensor, b: Tensor, signature: Signature)
             _PROBLEMS.clear()
         _PROBLEMS[key] = problem
     return problem
-
-
-def _check_scipy(problem: SddmmProblem, a: Tensor, b: Tensor) -> None:
-    if DTYPES[problem.out_dtype].is_half and problem.heads is None:
-        raise TypeError(
-            f"S is a scipy or cupyx matrix, which cannot hold {problem.out_dtype}; "
-            f"pass out_dtype=torch.float32"
-        )
-    if needs_grad(a, b):
-        raise ValueError(
-            "S is a scipy or cupyx matrix, which cannot carry gradients, and an operand requires "
-            "grad; give S as a torch sparse tensor or a SparsePattern, or call under torch.no_grad"
-        )

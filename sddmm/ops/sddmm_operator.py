@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from sddmm.cache import CACHE
-from sddmm.operands import call_count, check_operands, check_values, problem_of
+from sddmm.operands import check_operands, check_values, problem_of
 from sddmm.ops.base import Operator, magnitude, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import sum_over_heads
 from sddmm.prepared import FirstRun, calls_to_expect
-from sddmm.problem import SddmmProblem
+from sddmm.problem import SddmmProblem, checked_integer
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -65,7 +65,7 @@ def _compute(
     if calls is None:
         calls = calls_to_expect(pattern, problem, backend, kernel_name)
     run = FirstRun(problem, a, b, values, alpha)
-    calls = call_count(calls)
+    calls = checked_integer(calls, "calls", 1)
     plan = CACHE.get_or_prepare(pattern, problem, backend, kernel_name, calls, run)
     return run.result(plan.execute)
 

@@ -13,8 +13,17 @@ from torch.compiler import is_dynamo_compiling
 from sddmm.backends.row_softmax import row_softmax, row_softmax_backward
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
-from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_names
-from sddmm.operands import as_tensors, identity, named_values, needs_grad, shape_text
+from sddmm.dtypes import DTYPES
+from sddmm.operands import (
+    as_tensors,
+    check_dense,
+    check_per_nonzero,
+    check_scipy,
+    identity,
+    named_values,
+    needs_grad,
+    shape_text,
+)
 from sddmm.ops import traced
 from sddmm.ops.base import Operator, pattern_of, register
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
@@ -74,8 +83,8 @@ def softmax(S: Any, values: Any = None) -> Any:
     sparse = parse_sparse(S)
     pattern = sparse.pattern.T if sparse.transposed else sparse.pattern
     values = _checked_values(sparse.values, values, pattern.nnz, pattern.device)
-    if sparse.is_scipy:
-        _check_scipy(values)
+    if sparse.is_scipy and values.dim() == 1:
+        check_scipy(values.dtype, "give values of float32, or a SparsePattern of S", values)
     if not needs_grad(values):
         return to_container(sparse, row_softmax(pattern, values.detach()), to_output)
     if sparse.is_scipy:  # the backward reads what scipy may change until then
@@ -120,39 +129,8 @@ def _checked_values(
 
 def check_softmax_values(values: Tensor, name: str, nnz: int, device: torch.device) -> None:
     """Raise TypeError or ValueError unless values are ([h,] nnz), dense, floating, on `device`."""
-    if values.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got layout {values.layout}")
-    if values.dtype not in DTYPES:
-        advice = "convert them, for example with .float()"
-        if values.dtype.is_complex:
-            advice = "complex numbers have no softmax"
-        raise TypeError(f"{name} must be {dtype_names(DTYPES)}, got {values.dtype}; {advice}")
-    if values.device != device:
-        raise ValueError(
-            f"{name} are on {values.device} and S on {device}; move one: they must be on the same "
-            f"device"
-        )
-    if values.dim() not in (1, 2) or values.shape[-1] != nnz:
-        raise ValueError(
-            f"{name} must have one entry per nonzero, ({nnz},) or (h, {nnz}); "
-            f"got shape {shape_text(values)}"
-        )
-
-
-def _check_scipy(values: Tensor) -> None:
-    """A scipy or cupyx matrix holds results (nnz,) of single and double precision alone."""
-    if values.dim() == 2:
-        return
-    if values.dtype in HALF_DTYPES:
-        raise TypeError(
-            f"S is a scipy or cupyx matrix, which cannot hold {values.dtype}; give values of "
-            f"float32, or a SparsePattern of S"
-        )
-    if needs_grad(values):
-        raise ValueError(
-            "S is a scipy or cupyx matrix, which cannot carry gradients, and values require grad; "
-            "give S as a torch sparse tensor or a SparsePattern, or call under torch.no_grad"
-        )
+    check_dense(name, values, device, no_complex="complex numbers have no softmax")
+    check_per_nonzero(name, values, nnz)
 
 
 def _pattern_of(

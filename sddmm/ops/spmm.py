@@ -12,11 +12,11 @@ from torch.compiler import is_dynamo_compiling
 from sddmm.backends.base import resolve_lazy_view
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
-from sddmm.operands import as_tensors, named_values, needs_grad, real_number
+from sddmm.operands import as_tensors, check_dense, named_values, needs_grad, real_number
 from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
-from sddmm.ops.spmm_operator import check_dtypes_and_devices, check_out_dtype, check_product
+from sddmm.ops.spmm_operator import check_out_dtype, check_product
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.problem import product_shape
 from sddmm.products import product
@@ -161,7 +161,8 @@ def _checked_values(
 ) -> Tensor:
     """`values`, or S's own if None; all that must fit is checked. shape: that of S."""
     name, values = named_values(own, values)
-    check_dtypes_and_devices({"dense": dense, name: values}, matrix.cols.device)
+    check_dense("dense", dense, matrix.cols.device)
+    check_dense(name, values, matrix.cols.device)
     if autocast_dtype(values.dtype, values.device) != autocast_dtype(dense.dtype, dense.device):
         raise TypeError(
             f"{name} are {values.dtype} and dense is {dense.dtype}; convert one: their dtypes must "

@@ -11,31 +11,13 @@ from torch import Tensor
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.reference import reference_product
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_name, dtype_names
-from sddmm.operands import shape_text
+from sddmm.operands import check_dense, check_dimensions, check_per_nonzero, shape_text
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import heads_as_columns, sum_over_heads
 from sddmm.problem import SpmmProblem, product_shape
 from sddmm.products import product
 from sddmm.sparse.pattern import SparsePattern
-
-
-def check_dtypes_and_devices(operands: dict[str, Tensor], device: torch.device) -> None:
-    for label, x in operands.items():
-        if x.layout != torch.strided:
-            raise TypeError(f"{label} must be a dense tensor, got layout {x.layout}")
-        if x.dtype not in DTYPES:
-            advice = "convert it, for example with .float()"
-            if x.dtype.is_complex:
-                advice = "complex products are not supported"
-            raise TypeError(
-                f"{label} must be one of {dtype_names(DTYPES)}, got {x.dtype}; {advice}"
-            )
-        if x.device != device:
-            raise ValueError(
-                f"{label} is on {x.device} and S on {device}; move one: they must be on the "
-                f"same device"
-            )
 
 
 def check_out_dtype(out_dtype: torch.dtype | None) -> None:
@@ -50,27 +32,14 @@ def check_product(
 
     With `transpose` dense is ([h,] m, d). Values without heads fit a dense operand with heads.
     """
-    if dense.dim() not in (2, 3):
-        advice = {1: "; give a vector as dense[:, None]"}.get(
-            dense.dim(), "; flatten all before the last two: dense.flatten(0, -3)"
-        )
-        raise ValueError(
-            f"dense must have 2 dimensions, or 3 with heads first, got shape {shape_text(dense)}"
-            f"{advice}"
-        )
+    check_dimensions("dense", dense, "; give a vector as dense[:, None]")
     columns = product_shape(shape, transpose)[1]
     if dense.shape[-2] != columns:
         raise ValueError(
             f"S has shape {shape[0]}x{shape[1]}, so dense must have {columns} rows"
             f"{' with transpose=True' if transpose else ''}; got dense {shape_text(dense)}"
         )
-    heads = tuple(dense.shape[:-2])
-    if tuple(values.shape) not in ((nnz,), (*heads, nnz)):
-        allowed = f"({nnz},)" + (f" or ({heads[0]}, {nnz})" if heads else "")
-        raise ValueError(
-            f"values must have one entry per nonzero, {allowed} beside dense {shape_text(dense)}; "
-            f"got shape {shape_text(values)}"
-        )
+    check_per_nonzero("values", values, nnz, "dense", dense)
 
 
 def product_error_bound(
@@ -115,7 +84,8 @@ def _compute(
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    check_dtypes_and_devices({"dense": dense, "values": values}, cols.device)
+    check_dense("dense", dense, cols.device)
+    check_dense("values", values, cols.device)
     check_out_dtype(out_dtype)
     pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
     check_product((m, n), pattern.nnz, values, dense, transpose)
@@ -127,7 +97,7 @@ def _compute(
 
 
 def _check_factors(factors: Tensor, nnz: int, dense: Tensor) -> None:
-    check_dtypes_and_devices({"factors": factors}, dense.device)
+    check_dense("factors", factors, dense.device)
     if factors.dtype != dense.dtype:
         raise TypeError(
             f"factors are {dtype_name(factors.dtype)} and dense is {dtype_name(dense.dtype)}; "

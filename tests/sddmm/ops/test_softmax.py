@@ -239,7 +239,12 @@ def test_torch_knows_all_of_the_operators() -> None:
         (CSR, None, ValueError, "S is a pattern without values; give values="),
         (CSR, torch.randn(NNZ - 1), ValueError, r"\(30,\) or \(h, 30\); got shape 29"),
         (CSR, torch.randn(1, 2, NNZ), ValueError, "values must have one entry per nonzero"),
-        (CSR, torch.arange(NNZ), TypeError, r"values must be float16.*got torch.int64; convert"),
+        (
+            CSR,
+            torch.arange(NNZ),
+            TypeError,
+            r"values must be one of float16.*got torch.int64; convert",
+        ),
         (CSR, torch.randn(NNZ) + 0j, TypeError, "complex numbers have no softmax"),
         (CSR, torch.randn(NNZ, device="meta"), ValueError, "values are on meta and S on cpu"),
         (CSR, [1.0] * NNZ, TypeError, "values must be a torch tensor, a numpy or a cupy array"),

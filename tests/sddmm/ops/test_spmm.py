@@ -349,7 +349,7 @@ X = randn(N, D)
         (COO, X, {"values": V.tolist()}, TypeError, "values must be a torch tensor, a numpy"),
         (COO, torch_csr(V), {"values": V}, TypeError, "dense must be a dense tensor, got layout"),
         (COO, X.to("meta"), {"values": V}, ValueError, "dense is on meta and S on cpu"),
-        (COO, X, {"values": V.to("meta")}, ValueError, "values is on meta and S on cpu"),
+        (COO, X, {"values": V.to("meta")}, ValueError, "values are on meta and S on cpu"),
         (COO, X, {"values": V, "out_dtype": torch.int32}, TypeError, "out_dtype must be one of"),
         (COO, X, {"values": V, "transpose": "no"}, TypeError, "transpose must be True or False"),
         (COO, X.cfloat(), {"values": V}, TypeError, "complex64; complex products are not support"),
