@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 import sddmm
-from sddmm.testing import random_pattern
+from gemm_core.emulation.kernel import missing_compiler
+from sddmm.backends.cuda.planner import Planner
+from sddmm.testing import emulated_gpu, random_pattern
 
 S = random_pattern(6, 5, 14)
 PLAN = sddmm.plan(S, k=3, dtype=torch.float32)
@@ -40,3 +42,25 @@ def test_a_result_that_does_not_fit_is_told_in_bytes(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 20))
     with pytest.raises(torch.OutOfMemoryError, match=f"^{message}; 10 of 20 are free on cpu$"):
         call()
+
+
+@pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
+@pytest.mark.parametrize("operator", ["sddmm", "spmm", "attention"])
+def test_a_plan_for_a_gpu_that_does_not_fit_is_told_in_bytes(
+    operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 20))
+    monkeypatch.setattr(Planner, "prepare", full)
+    message = (
+        "^preparing a plan of 14 nonzeros, at least, needs 56 bytes; 10 of 20 are free on cpu$"
+    )
+    with emulated_gpu(), pytest.raises(torch.OutOfMemoryError, match=message):
+        if operator == "sddmm":
+            sddmm.plan(S, k=3, dtype=torch.float32)
+        elif operator == "spmm":
+            sddmm.spmm(S, V, values=VALUES)
+        else:
+            sddmm.sparse_attention(S, Q, K, V)

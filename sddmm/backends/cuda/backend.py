@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, Problem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
+
+E = TypeVar("E")
 
 _log = logging.getLogger(__name__)
 
@@ -80,39 +82,40 @@ class CudaBackend:
         calls: int = MANY_CALLS,
         first_run: FirstRun | None = None,
     ) -> GpuExecutor:
-        device = _device(problem)
-        if device.index != loader.runtime.current_device():
-            with torch.cuda.device(device.index):
-                return self.prepare(pattern, problem, kernel, calls, first_run)
-        try:
-            if problem.blocksize is not None or kernel in self.blocks.kernels:
-                executor = self.blocks.prepare(pattern, problem, device, kernel)
-                if executor is not None:
-                    return executor
-                pattern, problem = pattern.expanded, problem._replace(blocksize=None)
-            if kernel is None and (calls <= 1 or problem.nnz == 0):
-                executor = self.one_off.prepare(pattern, problem, device, first_run)
-                if executor is not None:
-                    return executor
-            return self.planner.prepare(pattern, problem, device, kernel, calls)
-        except torch.OutOfMemoryError as error:
-            raise _out_of_memory(problem) from error
+        def prepare(device: Device) -> GpuExecutor:
+            return self._prepare(pattern, problem, device, kernel, calls, first_run)
+
+        return _on_device(problem, prepare)
+
+    def _prepare(
+        self,
+        pattern: SparsePattern,
+        problem: SddmmProblem,
+        device: Device,
+        kernel: str | None,
+        calls: int,
+        first_run: FirstRun | None,
+    ) -> GpuExecutor:
+        if problem.blocksize is not None or kernel in self.blocks.kernels:
+            executor = self.blocks.prepare(pattern, problem, device, kernel)
+            if executor is not None:
+                return executor
+            pattern, problem = pattern.expanded, problem._replace(blocksize=None)
+        if kernel is None and (calls <= 1 or problem.nnz == 0):
+            executor = self.one_off.prepare(pattern, problem, device, first_run)
+            if executor is not None:
+                return executor
+        return self.planner.prepare(pattern, problem, device, kernel, calls)
 
     def refuses_product(self, problem: SpmmProblem) -> str | None:
         reason = loader.runtime.refuses(problem.device)
         return reason or self.products.refuses(problem, _device(problem))
 
     def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> ProductExecutor:
-        device = _device(problem)
-        if device.index != loader.runtime.current_device():
-            with torch.cuda.device(device.index):
-                return self.prepare_product(pattern, problem)
-        if pattern.blocksize is not None:
-            pattern = pattern.expanded
-        try:
-            return self.products.prepare(pattern, problem, device)
-        except torch.OutOfMemoryError as error:
-            raise _out_of_memory(problem) from error
+        def prepare(device: Device) -> ProductExecutor:
+            return self.products.prepare(pattern.expanded, problem, device)
+
+        return _on_device(problem, prepare)
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:
         reason = loader.runtime.refuses(problem.device)
@@ -121,16 +124,10 @@ class CudaBackend:
     def prepare_attention(
         self, pattern: SparsePattern, problem: AttentionProblem
     ) -> AttentionExecutor:
-        device = _device(problem)
-        if device.index != loader.runtime.current_device():
-            with torch.cuda.device(device.index):
-                return self.prepare_attention(pattern, problem)
-        if pattern.blocksize is not None:
-            pattern = pattern.expanded
-        try:
-            return self.attention.prepare(pattern, problem, device)
-        except torch.OutOfMemoryError as error:
-            raise _out_of_memory(problem) from error
+        def prepare(device: Device) -> AttentionExecutor:
+            return self.attention.prepare(pattern.expanded, problem, device)
+
+        return _on_device(problem, prepare)
 
     def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
         launch = self._single_run(
@@ -161,10 +158,18 @@ class CudaBackend:
         return single_run(kernel, problem, device, is_csr, is_kept)
 
 
-def _out_of_memory(problem: Problem) -> Exception:
-    row_ids_bytes = 4 * problem.nnz
-    what = f"preparing a plan of {problem.nnz} nonzeros, at least,"
-    return out_of_memory(what, row_ids_bytes, problem.device)
+def _on_device(problem: Problem, prepare: Callable[[Device], E]) -> E:
+    """prepare(device) while the problem's device is torch's current one, as launches need it."""
+    device = _device(problem)
+    try:
+        if device.index == loader.runtime.current_device():
+            return prepare(device)
+        with torch.cuda.device(device.index):
+            return prepare(device)
+    except torch.OutOfMemoryError as error:
+        row_ids_bytes = 4 * problem.nnz
+        what = f"preparing a plan of {problem.nnz} nonzeros, at least,"
+        raise out_of_memory(what, row_ids_bytes, problem.device) from error
 
 
 def _device(problem: Problem) -> Device:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import Explanation, GpuExecutor
 from sddmm.backends.cuda.kernels.block import BlockKernel
@@ -101,4 +100,4 @@ def _prepared(
         except ValueError:
             pattern.check()  # whose message counts the nonzeros, not the blocks
             raise
-    return GpuExecutor((plan,), explanation, refusals, device.index, loader.runtime.current_device)
+    return GpuExecutor((plan,), explanation, refusals, device.index)

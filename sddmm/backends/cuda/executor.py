@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gemm_core.runtime.launch import Kernel, Parameters
 from sddmm.backends.base import resolve_lazy_view
+from sddmm.backends.cuda import loader
 
 LaunchFn = Callable[[int, int, float], None]
 """launch(values, out, alpha): launch on operands at known addresses; values is 0 for none."""
@@ -47,8 +48,8 @@ PlanT = TypeVar("PlanT")
 class PlansExecutor(Generic[PlanT]):
     """Holds the plans of a problem and what was said of them; a subclass runs them.
 
-    refusals: the reasons of the kernels that do not serve the problem. current_device: returns the
-    index of torch's current device.
+    refusals: the reasons of the kernels that do not serve the problem. device_index: that of the
+    device whose kernels the plans launch.
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class PlansExecutor(Generic[PlanT]):
         explanation: Explanation,
         refusals: Mapping[str, str],
         device_index: int,
-        current_device: Callable[[], int],
     ) -> None:
         self._plans = plans
         self._explanation, self._refusals = explanation, refusals
-        self._device_index, self._current_device = device_index, current_device
+        self._device_index = device_index
+        # That of the runtime whose kernels these are: an emulated one refuses to run outside.
+        self._current_device = loader.runtime.current_device
 
     @property
     def notes(self) -> list[str]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import FirstRun
-from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import device_model
@@ -142,8 +141,7 @@ class OneOffPlanner:
         device: Device,
     ) -> GpuExecutor:
         explanation = functools.partial(self._explain, kernel, problem, device)
-        current_device = loader.runtime.current_device
-        return GpuExecutor(plans, explanation, {}, device.index, current_device)
+        return GpuExecutor(plans, explanation, {}, device.index)
 
     def _choose(self, problem: SddmmProblem, device: Device) -> Choice:
         small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)

@@ -115,11 +115,7 @@ class PlanningContext:
         self.serving = [kernel for name, kernel in kernels.items() if reasons[name] is None]
         # A kernel made of others has no reason of its own to explain.
         explained = {n: reason for n, reason in self.refusals.items() if not kernels[n].parts}
-        self.executor_options = {
-            "refusals": explained,
-            "device_index": device.index,
-            "current_device": loader.runtime.current_device,
-        }
+        self.executor_options = {"refusals": explained, "device_index": device.index}
         self.tile_sizes = self._tile_sizes()
         self.if_uniform = functools.lru_cache(maxsize=8)(self._plan_if_uniform)
 
