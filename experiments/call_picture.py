@@ -41,11 +41,13 @@ PARTS = (
         Step("sddmm/prepared.py", "Keeps a pattern's plans; for how many runs is the next?", True),
     )),
     Part("Compute without a plan", (
+        Step("sddmm/problem.py", "What is computed: sizes, dtypes; the result's shape."),
         Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),
         Step(f"{_CUDA}/single_run.py", "Launches analysis and row_gather; ready per problem."),
         Step(f"{_CUDA}/analysis.py", "The pass over the indices; the host polls its results."),
     )),
     Part("Launch", (
+        Step("sddmm/memory.py", "Allocates the result, or says how many bytes it needs.", True),
         Step(f"{_CUDA}/executor.py", "Holds packed parameters per pair of addresses.", True, False),
         Step("gemm_core/runtime/launch.py", "Calls the driver, on torch's current stream.", True),
     )),

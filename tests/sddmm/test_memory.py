@@ -44,23 +44,23 @@ def test_a_result_that_does_not_fit_is_told_in_bytes(
         call()
 
 
+PREPARED: dict[str, Callable[[], object]] = {
+    "sddmm": lambda: sddmm.plan(S, k=3, dtype=torch.float32),
+    "spmm": lambda: sddmm.spmm(S, V, values=VALUES),
+    "attention": lambda: sddmm.sparse_attention(S, Q, K, V),
+}
+
+
 @pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
-@pytest.mark.parametrize("operator", ["sddmm", "spmm", "attention"])
+@pytest.mark.parametrize("prepare", PREPARED.values(), ids=PREPARED)
 def test_a_plan_for_a_gpu_that_does_not_fit_is_told_in_bytes(
-    operator: str, monkeypatch: pytest.MonkeyPatch
+    prepare: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 20))
     monkeypatch.setattr(Planner, "prepare", full)
-    message = (
-        "^preparing a plan of 14 nonzeros, at least, needs 56 bytes; 10 of 20 are free on cpu$"
-    )
-    with emulated_gpu(), pytest.raises(torch.OutOfMemoryError, match=message):
-        if operator == "sddmm":
-            sddmm.plan(S, k=3, dtype=torch.float32)
-        elif operator == "spmm":
-            sddmm.spmm(S, V, values=VALUES)
-        else:
-            sddmm.sparse_attention(S, Q, K, V)
+    message = "preparing a plan of 14 nonzeros, at least, needs 56 bytes; 10 of 20 are free on cpu"
+    with emulated_gpu(), pytest.raises(torch.OutOfMemoryError, match=f"^{message}$"):
+        prepare()
