@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from experiments.attention import report
 from experiments.attention.case import Case, make_case
 from experiments.attention.forced import forced_kernels
-from experiments.attention.methods import BASELINE, METHODS, OURS, REIMPLEMENTED, YARDSTICKS
+from experiments.attention.methods import (
+    BASELINE,
+    FLEX,
+    METHODS,
+    OURS,
+    PARTS,
+    REIMPLEMENTED,
+    YARDSTICKS,
+)
 from experiments.attention.record import Record
 from experiments.attention.verify import Reference
 from experiments.bench.digest import file_of
@@ -35,10 +43,12 @@ class Attention(OnSampled[Case, Record]):
     title, name = "Attention", "attention"
     report_command = "report objective=attention"
     record_type = Record
+    draw_case = staticmethod(make_case)
     ours, baseline, inner = OURS, BASELINE, report.D
     folder, yardsticks, study = METHODS, YARDSTICKS, report.REPORT
     flag, flag_cell = "backward", "with"
     reimplemented = REIMPLEMENTED
+    compiled_apart = frozenset({FLEX})
     products = 2  # of the forward; rooflines are drawn of it alone
     measuring = tuple(
         file_of(thing)
@@ -51,13 +61,10 @@ class Attention(OnSampled[Case, Record]):
     def forced_kernels(self) -> Mapping[str, Method]:
         return forced_kernels()
 
-    def fill_caches(self, configs: Sequence[Config]) -> None:
-        from experiments.attention import ahead
-
-        ahead.warm_caches(configs)
-
-    def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
-        return make_case(label, config, identity["definition"])
+    def compiled_ahead(self, config: Config) -> Sequence[str]:
+        chosen = set(config.methods) or set(self.names())
+        names = [name for name in (OURS, *YARDSTICKS, PARTS, FLEX) if name in chosen]
+        return [*names, *(self.forced_kernels() if config.kernels else ())]
 
     def case_fields(self, case: Case) -> dict[str, Any]:
         return super().case_fields(case) | {"result_bytes": case.result_bytes}

@@ -7,79 +7,78 @@ compiled by one process for all problems of a dtype, and read from the cache of 
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
-from experiments.bench.methods import Method
-from experiments.sddmm.case import device_of, make_case
+from experiments.bench.methods import Method, MethodFolder
+from experiments.sddmm.case import device_of
 from experiments.sddmm.config import Config
-from experiments.sddmm.forced import forced_kernels
-from experiments.sddmm.methods import ours
-from experiments.sddmm.problems import problems_of
 
 _MAX_WORKERS = 16
 
-# The smaller matrices of a study need the same kernels as the larger ones do.
-MAX_NNZ = 12_000_000
 
-# The kernel that the planner chooses, among the names of kernels.
-_CHOICE = ""
+class Compiles(Protocol):
+    """The part of an objective that is needed to compile what its methods launch."""
 
-Compile = Callable[[str, Sequence[Config]], None]
+    folder: MethodFolder
+    draw_case: Callable[[str, Config], Any]
+    # The largest matrix that is worth loading to compile for, in nonzeros; None: all are.
+    compiled_nnz: int | None
+    # Methods that take so long to compile that each case, of any size, is a task of its own.
+    compiled_apart: Collection[str]
+
+    def forced_kernels(self) -> Mapping[str, Method]: ...
+
+    def compiled_ahead(self, config: Config) -> Sequence[str]:
+        """The names of the methods, and of the kernels, that are compiled before a study."""
 
 
-def warm_caches(configs: Sequence[Config]) -> None:
-    """Fill both caches for these cases."""
-    warm_in_parallel(configs, (_CHOICE, *forced_kernels()), _compile)
-
-
-def warm_in_parallel(
-    configs: Sequence[Config],
-    names: Sequence[str],
-    compile_for: Compile,
-    max_nnz: int | None = None,
-    slow_names: Sequence[str] = (),
-) -> None:
-    """Generate the matrices, then call compile_for(name, cases of one dtype) for all of them.
-
-    max_nnz: of the matrices that are worth loading to compile for, if not all are. slow_names: take
-    so long to compile that each case, of any size, is a task of its own.
-    """
+def fill_caches(objective: Compiles, configs: Sequence[Config]) -> None:
+    """Generate the matrices of these cases, then compile what computes them."""
     workers = min(_MAX_WORKERS, os.cpu_count() or 1)
     matrices = list({repr(config.matrix): config for config in configs}.values())
     spawn = multiprocessing.get_context("spawn")  # a fork would copy CUDA's state
-    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_compile_in_one_thread) as pool:
         list(pool.map(_generate, matrices))
         if device_of(configs[0]) != "cpu":
-            by_dtype: dict[str, list[Config]] = {}
-            for config in configs:
-                if max_nnz is not None and (config.matrix.size().nnz or 0) > max_nnz:
-                    continue
-                by_dtype.setdefault(config.dtype, []).append(config)
-            tasks = [(name, [config]) for name in slow_names for config in configs]
-            tasks += [(name, own) for name in names for own in by_dtype.values()]
-            list(pool.map(compile_for, *zip(*tasks, strict=True)))
+            compile_for = functools.partial(_compile, objective)
+            list(pool.map(compile_for, *zip(*tasks(objective, configs), strict=True)))
+
+
+def tasks(objective: Compiles, configs: Sequence[Config]) -> list[tuple[str, list[Config]]]:
+    """The names of methods, each with the cases that one process compiles it for."""
+    limit, by_dtype = objective.compiled_nnz, dict[str, list[Config]]()
+    for config in configs:
+        if limit is None or (config.matrix.size().nnz or 0) <= limit:
+            by_dtype.setdefault(config.dtype, []).append(config)
+    names = objective.compiled_ahead(configs[0])
+    apart = [name for name in names if name in objective.compiled_apart]
+    return [
+        *((name, [config]) for name in apart for config in configs),
+        *((name, own) for name in names if name not in apart for own in by_dtype.values()),
+    ]
 
 
 def run_on_each(
-    method: Method, make_case: Callable[[str, Config], Any], configs: Sequence[Config]
+    method: Method, draw_case: Callable[[str, Config], Any], configs: Sequence[Config]
 ) -> None:
     """Run the method, and its public call, on every case that it does not refuse."""
     for config in configs:
         with contextlib.suppress(Exception):  # which the run of the case shows
-            case = make_case("", config)
+            case = draw_case("", config)
             if method.refuses(case) is None:
                 method.prepare(case)()
                 if public_call := getattr(method, "public_call", None):
                     public_call(case)()
 
 
-def warm(config: Config) -> None:
-    """Fill both caches for the problems of a study, and measure nothing."""
-    warm_caches([problem for _, problem in problems_of(config)])
+def _compile_in_one_thread() -> None:
+    """Every process of the pool compiles by itself: torch's compiler starts no more of them."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
 def _generate(config: Config) -> None:
@@ -87,11 +86,7 @@ def _generate(config: Config) -> None:
         config.matrix.load()
 
 
-def _compile(kernel: str, configs: Sequence[Config]) -> None:
-    """Run this kernel on every case, as a variant may depend on the pattern too."""
-    for config in configs:
-        with contextlib.suppress(Exception):  # which the run of the case shows
-            case = make_case("", config)
-            ours.new_plan(case, kernel or None).run(case.a, case.b)
-            if kernel == _CHOICE:
-                ours.public_call(case)()
+def _compile(objective: Compiles, name: str, configs: Sequence[Config]) -> None:
+    """Run the method or kernel of this name on every case, as a variant may depend on each."""
+    method = objective.forced_kernels().get(name) or objective.folder.select([name])[name]
+    run_on_each(method, objective.draw_case, configs)

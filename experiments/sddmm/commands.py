@@ -1,6 +1,8 @@
 """The commands on sparse matrices: SDDMM, and by the key `objective` SpMM, training, attention."""
 
-from experiments.bench.commands import Call, Measure, Report
+from typing import Any
+
+from experiments.bench.commands import Command, Job, Measure, Report
 from experiments.sddmm.config import Config, ReportConfig
 
 _OBJECTIVE = "experiments.sddmm.objective:SDDMM"
@@ -15,6 +17,16 @@ _FOLDERS = {
         f"experiments.{name}.methods" for name in ("sddmm", "spmm", "training", "attention")
     )
 }
+
+
+class Warm(Command):
+    """Fills the caches for the problems of a study, and measures nothing."""
+
+    def __call__(self, settings: Any, job: Job) -> None:
+        from experiments.sddmm.problems import problems_of
+
+        self.load(settings).fill_caches([problem for _, problem in problems_of(settings)])
+
 
 COMMANDS = (
     Measure(
@@ -32,17 +44,13 @@ COMMANDS = (
         targets=_OBJECTIVES,
         folders=_FOLDERS,
     ),
-    Call(
+    Warm(
         "warm",
         config="config",
         schema=Config,
-        target="experiments.sddmm.ahead:warm",
+        target=_OBJECTIVE,
         help=(("warm +study=NAME", "generate the matrices and compile the kernels of a study"),),
-        targets={
-            "spmm": "experiments.spmm.ahead:warm",
-            "training": "experiments.training.ahead:warm",
-            "attention": "experiments.attention.ahead:warm",
-        },
+        targets={name: _OBJECTIVES[name] for name in ("spmm", "training", "attention")},
         folders=_FOLDERS,
         about="Generates the matrices and compiles the kernels of a study, so that no run waits.",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from experiments.bench.columns import measurements
 from experiments.bench.digest import file_of
@@ -13,7 +12,6 @@ from experiments.bench.table import figure
 from experiments.bench.verify import Trial
 from experiments.sddmm import published, verify
 from experiments.sddmm.case import Case, make_case
-from experiments.sddmm.config import Config
 from experiments.sddmm.explanation import note_choice
 from experiments.sddmm.forced import forced_kernels
 from experiments.sddmm.methods import BASELINE, METHODS, OURS, REIMPLEMENTED, ours
@@ -29,6 +27,7 @@ class Sddmm(OnPattern[Case, Record]):
 
     title, name = "SDDMM", "sddmm"
     record_type = Record
+    draw_case = staticmethod(make_case)
     ours, baseline, folder = OURS, BASELINE, METHODS
     measuring = tuple(
         file_of(thing) for thing in (Case, Reference, testing.error_bound, testing.poisoned_outputs)
@@ -37,14 +36,6 @@ class Sddmm(OnPattern[Case, Record]):
 
     def forced_kernels(self) -> Mapping[str, Method]:
         return forced_kernels()
-
-    def fill_caches(self, configs: Sequence[Config]) -> None:
-        from experiments.sddmm import ahead
-
-        ahead.warm_caches(configs)
-
-    def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
-        return make_case(label, config, identity["definition"])
 
     def annotate(self, record: Record, method: Method, case: Case) -> None:
         """Note the planner's choice and its predictions."""

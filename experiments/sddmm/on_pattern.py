@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from experiments.bench.digest import Code, file_of
 from experiments.bench.environment import device_name
 from experiments.bench.methods import Method, MethodFolder, Run
 from experiments.bench.objective import Objective
-from experiments.sddmm import columns, reproduce
+from experiments.sddmm import ahead, columns, reproduce
 from experiments.sddmm.case import definition, device_of, source_of
 from experiments.sddmm.config import Config, default_records
 from experiments.sddmm.folder import cases_of
@@ -46,6 +46,11 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
     name: ClassVar[str]
     # The files of its methods.
     folder: ClassVar[MethodFolder]
+    # Makes a case of its label, its configuration and, if it is known, its matrix's definition.
+    draw_case: Callable[..., CaseT]
+    # What `ahead.py` says of them.
+    compiled_nnz: int | None = None
+    compiled_apart: Collection[str] = ()
     # sddmm/__init__.py names sddmm.testing, so the digest follows it, but no time depends on it.
     unmeasured = tuple(file_of(testing).parent.glob("*.py"))
     columns, short = columns.ON_PATTERN, columns.SHORT
@@ -72,6 +77,11 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
 
     def fill_caches(self, configs: Sequence[Config]) -> None:
         """Generate and compile in parallel what these cases need."""
+        ahead.fill_caches(self, configs)
+
+    def compiled_ahead(self, config: Config) -> Sequence[str]:
+        """The names of the methods, and of the kernels, that are compiled before a study."""
+        return (self.ours, *self.forced_kernels())
 
     def device(self, config: Config) -> str:
         return device_of(config)
@@ -92,6 +102,9 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
             "heads": config.heads,
             "seed": config.seed,
         }
+
+    def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> CaseT:
+        return self.draw_case(label, config, identity["definition"])
 
     def case_fields(self, case: CaseT) -> dict[str, Any]:
         names = ("matrix", "definition", "k", "dtype", "seed", "heads", "family")

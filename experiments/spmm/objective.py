@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from experiments.bench.digest import file_of
 from experiments.bench.methods import Method
 from experiments.bench.timing import elapsed_ms
 from experiments.sddmm import case as sddmm_case
 from experiments.sddmm import verify as sddmm_verify
-from experiments.sddmm.config import Config
 from experiments.sddmm.explanation import note_choice
 from experiments.spmm import report
 from experiments.spmm.case import Case, make_case
@@ -34,6 +32,7 @@ class Spmm(OnSampled[Case, Record]):
     title, name = "SpMM", "spmm"
     report_command = "report objective=spmm"
     record_type = Record
+    draw_case = staticmethod(make_case)
     ours, baseline, inner = OURS, BASELINE, report.D
     folder, yardsticks, study = METHODS, YARDSTICKS, report.REPORT
     flag, flag_cell = "transpose", "T"
@@ -47,14 +46,6 @@ class Spmm(OnSampled[Case, Record]):
 
     def forced_kernels(self) -> Mapping[str, Method]:
         return forced_kernels()
-
-    def fill_caches(self, configs: Sequence[Config]) -> None:
-        from experiments.spmm import ahead
-
-        ahead.warm_caches(configs)
-
-    def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
-        return make_case(label, config, identity["definition"])
 
     def annotate(self, record: Record, method: Method, case: Case) -> None:
         """Note the planner's choice, how a library is called, and what the column view takes."""

@@ -24,10 +24,15 @@ class OnSampled(OnPattern[CaseT, RecordT]):
     """An objective beside whose methods stand yardsticks, which compute the SDDMM of the case."""
 
     yardsticks: ClassVar[Sequence[str]]
+    # The smaller matrices of a study need the same kernels as the larger ones do.
+    compiled_nnz = 12_000_000
     study: StudyReport[RecordT, Any]
     # A key, true or false, by which its cases differ too; and the cell of a case where it is true.
     flag: ClassVar[str] = ""
     flag_cell: ClassVar[str] = ""
+
+    def compiled_ahead(self, config: Config) -> Sequence[str]:
+        return (self.ours, *self.yardsticks, *self.forced_kernels())
 
     def identity(self, config: Config) -> dict[str, Any]:
         return super().identity(config) | self._flag_of(config)

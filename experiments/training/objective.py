@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from experiments.bench.digest import file_of
 from experiments.bench.memory import peak_bytes
 from experiments.bench.methods import Method
 from experiments.sddmm import case as sddmm_case
 from experiments.sddmm import verify as sddmm_verify
-from experiments.sddmm.config import Config
 from experiments.sddmm.on_pattern import is_yardstick
 from experiments.spmm import verify as spmm_verify
 from experiments.spmm.on_sampled import OnSampled
@@ -28,6 +24,7 @@ class Training(OnSampled[Case, Record]):
     title, name = "Training steps", "training"
     report_command = "report objective=training"
     record_type = Record
+    draw_case = staticmethod(make_case)
     ours, baseline = OURS, BASELINE
     folder, yardsticks, study = METHODS, YARDSTICKS, report.REPORT
     products = 3  # the forward, and one for the gradient of each operand
@@ -38,14 +35,6 @@ class Training(OnSampled[Case, Record]):
             testing.spmm_error_bound, testing.poisoned_outputs,
         )
     )  # fmt: skip
-
-    def fill_caches(self, configs: Sequence[Config]) -> None:
-        from experiments.training import ahead
-
-        ahead.warm_caches(configs)
-
-    def make_case(self, label: str, config: Config, identity: Mapping[str, Any]) -> Case:
-        return make_case(label, config, identity["definition"])
 
     def annotate(self, record: Record, method: Method, case: Case) -> None:
         """Note the memory of a second step, when nothing is prepared any more."""

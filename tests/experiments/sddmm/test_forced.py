@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
-from importlib import import_module
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from experiments.attention.objective import ATTENTION
 from experiments.bench import timing
 from experiments.bench.config import Timing
 from experiments.bench.run import run, run_all
 from experiments.bench.sources import Uniform
+from experiments.sddmm import ahead
 from experiments.sddmm.ahead import run_on_each
 from experiments.sddmm.case import Case, make_case
 from experiments.sddmm.config import Config
@@ -22,7 +25,9 @@ from experiments.sddmm.forced import ForcedKernel, forced_kernels
 from experiments.sddmm.methods import METHODS
 from experiments.sddmm.objective import SDDMM
 from experiments.sddmm.verify import Reference
-from sddmm.backends.cuda.kernels.registry import KERNELS
+from experiments.spmm.objective import SPMM
+from experiments.training.objective import TRAINING
+from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, KERNELS
 from sddmm.testing import emulated_gpu
 from tests.experiments.only import only
 
@@ -139,16 +144,31 @@ def test_warming_runs_a_method_and_its_public_call_on_what_it_serves() -> None:
     assert ran == ["prepared one", "public one", "prepared two", "public two"]
 
 
-@pytest.mark.parametrize("name", ["sddmm", "spmm", "training", "attention"])
+@pytest.mark.parametrize("objective", [SDDMM, SPMM, TRAINING, ATTENTION], ids=lambda o: o.name)
 def test_caches_are_filled_ahead_of_several_cases_unless_warm_is_off(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    objective: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objective: Any = getattr(import_module(f"experiments.{name}.objective"), name.upper())
-    filled: list[int] = []
+    filled: list[tuple[Any, int]] = []
     monkeypatch.setattr(
-        f"experiments.{name}.ahead.warm_caches", lambda configs: filled.append(len(configs))
+        ahead, "fill_caches", lambda own, configs: filled.append((own, len(configs)))
     )
     one, off = (Config(matrix=Uniform(rows=4, cols=5), warm=warm) for warm in (True, False))
     for configs in ([one], [off, off], [one, one]):
         objective.warm_caches(configs)
-    assert filled == [2]
+    assert filled == [(objective, 2)]
+    assert (objective.ours, [one, one]) in ahead.tasks(objective, [one, one])
+    pickle.loads(pickle.dumps(objective)).draw_case("", one)  # as the processes get it
+
+
+def test_a_method_is_compiled_once_for_each_dtype_or_each_case_where_that_takes_long() -> None:
+    small, large = (Uniform(rows=10**5, cols=10**5, nnz=nnz) for nnz in (9, 13_000_000))
+    configs = [
+        Config(matrix=matrix, dtype=dtype, objective="attention", methods=["ours", "flex", "sdpa"])
+        for matrix, dtype in ((small, "float32"), (small, "float16"), (large, "float16"))
+    ]
+    compiled = ahead.tasks(ATTENTION, configs)
+    apart = [("flex", [config]) for config in configs]
+    assert compiled == [*apart, ("ours", configs[:1]), ("ours", configs[1:2])]
+    every = {name for name, _ in ahead.tasks(ATTENTION, [replace(configs[0], kernels=True)])}
+    assert every == {"ours", "flex", *ATTENTION_KERNELS}
+    assert ("ours", configs[1:]) in ahead.tasks(SDDMM, configs)
