@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from experiments.attention import block_mask
 from experiments.attention.case import Case, batch_of_one, new_run, without_batch
-from experiments.attention.memory import refuse_bytes
+from experiments.bench.memory import refuse_bytes
 from experiments.bench.methods import Run
 
 IS_PEER = True
@@ -47,7 +47,7 @@ def refuses(case: Case) -> str | None:
     if not case.device.startswith("cuda"):
         if case.backward:
             return "FlexAttention has no backward on a CPU"
-        return refuse_bytes(case, "scores", 8 * case.m * case.n * case.heads)
+        return refuse_bytes(case.device, "the scores take", 8 * case.m * case.n * case.heads)
     if case.k < _LEAST_COLUMNS:
         return f"FlexAttention computes d of {_LEAST_COLUMNS} and more on a GPU"
     return None

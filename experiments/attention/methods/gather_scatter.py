@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from experiments.attention.case import Case, heads_first, new_run, rows_first
-from experiments.attention.memory import refuse_bytes
+from experiments.bench.memory import refuse_bytes
 from experiments.bench.methods import Run
 
 IS_PEER = True
@@ -29,7 +29,7 @@ LEAST_SUM = 1e-16
 def refuses(case: Case) -> str | None:
     arrays = _ARRAYS_OF_STEP if case.backward else _ARRAYS
     row_bytes = arrays * case.k * case.q.element_size() + 4 * _SCORES
-    return refuse_bytes(case, "gathered rows", row_bytes * case.nnz * case.heads)
+    return refuse_bytes(case.device, "the gathered rows take", row_bytes * case.nnz * case.heads)
 
 
 def prepare(case: Case) -> Run:

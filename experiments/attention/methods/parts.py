@@ -10,7 +10,7 @@ from torch import Tensor
 
 import sddmm
 from experiments.attention.case import Case, new_run
-from experiments.attention.memory import refuse_bytes
+from experiments.bench.memory import refuse_bytes
 from experiments.bench.methods import Run
 
 IS_PEER = True
@@ -21,7 +21,9 @@ _ARRAYS, _ARRAYS_OF_STEP = 3, 7
 
 def refuses(case: Case) -> str | None:
     arrays = _ARRAYS_OF_STEP if case.backward else _ARRAYS
-    return refuse_bytes(case, "scores and weights", arrays * 4 * case.nnz * case.heads)
+    return refuse_bytes(
+        case.device, "the scores and weights take", arrays * 4 * case.nnz * case.heads
+    )
 
 
 def prepare(case: Case) -> Run:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.attention.case import Case, batch_of_one, new_run, without_batch
-from experiments.attention.memory import refuse_bytes
+from experiments.bench.memory import refuse_bytes
 from experiments.bench.methods import Run
 
 IS_PEER = True
@@ -27,7 +27,9 @@ def refuses(case: Case) -> str | None:
     # On a CPU the scores of all heads are stored too.
     scores = 0 if case.device.startswith("cuda") else 4 * case.heads
     per_position = _MASKS * case.q.element_size() + scores
-    return refuse_bytes(case, "dense masks and scores", per_position * case.m * case.n)
+    return refuse_bytes(
+        case.device, "the dense masks and scores take", per_position * case.m * case.n
+    )
 
 
 def prepare(case: Case) -> Run:

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import torch
 
-from experiments.bench.memory import free_bytes
+from experiments.bench.memory import refuse_bytes
 from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 
 
 def refuses(case: Case) -> str | None:
     needed = case.m * case.n * case.a.dtype.itemsize * case.heads
-    available = free_bytes(case.device)
-    if needed > available // 2:
-        return f"the dense product needs {needed} bytes, more than half of {available} available"
-    return None
+    return refuse_bytes(case.device, "the dense product takes", needed)
 
 
 def prepare(case: Case) -> Run:

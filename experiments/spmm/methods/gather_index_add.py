@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from experiments.bench.memory import free_bytes
+from experiments.bench.memory import refuse_bytes
 from experiments.bench.methods import Run
 from experiments.spmm.case import Case
 
@@ -18,10 +18,7 @@ PARTIAL_SUMS_ROUND = True
 
 def refuses(case: Case) -> str | None:
     needed = 2 * case.nnz * case.k * case.dense.element_size()  # the rows, and their products
-    available = free_bytes(case.device)
-    if needed > available // 2:
-        return f"the gathered rows take {needed} bytes, more than half of {available} available"
-    return None
+    return refuse_bytes(case.device, "the gathered rows take", needed)
 
 
 def prepare(case: Case) -> Run:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from experiments.bench.memory import free_bytes
+from experiments.bench.memory import refuse_bytes
 from experiments.bench.methods import Run
 from experiments.training.case import Case, Step
 
@@ -21,10 +21,7 @@ _ARRAYS = 5
 def refuses(case: Case) -> str | None:
     itemsize = case.sampled.a.element_size()
     needed = _ARRAYS * case.nnz * case.k * case.heads * itemsize
-    available = free_bytes(case.device)
-    if needed > available // 2:
-        return f"the gathered rows take {needed} bytes, more than half of {available} available"
-    return None
+    return refuse_bytes(case.device, "the gathered rows take", needed)
 
 
 def prepare(case: Case) -> Run:

@@ -142,11 +142,11 @@ def test_what_does_not_fit_in_memory_is_refused_by_its_counted_bytes(
     case = case_of(heads=2)
     bytes_of_rows = 300 * 2 * (3 * 16 * 4 + 4 * 8)
     assert gather_scatter.refuses(case) == (
-        f"its gathered rows take {bytes_of_rows} bytes, more than half of 20000 available"
+        f"the gathered rows take {bytes_of_rows} bytes, more than half of 20000 available"
     )
     bytes_of_step = 300 * 2 * (7 * 16 * 4 + 4 * 8)
     assert str(bytes_of_step) in str(gather_scatter.refuses(replace(case, backward=True)))
-    assert str(sdpa.refuses(case)).startswith("its dense masks and scores take 25600 bytes")
+    assert str(sdpa.refuses(case)).startswith("the dense masks and scores take 25600 bytes")
     assert sdpa.refuses(case_of(MASKS["causal"])) is None  # it needs no mask
     assert method_of("ours").refuses(case) is None
 

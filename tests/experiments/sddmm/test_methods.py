@@ -105,7 +105,7 @@ def test_a_dense_product_that_does_not_fit_is_refused(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("experiments.bench.memory.available_memory", lambda: 20_000)
     reason = torch_dense.refuses(case_of(50, 70, 400, 33))
-    assert reason == "the dense product needs 14000 bytes, more than half of 20000 available"
+    assert reason == "the dense product takes 14000 bytes, more than half of 20000 available"
 
 
 def test_names_start_with_ours_and_the_published_baseline() -> None:
