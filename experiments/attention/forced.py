@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import sddmm
 from experiments.attention.case import Case, Step
 from experiments.attention.methods import MASKS, ours
 from experiments.bench.methods import Method, Run
 from experiments.sddmm import forced_kernel
+from experiments.sddmm.unseen import new_pattern
 from experiments.spmm.forced import few_dense_tiles
 from sddmm.attention import attention_problem
 from sddmm.backends.base import AttentionGradients, AttentionOperands
@@ -29,10 +29,7 @@ class ForcedKernel(forced_kernel.ForcedKernel):
         return (few_dense_tiles(case, MASKS) if has_tiles else None) or super().refuses(case)
 
     def new_plan(self, case: Case) -> AttentionExecutor:
-        # A pattern of its own finds nothing that was prepared before.
-        pattern = sddmm.SparsePattern.from_csr(
-            case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
-        )
+        pattern = new_pattern(case)
         problem = attention_problem(pattern, AttentionOperands(*case.inputs, None, case.scale))
         device = loader.runtime.device(loader.runtime.current_device())
         return CudaBackend().attention.prepare(pattern, problem, device, kernel=self.kernel)

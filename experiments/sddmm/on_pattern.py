@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from experiments.bench.arguments import is_file_option
 from experiments.bench.digest import Code, file_of
@@ -20,19 +20,14 @@ from experiments.sddmm.forced_kernel import ForcedKernel
 from experiments.sddmm.labels import shown_names
 from experiments.sddmm.problems import problems_of
 from experiments.sddmm.record import Record
-from sddmm import SparsePattern, testing
+from experiments.sddmm.unseen import OfPattern
+from sddmm import testing
 
 if TYPE_CHECKING:
     from experiments.pictures.picture import Picture
 
 
-class OfPattern(Protocol):
-    """A case; it also has the fields of a record that name a case, apart from the sizes."""
-
-    @property
-    def pattern(self) -> SparsePattern: ...
-
-
+# A case also has the fields of a record that name it, apart from the sizes.
 CaseT = TypeVar("CaseT", bound=OfPattern)
 RecordT = TypeVar("RecordT", bound=Record)
 

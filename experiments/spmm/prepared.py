@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import sddmm
+from experiments.sddmm.unseen import new_pattern
 from experiments.spmm.case import Case
 from sddmm.backends.base import PreparedProduct, select_product_backend
 from sddmm.backends.cuda import loader
@@ -41,7 +42,7 @@ class Product:
 
 def new_product(case: Case) -> Product:
     """The product as the planner chooses it for many calls."""
-    pattern, problem = _new_pattern(case), problem_of(case)
+    pattern, problem = _sparse_operand(case), problem_of(case)
     backend = select_product_backend(problem)
     return Product(case, problem, backend.prepare_product(pattern, problem))
 
@@ -50,11 +51,9 @@ def problem_of(case: Case) -> SpmmProblem:
     return product_problem(case.pattern, case.weights, case.dense, None, case.transpose, None)
 
 
-def _new_pattern(case: Case) -> sddmm.SparsePattern:
-    """A pattern that finds nothing that was prepared before: preparation is measured whole."""
-    pattern = sddmm.SparsePattern.from_csr(
-        case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
-    )
+def _sparse_operand(case: Case) -> sddmm.SparsePattern:
+    """A new pattern of the matrix that multiplies X."""
+    pattern = new_pattern(case)
     return pattern.T if case.transpose else pattern
 
 
@@ -62,5 +61,5 @@ def new_product_by(kernel: str, case: Case) -> Product:
     """The product by a GPU kernel of this name; ValueError if it refuses."""
     backend, problem = CudaBackend(), problem_of(case)
     device = loader.runtime.device(loader.runtime.current_device())
-    executor = backend.products.prepare(_new_pattern(case), problem, device, kernel=kernel)
+    executor = backend.products.prepare(_sparse_operand(case), problem, device, kernel=kernel)
     return Product(case, problem, executor)

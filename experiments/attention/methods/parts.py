@@ -12,6 +12,7 @@ import sddmm
 from experiments.attention.case import Case, new_run
 from experiments.bench.memory import refuse_bytes
 from experiments.bench.methods import Run
+from experiments.sddmm.unseen import new_pattern
 
 IS_PEER = True
 
@@ -27,10 +28,7 @@ def refuses(case: Case) -> str | None:
 
 
 def prepare(case: Case) -> Run:
-    # A pattern of its own finds nothing that was prepared before.
-    pattern = sddmm.SparsePattern.from_csr(
-        case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
-    )
+    pattern = new_pattern(case)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)

@@ -8,6 +8,7 @@ from torch import Tensor
 import sddmm
 from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
+from experiments.sddmm.unseen import new_pattern, unseen_csr
 
 
 def refuses(case: Case) -> str | None:
@@ -21,13 +22,9 @@ def prepare(case: Case) -> Run:
 
 def new_plan(case: Case, kernel: str | None = None) -> sddmm.Plan:
     """A plan by this kernel, or by the one that the planner chooses."""
-    # A pattern of its own finds nothing that was prepared before: preparation is measured whole.
-    pattern = sddmm.SparsePattern.from_csr(
-        case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
-    )
     heads = None if case.heads == 1 else case.heads
     return sddmm.plan(
-        pattern,
+        new_pattern(case),
         k=case.k,
         dtype=case.a.dtype,
         heads=heads,
@@ -37,13 +34,7 @@ def new_plan(case: Case, kernel: str | None = None) -> sddmm.Plan:
 
 
 def public_call(case: Case) -> Run:
-    # Earlier copies held the same indices, maybe at this address: nothing of theirs may answer.
-    sddmm.clear_cache()
-    pattern = case.pattern
-    values = torch.ones(case.nnz, dtype=case.a.dtype, device=case.device)
-    S = torch.sparse_csr_tensor(
-        pattern.major_indices, pattern.col_indices, values, pattern.shape, check_invariants=False
-    )
+    S = unseen_csr(case, torch.ones(case.nnz, dtype=case.a.dtype, device=case.device))
 
     def run() -> Tensor:
         product = sddmm.sddmm(S, case.a, case.b, scale=False, out_dtype=case.out_dtype)

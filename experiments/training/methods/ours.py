@@ -6,6 +6,7 @@ import torch
 
 import sddmm
 from experiments.bench.methods import Run
+from experiments.sddmm.unseen import new_pattern, unseen_csr
 from experiments.training.case import Case, Step
 
 
@@ -14,10 +15,7 @@ def refuses(case: Case) -> str | None:
 
 
 def prepare(case: Case) -> Run:
-    # A pattern of its own finds nothing that was prepared before.
-    pattern = sddmm.SparsePattern.from_csr(
-        case.pattern.major_indices, case.pattern.col_indices, case.pattern.shape
-    )
+    pattern = new_pattern(case)
     a, b_t = case.leaves()
 
     def run() -> Step:
@@ -29,14 +27,8 @@ def prepare(case: Case) -> Run:
 
 
 def public_call(case: Case) -> Run:
-    # Earlier copies held the same indices, maybe at this address: nothing of theirs may answer.
-    sddmm.clear_cache()
-    pattern = case.pattern
     a, b_t = case.leaves()
-    values = torch.ones(case.nnz, dtype=a.dtype, device=case.device)
-    S = torch.sparse_csr_tensor(
-        pattern.major_indices, pattern.col_indices, values, pattern.shape, check_invariants=False
-    )
+    S = unseen_csr(case, torch.ones(case.nnz, dtype=a.dtype, device=case.device))
 
     def run() -> Step:
         product = sddmm.sddmm(S, a, b_t.mT, scale=False)
