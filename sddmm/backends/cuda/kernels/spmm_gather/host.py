@@ -208,7 +208,8 @@ def batch_of_group(
         return 4, 3 if is_hopper else 2
     if lanes >= 16 and problem.nnz >= _LONG_ROW * problem.m and not has_perm:
         return 8, 3 if is_hopper else 2
-    return 4, 4 if is_hopper else 3
+    has_positions = has_perm and lanes < 4  # of several nonzeros in a lane
+    return 4, 4 if is_hopper and not has_positions else 3
 
 
 @functools.lru_cache(maxsize=64)
