@@ -78,6 +78,7 @@ FOREIGN = {
     "OMP_NUM_THREADS": "The number of threads of a computation on the CPU, as torch reads it.",
     "RANK": "The number of a process that `torchrun` started; 0 keeps the laboratory's records.",
     "LOCAL_RANK": "The GPU of a process that `torchrun` started, in the laboratory.",
+    "TORCHINDUCTOR_COMPILE_THREADS": "The processes in which torch compiles FlexAttention.",
     "COLUMNS": "The width of the laboratory's tables in a terminal.",
     "HYDRA_FULL_ERROR": "With 1 the laboratory shows an error with its traceback.",
 }
