@@ -17,6 +17,9 @@ __all__ = ["DATA", "H200", "ROOT", "shared_folder"]
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data"
 
+# What a process may keep of a GPU's memory for its next test: other processes share the GPU.
+_KEPT_BYTES = 4 << 30
+
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
     """A folder of this session, which all processes of pytest-xdist share."""
@@ -48,3 +51,5 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "datasets-cache"))
     with poisoned_outputs():
         yield
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > _KEPT_BYTES:
+        torch.cuda.empty_cache()

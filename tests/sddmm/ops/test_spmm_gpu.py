@@ -87,5 +87,5 @@ def test_operands_on_another_device_are_refused() -> None:
     S = random_pattern(6, 5, 14, device="cuda")
     with pytest.raises(ValueError, match="dense is on cpu and S on cuda:0"):
         sddmm.spmm(S, torch.randn(5, 3), values=randn(14))
-    with pytest.raises(ValueError, match="values is on cpu and S on cuda:0"):
+    with pytest.raises(ValueError, match="values are on cpu and S on cuda:0"):
         sddmm.spmm(S, randn(5, 3), values=torch.randn(14))
