@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm_core/numeric.cuh"
+#include "gemm_core/outer_product.cuh"
 #include "gemm_core/ptx/cp_async.cuh"
 
 namespace gemm_core {
@@ -163,7 +164,7 @@ struct MainloopSimtPipelined {
           __syncthreads();  // the next tile has arrived, and every warp has loaded this one
           load(row[0], column[0], shared + read_stage, 0);
         }
-        multiply(sums, row[step % 2], column[step % 2]);
+        add_outer_product(sums, row[step % 2], column[step % 2]);
       }
     } while (--tiles_left > 0);
     ptx::cp_async_wait<0>();
@@ -184,19 +185,6 @@ struct MainloopSimtPipelined {
   static __device__ __forceinline__ void read(float* target, const float* source) {
     const float4 vector = *reinterpret_cast<const float4*>(source);
     target[0] = vector.x, target[1] = vector.y, target[2] = vector.z, target[3] = vector.w;
-  }
-
-  static __device__ __forceinline__ void multiply(Accumulators& sums, const float (&row)[THREAD_M],
-                                                  const float (&column)[THREAD_N]) {
-    // Down one column, up the next: two consecutive operations share an operand, which saves a
-    // read of the register file.
-#pragma unroll
-    for (int j = 0; j < THREAD_N; ++j)
-#pragma unroll
-      for (int step = 0; step < THREAD_M; ++step) {
-        const int i = j % 2 == 0 ? step : THREAD_M - 1 - step;
-        sums[i][j] = fmaf(row[i], column[j], sums[i][j]);
-      }
   }
 };
 
