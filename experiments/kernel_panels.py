@@ -219,7 +219,7 @@ PANELS: dict[str, Panel] = {
         shared="stages of 64 rows of X; two tiles of 64 x 64 weights, with zeros",
         registers="the sums of 64 rows of the result",
         to_shared="X by cp.async; weights through registers, by the masks of their lines",
-        to_registers="mma.sync",
+        to_registers="mma.sync; multiply-adds for float32",
         limit="the instructions of a tile, however few nonzeros it holds",
         operands=("W X", "X"),
     ),

@@ -160,11 +160,17 @@ def test_float32(pattern: SparsePattern) -> None:
     check("spmm_tile_float_64", pattern, 68, torch.float32, has_factors=has_factors)
 
 
-@pytest.mark.parametrize("kernel", ["spmm_tile_64", "spmm_tile_exact_64"])
-def test_heads_rows_that_start_anywhere_and_a_permutation(kernel: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        ("spmm_tile_64", torch.bfloat16),
+        ("spmm_tile_exact_64", torch.bfloat16),
+        ("spmm_tile_float_64", torch.float32),
+    ],
+)
+def test_heads_rows_that_start_anywhere_and_a_permutation(kernel: str, dtype: torch.dtype) -> None:
     has_factors = kernel != "spmm_tile_64"
-    options = {"heads": 2, "has_factors": has_factors, "pad": 3}
-    check(kernel, UNSORTED, 65, torch.bfloat16, **options)
+    check(kernel, UNSORTED, 65, dtype, heads=2, has_factors=has_factors, pad=3)
 
 
 def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
@@ -172,10 +178,13 @@ def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
         check("spmm_tile_64", random_pattern(m, n, nnz), 5)
 
 
-@pytest.mark.parametrize(("kernel", "k"), [("spmm_tile_64", 65), ("spmm_tile_128", 100)])
+@pytest.mark.parametrize(
+    ("kernel", "k"), [("spmm_tile_64", 65), ("spmm_tile_128", 100), ("spmm_tile_float_64", 65)]
+)
 def test_long_rows_of_tiles_are_cut_and_their_sums_added(kernel: str, k: int) -> None:
     pattern = random_pattern(70, 64 * 30, 2000)
-    launches = check(kernel, pattern, k, heads=2)
+    dtype = torch.float32 if "float" in kernel else torch.float16
+    launches = check(kernel, pattern, k, dtype, heads=2)
     assert launches[-2:] == [kernel, "spmm_tile_sums"]
 
 
@@ -251,7 +260,7 @@ def test_weights_are_not_rounded(dtype: torch.dtype, values_dtype: torch.dtype |
 
 @pytest.mark.parametrize("subnormal", ["dense", "values"])
 def test_subnormal_floats_keep_their_last_bits(subnormal: str) -> None:
-    """Sums of TF32 numbers have no place for them."""
+    """The products are of floats, none of which is rounded or flushed to zero."""
     values, dense = torch.randn(SCATTERED.nnz), torch.randn(200, 64)
     tiny = torch.rand(SCATTERED.nnz if subnormal == "values" else (200, 64)) * 1e-39
     values, dense = (tiny, dense) if subnormal == "values" else (values, tiny)

@@ -1,5 +1,5 @@
-// The product of a 64 x 64 tile of weights and 64 rows of the dense operand, both in shared memory,
-// by mma.sync: of half weights, or of float weights as sums of TF32 numbers.
+// The product of a 64 x 64 tile of weights and 64 rows of half X, both in shared memory, by mma.sync:
+// of half weights, or of products of two halves as sums of TF32 numbers.
 #pragma once
 
 #include "gemm_core/fragment.cuh"
@@ -32,6 +32,22 @@ struct WarpTile {
     const fragment::Position own = fragment::ldmatrix_a(lane());
     return LayoutX::offset(own.row, (column() + own.column) / 8);
   }
+  // Calls visit(row, column, sum) for this thread's sums.
+  template <class Visit>
+  static __device__ __forceinline__ void for_each(const Accumulators& sums, const Visit& visit) {
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS_M; ++i)
+#pragma unroll
+      for (int j = 0; j < FRAGMENTS_N; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const fragment::Position at = fragment::mma_c(lane(), e);
+          visit(row() + 16 * i + at.row, column() + 8 * j + at.column, sums[i][j][e]);
+        }
+  }
+  // Every thread has sums of its own.
+  static __device__ __forceinline__ void merge(Accumulators&, unsigned char*) {}
+
   // Loads rows 16 k_step .. + 15 of X, two fragments of eight columns at a time.
   static __device__ __forceinline__ void load_x(u32 (&b)[FRAGMENTS_N / 2][4], u32 first,
                                                 int k_step) {
@@ -47,15 +63,17 @@ template <class T, int COLUMNS, bool BY_COLUMN>
 struct HalfProduct : WarpTile<T, COLUMNS> {
   using Base = WarpTile<T, COLUMNS>;
   using Tile = HalfTile<T>;
+  static constexpr int PARTS = 1;
+  template <class W>
+  using Lines = HalfLines<W, 16 / PARTS>;
   struct Fragments {
     u32 a[Base::FRAGMENTS_M][4], b[Base::FRAGMENTS_N / 2][4];
   };
 
-  // sums += W X. weights, dense: where the tiles are in shared memory. The last argument serves
-  // FloatProduct: mma.sync multiplies halves exactly.
+  // sums += W X. weights, dense: where the tiles are in shared memory.
   static __device__ __forceinline__ void add(typename Base::Accumulators& sums,
                                              const unsigned char* weights,
-                                             const unsigned char* dense, u32&) {
+                                             const unsigned char* dense, int) {
     const u32 first_a = ptx::shared_address(weights) + first_weight();
     const u32 first_x = ptx::shared_address(dense) + Base::first_x();
     Fragments f[2];
@@ -97,90 +115,52 @@ struct HalfProduct : WarpTile<T, COLUMNS> {
   }
 };
 
-// x as the sum of COUNT TF32 numbers, of 11 bits each: two hold the product of two halves, three hold
-// a float. None is rounded: bits past a number's 11 are those of the next. Only the last bits of
-// floats that are subnormal, or nearly, have no number to hold them. CAN_BE_SMALL: whether x may be
-// such a float.
-template <int COUNT, bool CAN_BE_SMALL>
-struct Tf32Terms {
-  u32 terms[COUNT];
-  // Sets bits of `lost` if the sum is not x, a float.
-  __device__ __forceinline__ void split(float x, u32& lost) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-      terms[i] = __float_as_uint(x) & 0xffffe000;
-      x -= __uint_as_float(terms[i]);
-    }
-    if constexpr (CAN_BE_SMALL) lost |= __float_as_uint(x);
-  }
-};
-
-// A tile of float X: chunks are XORed as those of FloatTile.
-template <int COLUMNS>
-struct FloatLayoutX {
-  static __device__ __forceinline__ int offset(int row, int chunk) {
-    return row * (COLUMNS * 4) + (chunk ^ FloatTile::swizzle(row)) * 16;
-  }
-};
-
-// Whether the product of two numbers of type T may be subnormal. Two of type f16 make 2^-48 at least.
-template <class T>
-constexpr bool HAS_SMALL_PRODUCTS = true;
-template <>
-constexpr bool HAS_SMALL_PRODUCTS<f16> = false;
-
-// The product of float weights, each the sum of TERMS TF32 numbers. A half of X is a TF32 number, a
-// float of X is the sum of three; products of both that are below a float's last bit are left out.
-// Sums of 16 products are added to `sums` by ordinary additions, as the accumulation of tensor cores
-// truncates. Lane q has columns 2 q and 2 q + 1 of eight columns of W, not q and q + 4, as a half
-// fragment of X has.
-template <class T, int COLUMNS, bool BY_COLUMN, int TERMS>
-struct FloatProduct : WarpTile<T, COLUMNS> {
+// The product of weights that are products of two halves: each is the sum of two TF32 numbers, of 11
+// bits each, and a half of X is one. Nothing is rounded. Sums of 16 products are added to `sums` by
+// ordinary additions, as the accumulation of tensor cores truncates. Lane q has columns 2 q and
+// 2 q + 1 of eight columns of W, not q and q + 4, as a half fragment of X has.
+template <class T, int COLUMNS, bool BY_COLUMN>
+struct Tf32Product : WarpTile<T, COLUMNS> {
   using Base = WarpTile<T, COLUMNS>;
   using Tile = FloatTile;
-  static constexpr bool FLOAT_X = sizeof(T) == 4;
-  static constexpr int X_TERMS = FLOAT_X ? 3 : 1, HALVES = 2;
-  using Weight = Tf32Terms<TERMS, TERMS == 3 || HAS_SMALL_PRODUCTS<T>>;
-  using Factor = Tf32Terms<X_TERMS, FLOAT_X>;
-  using LayoutX = typename gemm_core::Select<FLOAT_X, FloatLayoutX<COLUMNS>,
-                                             typename Base::LayoutX>::type;
+  static constexpr int PARTS = 4;
+  template <class W>
+  using Lines = HalfLines<W, 16 / PARTS>;
+  static constexpr int HALVES = 2;
 
-  // sums += W X. Sets bits of `lost` if a factor is not the sum of its TF32 numbers.
+  // sums += W X for one part of the columns of W. weights, dense: where the tiles are in shared
+  // memory.
   static __device__ __forceinline__ void add(typename Base::Accumulators& sums,
                                              const unsigned char* weights,
-                                             const unsigned char* dense, u32& lost) {
+                                             const unsigned char* dense, int part) {
+    constexpr int PART_STEPS = Base::K_STEPS / PARTS;
 #pragma unroll 1
-    for (int step = 0; step < Base::K_STEPS; ++step) {
-      Weight a[Base::FRAGMENTS_M][HALVES][4];
+    for (int step = part * PART_STEPS; step < (part + 1) * PART_STEPS; ++step) {
+      u32 high[Base::FRAGMENTS_M][HALVES][4], low[Base::FRAGMENTS_M][HALVES][4];
 #pragma unroll
       for (int i = 0; i < Base::FRAGMENTS_M; ++i)
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
-          load(a[i][half], weights, 16 * i, 16 * step + 8 * half, lost);
+          load(high[i][half], low[i][half], weights, 16 * i, 16 * step + 8 * half);
       u32 b[Base::FRAGMENTS_N / 2][4];
-      if constexpr (!FLOAT_X)
-        Base::load_x(b, ptx::shared_address(dense) + Base::first_x(), step);
+      Base::load_x(b, ptx::shared_address(dense) + Base::first_x(), step);
 #pragma unroll
       for (int j = 0; j < Base::FRAGMENTS_N; ++j) {
-        Factor x[HALVES][2];
+        u32 x[HALVES][2];
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            x[half][e].split(FLOAT_X ? float_of(dense, 16 * step + 8 * half + e, 8 * j)
-                                     : half_of(b[j / 2][j % 2 * 2 + half] >> 16 * e),
-                             lost);
+            x[half][e] = float_bits(b[j / 2][j % 2 * 2 + half] >> 16 * e);
 #pragma unroll
         for (int i = 0; i < Base::FRAGMENTS_M; ++i) {
           float partial[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-          for (int order = 2; order >= 0; --order)  // the smallest products first
+          for (int half = 0; half < HALVES; ++half)  // the smallest products first
+            ptx::mma_m16n8k8_tf32(partial, low[i][half], x[half][0], x[half][1]);
 #pragma unroll
-            for (int half = 0; half < HALVES; ++half)
-#pragma unroll
-              for (int term = 0; term < TERMS; ++term)
-                if (order - term >= 0 && order - term < X_TERMS)
-                  multiply(partial, a[i][half], term, x[half], order - term);
+          for (int half = 0; half < HALVES; ++half)
+            ptx::mma_m16n8k8_tf32(partial, high[i][half], x[half][0], x[half][1]);
 #pragma unroll
           for (int e = 0; e < 4; ++e) sums[i][j][e] += partial[e];
         }
@@ -189,28 +169,17 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
   }
 
  private:
-  static __device__ __forceinline__ void multiply(float (&partial)[4],
-                                                  const Weight (&a)[4], int term,
-                                                  const Factor (&x)[2], int x_term) {
-    const u32 fragment[4] = {a[0].terms[term], a[1].terms[term], a[2].terms[term],
-                             a[3].terms[term]};
-    ptx::mma_m16n8k8_tf32(partial, fragment, x[0].terms[x_term], x[1].terms[x_term]);
+  static __device__ __forceinline__ u32 float_bits(u32 half) {
+    return __float_as_uint(widened(T{static_cast<u16>(half)}));
   }
-  static __device__ __forceinline__ float half_of(u32 half) {
-    if constexpr (FLOAT_X) return 0.f;
-    else return Numeric<T>::to_float(T{static_cast<u16>(half)});
+  static __device__ __forceinline__ void split(float weight, u32& high, u32& low) {
+    high = __float_as_uint(weight) & 0xffffe000;
+    low = __float_as_uint(weight - __uint_as_float(high));
   }
-  // Loads X in this lane's row `row` + 2 q and in its column.
-  static __device__ __forceinline__ float float_of(const unsigned char* dense, int row, int first) {
-    if constexpr (!FLOAT_X) return 0.f;
-    const int column = Base::column() + first + Base::lane() / 4;
-    const int at = FloatLayoutX<COLUMNS>::offset(row + Base::lane() % 4 * 2, column / 4);
-    return *reinterpret_cast<const float*>(dense + at + column % 4 * 4);
-  }
-
   // Loads the fragment of 16 rows and of eight columns of W from `column` on.
-  static __device__ __forceinline__ void load(Weight (&a)[4], const unsigned char* weights,
-                                              int first_row, int column, u32& lost) {
+  static __device__ __forceinline__ void load(u32 (&high)[4], u32 (&low)[4],
+                                              const unsigned char* weights, int first_row,
+                                              int column) {
     const int row = Base::row() + first_row + Base::lane() / 4;
     const int k = column + Base::lane() % 4 * 2;
 #pragma unroll
@@ -222,8 +191,8 @@ struct FloatProduct : WarpTile<T, COLUMNS> {
       } else {
         both = *reinterpret_cast<const float2*>(weights + Tile::offset(row + 8 * e, k));
       }
-      a[e].split(both.x, lost);
-      a[e + 2].split(both.y, lost);
+      split(both.x, high[e], low[e]);
+      split(both.y, high[e + 2], low[e + 2]);
     }
   }
 };

@@ -1,5 +1,5 @@
-// The weights of a sparse tile as the first operand of a tensor-core product: loaded line by line
-// and stored to shared memory as a dense tile, with zeros where there is no nonzero.
+// The weights of a sparse tile as the first operand of a dense product: loaded line by line and
+// stored to shared memory as a dense tile, with zeros where there is no nonzero.
 #pragma once
 
 #include "gemm_core/swizzle.cuh"
@@ -229,10 +229,11 @@ struct HalfLines {
 };
 
 // Weights of which one operand is of floats, of LINES lines in registers: lane i has those at
-// positions 2 i and 2 i + 1.
-template <class W, int LINES_>
+// positions i and 32 + i. BY_COLUMN: lines are columns of W.
+template <class W, int LINES_, bool BY_COLUMN>
 struct FloatLines {
   static constexpr int LINES = LINES_;
+  static_assert(BY_COLUMN || LINES % 4 == 0, "four rows of W are stored at once");
   struct NoFactors {};
   typename W::Value values[LINES][2];
   typename gemm_core::Select<W::HAS_FACTORS, typename W::Factor[LINES][2], NoFactors>::type factors;
@@ -248,38 +249,45 @@ struct FloatLines {
 
   template <class Tile>
   __device__ __forceinline__ void store(const W&, unsigned char* tile, int line) const {
-    const int position = 2 * (threadIdx.x % 32);
 #pragma unroll
-    for (int i = 0; i < LINES; ++i) {
-      float2 both = make_float2(widened(values[i][0]), widened(values[i][1]));
-      if constexpr (W::HAS_FACTORS) {
-        both.x *= widened(factors[i][0]);
-        both.y *= widened(factors[i][1]);
+    for (int e = 0; e < 2; ++e) {
+      const int position = threadIdx.x % 32 + 32 * e;
+      if constexpr (BY_COLUMN) {
+#pragma unroll
+        for (int i = 0; i < LINES; ++i)
+          *reinterpret_cast<float*>(tile + Tile::offset(line + i, position)) = weight(i, e);
+      } else {
+#pragma unroll
+        for (int i = 0; i < LINES; i += 4)
+          *reinterpret_cast<float4*>(tile + Tile::offset(position, line + i)) =
+              float4{weight(i, e), weight(i + 1, e), weight(i + 2, e), weight(i + 3, e)};
       }
-      *reinterpret_cast<float2*>(tile + Tile::offset(line + i, position)) = both;
     }
   }
 
  private:
+  __device__ __forceinline__ float weight(int line, int e) const {
+    float weight = widened(values[line][e]);
+    if constexpr (W::HAS_FACTORS) weight *= widened(factors[line][e]);
+    return weight;
+  }
+
   template <bool FULL>
   __device__ __forceinline__ void load_as(const W& weights, const WarpLines& lines, int first) {
-    const int position = 2 * (threadIdx.x % 32), bit = position % 32;
-    const u32 below = (1u << bit) - 1;
-    const u32 below_low = position < 32 ? below : FULL_MASK, below_high = position < 32 ? 0 : below;
+    const int lane = threadIdx.x % 32;
+    const u32 own = 1u << lane, below = own - 1;
 #pragma unroll
     for (int i = 0; i < LINES; ++i) {
-      int nonzero = __shfl_sync(FULL_MASK, lines.begin, first + i);
-      u32 mask = 3;
+      const int begin = __shfl_sync(FULL_MASK, lines.begin, first + i);
       if constexpr (FULL) {
-        nonzero += position;
+        load_one(weights, i, 0, true, begin + lane);
+        load_one(weights, i, 1, true, begin + lane + 32);
       } else {
         const u32 low = __shfl_sync(FULL_MASK, lines.low, first + i);
         const u32 high = __shfl_sync(FULL_MASK, lines.high, first + i);
-        mask = (position < 32 ? low : high) >> bit;
-        nonzero += __popc(low & below_low) + __popc(high & below_high);
+        load_one(weights, i, 0, low & own, begin + __popc(low & below));
+        load_one(weights, i, 1, high & own, begin + __popc(low) + __popc(high & below));
       }
-      load_one(weights, i, 0, mask & 1, nonzero);
-      load_one(weights, i, 1, mask & 2, nonzero + (mask & 1));
     }
   }
 
@@ -306,8 +314,20 @@ struct HalfTile {
   }
 };
 
-// A tile of float weights: line by line. Chunks of 16 bytes are XORed with a number of the line by
-// which neither reading pairs of a line nor reading every second line has bank conflicts.
+// A tile of float weights for SimtProduct: column of W by column, whatever its lines are. Four
+// elements are between them: storing four rows of eight columns then has no bank conflicts.
+struct ColumnTile {
+  using Layout = gemm_core::Padded<float, TILE_SIDE, 4>;
+  static constexpr int BYTES = TILE_SIDE * Layout::PITCH * 4;
+
+  static __device__ __forceinline__ int offset(int column, int row) {
+    return (column * Layout::PITCH + row) * 4;
+  }
+};
+
+// A tile of float weights for Tf32Product: line by line. Chunks of 16 bytes are XORed with a number
+// of the line by which neither reading pairs of a line nor reading every second line has bank
+// conflicts.
 struct FloatTile {
   static constexpr int BYTES = TILE_SIDE * TILE_SIDE * 4;
 

@@ -87,10 +87,11 @@ class SpmmTile(KernelSpec):
             return reason
         if problem.accumulator == torch.float64:
             return f"sums in float32, and values are {dtype_name(problem.values_dtype)}"
-        if weight_terms(problem) and not self.float_weights:
+        has_halves = product_of(problem) == "HalfProduct"
+        if not has_halves and not self.float_weights:
             return "has no bits for the products of two halves, nor for float32 values"
-        if self.float_weights and not weight_terms(problem):
-            return "splits float32 weights, and these are halves"
+        if has_halves and self.float_weights:
+            return "multiplies float32 weights, and these are halves"
         return None
 
     def cost_us(
@@ -131,7 +132,7 @@ class SpmmTile(KernelSpec):
             "ELEMENT": DTYPES[problem.dtype].cpp_name,
             "VALUE": DTYPES[problem.values_dtype].cpp_name,
             "OUTPUT": DTYPES[problem.out_dtype].cpp_name,
-            "COLUMNS": self.columns, "TERMS": weight_terms(problem), "FACTORS": problem.has_factors,
+            "COLUMNS": self.columns, "PRODUCT": product_of(problem), "FACTORS": problem.has_factors,
             "PERMUTED": permuted, "BY_COLUMN": by_column, "ALIGNED": aligned,
             "STAGES": self.stages, "MIN_BLOCKS": min_blocks,
         }  # fmt: skip
@@ -203,12 +204,14 @@ def _accepts(x: Tensor) -> bool:
     return rows_are_contiguous(x) and fits_32bit_offsets(x, row_pitch(x))
 
 
-def weight_terms(problem: SpmmProblem) -> int:
-    """The TF32 numbers that hold a weight without rounding it; 0 if it is a half, as X."""
-    is_half = DTYPES[problem.dtype].is_half
-    if is_half and problem.values_dtype == problem.dtype:
-        return 2 if problem.has_factors else 0
-    return 3
+def product_of(problem: SpmmProblem) -> str:
+    """How the kernel multiplies a tile without rounding a weight. Products of two bfloat16 may be
+    subnormal floats, whose last bits no TF32 number holds."""
+    if not DTYPES[problem.dtype].is_half or problem.values_dtype != problem.dtype:
+        return "SimtProduct"
+    if not problem.has_factors:
+        return "HalfProduct"
+    return "Tf32Product" if problem.dtype == torch.float16 else "SimtProduct"
 
 
 def spmm_tile(
@@ -221,13 +224,14 @@ def spmm_tile(
     weight_bytes: int = 2,
 ) -> SpmmTile:
     """A variant for so many columns of X at a time. x_bytes, weight_bytes: those of a number."""
+    pitch = SIDE + 4 if weight_bytes == 4 else SIDE
     return SpmmTile(
         name=name,
         source="spmm_tile",
         dtypes=HALF_DTYPES if x_bytes == 2 else (torch.float32,),
         threads=128,
         tile=(SIDE, SIDE, columns),
-        shared_bytes=SIDE * (2 * SIDE * weight_bytes + stages * columns * x_bytes) + 16,
+        shared_bytes=SIDE * (2 * pitch * weight_bytes + stages * columns * x_bytes) + 16,
         min_blocks=min_blocks,
         rate=rate,
         columns=columns,
@@ -242,5 +246,5 @@ SPMM_TILES = (
     spmm_tile("spmm_tile_64", 64, 3, 4, ProductRate(0.74, 1.25, 6)),
     spmm_tile("spmm_tile_128", 128, 3, 3, ProductRate(1.1, 1.8, 6)),
     spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(1.95, 3.8, 6), weight_bytes=4),
-    spmm_tile("spmm_tile_float_64", 64, 2, 2, ProductRate(4.4, 7, 6), x_bytes=4, weight_bytes=4),
+    spmm_tile("spmm_tile_float_64", 64, 2, 3, ProductRate(4.4, 7, 6), x_bytes=4, weight_bytes=4),
 )

@@ -3,6 +3,7 @@
 // neighbours. Limit: the instructions of a tile, however few nonzeros it has.
 #include "gemm_core/parameters.cuh"
 #include "gemm_core/tile_io.cuh"
+#include "sddmm/simt_product.cuh"
 #include "sddmm/tile_product.cuh"
 
 using namespace sddmm;
@@ -15,12 +16,12 @@ struct Config {
   using Output = SDDMM_OUTPUT;
   // The number of columns of X that a block multiplies.
   static constexpr int COLUMNS = SDDMM_COLUMNS;
-  // The number of TF32 numbers that hold a weight; 0: weights are halves, which need none.
-  static constexpr int TERMS = SDDMM_TERMS;
   // Whether values are multiplied by factors; whether nonzeros are read through perm; whether the
   // lines of tiles are columns of W.
   static constexpr bool FACTORS = SDDMM_FACTORS, PERMUTED = SDDMM_PERMUTED;
   static constexpr bool BY_COLUMN = SDDMM_BY_COLUMN;
+  // How a tile is multiplied: HalfProduct, Tf32Product or SimtProduct.
+  using Product = SDDMM_PRODUCT<Element, COLUMNS, BY_COLUMN>;
   // Whether all rows of X start at multiples of 16 bytes.
   static constexpr bool ALIGNED = SDDMM_ALIGNED;
   // The number of tiles of X in shared memory; one is multiplied while the others are loaded.
@@ -32,20 +33,18 @@ struct Config {
 };
 
 using Element = Config::Element;
-constexpr bool IS_HALF = Config::TERMS == 0;
 using W = Weights<Config::Value, Element, Config::FACTORS, Config::PERMUTED>;
-using Product = gemm_core::Select<
-    IS_HALF, HalfProduct<Element, Config::COLUMNS, Config::BY_COLUMN>,
-    FloatProduct<Element, Config::COLUMNS, Config::BY_COLUMN, IS_HALF ? 1 : Config::TERMS>>::type;
+using Product = Config::Product;
 using CopyX = gemm_core::TileCopy<Element, Product::LayoutX, TILE_SIDE, Config::COLUMNS,
                                   Config::THREADS, true, Config::ALIGNED>;
 
-// The lines of a tile that a warp loads, and their weights in registers: the first ones are loaded
-// while the tile before is multiplied.
+// A warp loads 16 lines of a tile, some at a time in registers. As many parts of the tile before are
+// multiplied meanwhile.
 constexpr int WARP_LINES = TILE_SIDE * 32 / Config::THREADS;
-using Loaded = gemm_core::Select<Config::TERMS != 3, HalfLines<W, IS_HALF ? 16 : 8>,
-                                 FloatLines<W, 4>>::type;
-static_assert(Config::THREADS == 128, "two by two warps multiply a tile");
+using Loaded = Product::Lines<W>;
+constexpr int PARTS = Product::PARTS, LAST_LINES = WARP_LINES - Loaded::LINES;
+static_assert(PARTS * Loaded::LINES == WARP_LINES, "all lines are loaded");
+static_assert(Config::THREADS == 128, "four warps multiply a tile");
 
 // Shared memory: two tiles of weights, the stages of X, and a flag.
 constexpr int W_BYTES = Product::Tile::BYTES;
@@ -93,10 +92,9 @@ struct Work {
   }
 };
 
-// The sum of one entry, nonzero by nonzero: where X is not finite, zeros of a tile would make NaN,
-// and TF32 numbers do not hold the last bits of subnormal ones.
-__device__ inline float exact_sum(const Arguments& p, const W& weights, const Work& work,
-                                        int row, int column) {
+// The sum of one entry, nonzero by nonzero: where X is not finite, zeros of a tile would make NaN.
+__device__ inline float exact_sum(const Arguments& p, const W& weights, const Work& work, int row,
+                                  int column) {
   const Element* const x = p.dense + work.head * p.head_dense + work.first_column + column;
   float sum = 0.f;
   const auto add = [&](int nonzero, int source) {
@@ -150,7 +148,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const auto column_of = [&](int tile) { return tile < end ? p.columns[tile] : -1; };
 
   typename Product::Accumulators sums = {};
-  u32 lost = 0;  // bits of factors that no TF32 number holds
   Loaded loaded;
   int tile = work.part.x;
   int4 next_line = line_of(tile + 1);
@@ -162,15 +159,19 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     ptx::cp_async_commit();
   }
   int next_column = column_of(tile + Config::STAGES - 1);
-  loaded.load(weights, lines, 0);
+  const auto store = [&](int buffer, int line) {
+    loaded.template store<Product::Tile>(weights, shared + buffer * W_BYTES, warp_line + line);
+  };
+#pragma unroll 1
+  for (int line = 0; line < LAST_LINES; line += Loaded::LINES) {
+    loaded.load(weights, lines, line);
+    store(0, line);
+  }
+  loaded.load(weights, lines, LAST_LINES);
   for (int stage = 0, buffer = 0; tile < end; ++tile) {
-    unsigned char* const own_tile = shared + buffer * W_BYTES;
-#pragma unroll
-    for (int first = 0; first < WARP_LINES; first += Loaded::LINES) {
-      if (first > 0) loaded.load(weights, lines, first);
-      loaded.store<Product::Tile>(weights, own_tile, warp_line + first);
-    }
-    if (tile + 1 < end) {
+    store(buffer, LAST_LINES);
+    const bool has_next = tile + 1 < end;
+    if (has_next) {
       lines = WarpLines(next_line);
       next_line = line_of(tile + 2);
       loaded.load(weights, lines, 0);
@@ -181,20 +182,23 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     if (next_column >= 0) copy_x(next_column, free_stage);
     ptx::cp_async_commit();
     next_column = column_of(tile + Config::STAGES);
-    Product::add(sums, own_tile, shared + 2 * W_BYTES + stage * X_BYTES, lost);
+#pragma unroll 1
+    for (int part = 0; part < PARTS; ++part) {
+      Product::add(sums, shared + buffer * W_BYTES, shared + 2 * W_BYTES + stage * X_BYTES, part);
+      if (part < PARTS - 1 && has_next) {
+        store(buffer ^ 1, part * Loaded::LINES);
+        loaded.load(weights, lines, (part + 1) * Loaded::LINES);
+      }
+    }
     stage = stage == Config::STAGES - 1 ? 0 : stage + 1;
     buffer ^= 1;
   }
 
   // Zeros times what is not finite are NaN: finite sums have met none.
+  Product::merge(sums, shared);
   float zero = 0.f;
-#pragma unroll
-  for (int i = 0; i < Product::FRAGMENTS_M; ++i)
-#pragma unroll
-    for (int j = 0; j < Product::FRAGMENTS_N; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) zero += 0.f * sums[i][j][e];
-  if (zero != 0.f || lost != 0) is_wrong = 1;
+  Product::for_each(sums, [&](int, int, float sum) { zero += 0.f * sum; });
+  if (zero != 0.f) is_wrong = 1;
   __syncthreads();
   if (is_wrong) {
 #pragma unroll 1
@@ -205,14 +209,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     }
     return;
   }
-#pragma unroll
-  for (int i = 0; i < Product::FRAGMENTS_M; ++i)
-#pragma unroll
-    for (int j = 0; j < Product::FRAGMENTS_N; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const fragment::Position at = fragment::mma_c(Product::lane(), e);
-        work.store(p, Product::row() + 16 * i + at.row, Product::column() + 8 * j + at.column,
-                   sums[i][j][e]);
-      }
+  Product::for_each(sums,
+                    [&](int row, int column, float sum) { work.store(p, row, column, sum); });
 }
