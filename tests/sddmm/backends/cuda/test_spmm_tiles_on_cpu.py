@@ -231,6 +231,30 @@ def test_what_is_not_finite_reaches_the_rows_that_multiply_it(kernel: str, store
 
 
 @pytest.mark.parametrize(
+    ("kernel", "dtype", "has_factors", "kept"),
+    [
+        ("spmm_tile_float_64", torch.float32, False, 96),
+        ("spmm_tile_exact_64", torch.bfloat16, True, 176),
+    ],
+)
+@pytest.mark.parametrize("by_column", [False, True])
+def test_finite_sums_are_not_formed_again(
+    kernel: str, dtype: torch.dtype, has_factors: bool, kept: int, by_column: bool
+) -> None:
+    """Nonzero by nonzero all ones are lost beside 2^24; a tile adds half of its columns, or groups
+    of 16, before. What no thread stored is NaN here: forming its sums again would hide it."""
+    mask = torch.ones(70, 192, dtype=torch.bool)
+    mask[::2, 5] = False
+    rows, cols = (mask.T if by_column else mask).nonzero().unbind(1)
+    pattern = SparsePattern.from_coo(rows, cols, (192, 70) if by_column else (70, 192))
+    dense = torch.ones(192, 68).index_fill_(0, torch.tensor([0]), 2**24).to(dtype)
+    ones = torch.ones(pattern.nnz, dtype=dtype)
+    operands = Operands(ones, dense, ones if has_factors else None)
+    out, _ = run(kernel, pattern.T if by_column else pattern, operands)
+    assert out.eq(2**24 + kept).all()
+
+
+@pytest.mark.parametrize(
     ("dtype", "values_dtype"),
     cases(
         itertools.product([torch.float16, torch.bfloat16, torch.float32], [None, torch.float32]),
