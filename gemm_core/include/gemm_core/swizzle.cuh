@@ -12,6 +12,8 @@ struct Swizzle {
   static_assert(CHUNKS >= 2 && (CHUNKS & (CHUNKS - 1)) == 0, "a power of two");
   static constexpr int MASK = CHUNKS >= 8 ? 7 : CHUNKS - 1;
   static constexpr int SHIFT = CHUNKS >= 8 ? 0 : CHUNKS == 4 ? 1 : 2;
+  // The bytes of a row, and the number of rows after which chunks lie the same way again.
+  static constexpr int ROW_BYTES = CHUNKS * 16, PERIOD = 8;
 
   // Bytes from the start of the tile.
   static __device__ __forceinline__ int offset(int row, int chunk) {
@@ -23,10 +25,11 @@ struct Swizzle {
 template <class T, int COLS, int PAD>
 struct Padded {
   static constexpr int PITCH = COLS + PAD;  // elements
-  static_assert(PITCH * sizeof(T) % 16 == 0, "chunks are aligned");
+  static constexpr int ROW_BYTES = PITCH * static_cast<int>(sizeof(T)), PERIOD = 1;
+  static_assert(ROW_BYTES % 16 == 0, "chunks are aligned");
 
   static __device__ __forceinline__ int offset(int row, int chunk) {
-    return row * PITCH * static_cast<int>(sizeof(T)) + chunk * 16;
+    return row * ROW_BYTES + chunk * 16;
   }
 };
 

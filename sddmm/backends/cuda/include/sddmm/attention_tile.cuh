@@ -1,5 +1,5 @@
-// What a warp does of attention with a tile of ROWS x 64 positions, of which it has 16 or 32 rows: the
-// products with the rows of a tile by mma.sync, and which positions hold nonzeros.
+// What a warp does of attention with a tile of ROWS x 64 positions, of which it has 16 or 32 rows: copies
+// of operands, the products with the rows of a tile by mma.sync, and which positions hold nonzeros.
 #pragma once
 
 #include "gemm_core/fragment.cuh"
@@ -18,15 +18,18 @@ namespace ptx = gemm_core::ptx;
 // The columns of a tile, and the rows of a product by mma.sync.
 constexpr int SIDE = 64, MMA_ROWS = 16;
 
-// Rows of COLUMNS halves in shared memory, and this thread's part of their copies from rows of k
-// elements. ALIGNED: every row starts at a multiple of 16 bytes; then copies are asynchronous.
-template <class T, int COLUMNS, int THREADS, bool ALIGNED>
-struct HalfRows {
-  static constexpr int CHUNKS = COLUMNS / 8, ROW_BYTES = COLUMNS * 2;
-  using Layout = gemm_core::Swizzle<CHUNKS>;
-  // The rows that a block copies at once, each thread 16 bytes of them.
+// Rows of COLUMNS elements in shared memory, and this thread's part of their copies from rows of k
+// elements. ALIGNED: every row starts at a multiple of 16 bytes; else copies of halves are not
+// asynchronous.
+template <class T, int COLUMNS, int THREADS, bool ALIGNED, class Layout_>
+struct OperandRows {
+  using Layout = Layout_;
+  // The elements of a chunk of 16 bytes, and the chunks of a row.
+  static constexpr int ELEMENTS = 16 / static_cast<int>(sizeof(T)), CHUNKS = COLUMNS / ELEMENTS;
+  static constexpr int ROW_BYTES = Layout::ROW_BYTES;
+  // The rows that a block copies at once, each thread a chunk of them.
   static constexpr int STEP = THREADS / CHUNKS;
-  static_assert(THREADS % CHUNKS == 0 && STEP % 8 == 0, "a thread's chunks lie alike");
+  static_assert(THREADS % CHUNKS == 0 && STEP % Layout::PERIOD == 0, "a thread's chunks lie alike");
 
   const T* rows;
   i64 pitch;  // elements from row to row
@@ -39,37 +42,57 @@ struct HalfRows {
     const u32 thread = threadIdx.x;
     const int row = static_cast<int>(thread / CHUNKS), chunk = static_cast<int>(thread % CHUNKS);
     unsigned char* const to = target + Layout::offset(row, chunk);
-    const T* source = rows + (first + row) * pitch + chunk * 8;
+    const T* source = rows + (first + row) * pitch + chunk * ELEMENTS;
     if (ALIGNED && first + ROWS <= count && k == COLUMNS) {
 #pragma unroll
       for (int i = 0; i < ROWS; i += STEP, source += STEP * pitch)
         ptx::cp_async_16(ptx::shared_address(to) + i * ROW_BYTES, source);
       return;
     }
-    const int left = k - chunk * 8, in_row = left < 0 ? 0 : left < 8 ? left : 8;
+    const int left = k - chunk * ELEMENTS;
+    const int in_row = left < 0 ? 0 : left < ELEMENTS ? left : ELEMENTS;
 #pragma unroll 1
     for (int i = 0; i < ROWS; i += STEP, source += STEP * pitch) {
       const int elements = first + i + row < count ? in_row : 0;
       if constexpr (ALIGNED) {
-        ptx::cp_async_16(ptx::shared_address(to) + i * ROW_BYTES, source, elements * 2);
+        ptx::cp_async_16(ptx::shared_address(to) + i * ROW_BYTES, source,
+                         elements * static_cast<int>(sizeof(T)));
+      } else if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (int e = 0; e < ELEMENTS; ++e)
+          ptx::cp_async_4(ptx::shared_address(to) + i * ROW_BYTES + e * 4, source + e, e < elements);
       } else {
         T* const stored = reinterpret_cast<T*>(to + i * ROW_BYTES);
 #pragma unroll 1
-        for (int e = 0; e < 8; ++e) stored[e] = e < elements ? source[e] : T{};
+        for (int e = 0; e < ELEMENTS; ++e) stored[e] = e < elements ? source[e] : T{};
       }
     }
   }
 };
 
-// Elements of a warp's products, or of sums, are laid out as mma_c: in each block of 16 rows and each
-// eight columns a lane has four, in the rows lane / 4 and lane / 4 + 8, and two columns of each.
-// Calls use(block, j, e) for all of them.
-template <int BLOCKS, int EIGHTS, class Use>
-__device__ __forceinline__ void each_element(const float (&)[BLOCKS][EIGHTS][4], const Use& use) {
+// Rows of halves, as ldmatrix loads them.
+template <class T, int COLUMNS, int THREADS, bool ALIGNED>
+using HalfRows = OperandRows<T, COLUMNS, THREADS, ALIGNED, gemm_core::Swizzle<COLUMNS / 8>>;
+
+// Where in a warp's products a lane's elements are. Of each block of rows and each group of columns it
+// has four: element e is in row e / 2 of two, ROW_STEP apart, and in column e % 2 of two, COLUMN_STEP
+// apart. at(e): its position in the first block and group. Lanes that share their rows differ in the
+// bits ROW_LANES alone. Here as mma_c.
+struct MmaLanes {
+  static constexpr int BLOCK_ROWS = MMA_ROWS, ROW_STEP = 8, GROUP_COLUMNS = 8, COLUMN_STEP = 1;
+  static constexpr u32 ROW_LANES = 3;
+  static __device__ __forceinline__ fragment::Position at(int e) {
+    return fragment::mma_c(threadIdx.x % 32, e);
+  }
+};
+
+// Calls use(block, j, e) for all elements that a lane has.
+template <int BLOCKS, int GROUPS, class Use>
+__device__ __forceinline__ void each_element(const float (&)[BLOCKS][GROUPS][4], const Use& use) {
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block)
 #pragma unroll
-    for (int j = 0; j < EIGHTS; ++j)
+    for (int j = 0; j < GROUPS; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) use(block, j, e);
 }
@@ -202,9 +225,9 @@ struct TileNumbers {
 };
 
 // A warp's rows of a tile: which of a lane's elements are nonzeros.
-template <int BLOCKS, int EIGHTS, int ROWS, bool BY_COLUMN>
+template <int BLOCKS, int GROUPS, int ROWS, bool BY_COLUMN, class Lanes = MmaLanes>
 struct WarpTile {
-  using Products = float[BLOCKS][EIGHTS][4];
+  using Products = float[BLOCKS][GROUPS][4];
   int warp_row;
   bool is_full;
   const int2* masks;  // of the warp's rows, in shared memory; not there if `is_full`
@@ -214,19 +237,21 @@ struct WarpTile {
   // shifted to a lane's columns once, so that each element has its own constant bit.
   template <class Use>
   __device__ __forceinline__ void each(int first, const Use& use) const {
-    const fragment::Position own = fragment::mma_c(threadIdx.x % 32, 0);
+    const fragment::Position own = Lanes::at(0);
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int2 row = is_full ? int2{-1, -1} : masks[MMA_ROWS * block + 8 * r + own.row];
+        const int2 row =
+            is_full ? int2{-1, -1} : masks[Lanes::BLOCK_ROWS * block + Lanes::ROW_STEP * r + own.row];
 #pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) {
-          const int word = first + 8 * j < 32 ? row.x : row.y;
+        for (int j = 0; j < GROUPS; ++j) {
+          const int group = Lanes::GROUP_COLUMNS * j;
+          const int word = first + group < 32 ? row.x : row.y;
           const u32 bits = static_cast<u32>(word) >> (first % 32 + own.column);
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            use(block, j, 2 * r + e, (bits >> (8 * j % 32 + e) & 1) != 0);
+            use(block, j, 2 * r + e, (bits >> (group % 32 + Lanes::COLUMN_STEP * e) & 1) != 0);
         }
       }
   }
@@ -235,10 +260,11 @@ struct WarpTile {
   __device__ __forceinline__ void each_nonzero(int first, const Use& use) const {
     const TileNumbers<BY_COLUMN> numbers{lines};
     each(first, [&](int block, int j, int e, bool exists) {
-      const fragment::Position at = fragment::mma_c(threadIdx.x % 32, e);
+      const fragment::Position at = Lanes::at(e);
       if (exists)
         use(block, j, e,
-            numbers.of(warp_row + MMA_ROWS * block + at.row, first + 8 * j + at.column));
+            numbers.of(warp_row + Lanes::BLOCK_ROWS * block + at.row,
+                       first + Lanes::GROUP_COLUMNS * j + at.column));
     });
   }
 };

@@ -13,11 +13,12 @@ namespace ptx = gemm_core::ptx;
 // are taken relative to a new base: the largest score.
 constexpr float MOST_ABOVE_BASE = 8.f;
 
-// The sums of a lane's two rows of each 16 of the warp.
-template <int BLOCKS, int EIGHTS, int VALUE_EIGHTS>
+// The sums of a lane's two rows of each block of the warp's rows. Scores and sums are elements as those
+// of MmaLanes: of GROUPS groups of columns, and of VALUE_GROUPS. ROW_LANES: see there.
+template <int BLOCKS, int GROUPS, int VALUE_GROUPS, u32 ROW_LANES>
 struct LaneRows {
-  using Weights = float[BLOCKS][EIGHTS][4];
-  float out[BLOCKS][VALUE_EIGHTS][4] = {};
+  using Weights = float[BLOCKS][GROUPS][4];
+  float out[BLOCKS][VALUE_GROUPS][4] = {};
   float base[BLOCKS][2];  // a largest score; -inf while the row has no other
   float sum[BLOCKS][2] = {};  // over this lane's columns
 
@@ -36,7 +37,7 @@ struct LaneRows {
       for (int r = 0; r < 2; ++r) {
         float own = fmaxf(scores[b][0][2 * r], scores[b][0][2 * r + 1]);
 #pragma unroll
-        for (int j = 1; j < EIGHTS; ++j)
+        for (int j = 1; j < GROUPS; ++j)
           own = fmaxf(own, fmaxf(scores[b][j][2 * r], scores[b][j][2 * r + 1]));
         largest[b][r] = own * scale;
         is_above |= largest[b][r] > base[b][r] + MOST_ABOVE_BASE;
@@ -48,14 +49,14 @@ struct LaneRows {
       for (int r = 0; r < 2; ++r) {
         const float offset = -finite_base(base[b][r]);
 #pragma unroll
-        for (int j = 0; j < EIGHTS; ++j)
+        for (int j = 0; j < GROUPS; ++j)
 #pragma unroll
           for (int e = 2 * r; e < 2 * r + 2; ++e)
             sum[b][r] += scores[b][j][e] = ptx::ex2(scores[b][j][e] * scale + offset);
       }
   }
-  // Raises the bases of rows to the largest scores of the four lanes that share a row. Leaves those
-  // that are near enough, so that no row's result depends on another row.
+  // Raises the bases of rows to the largest scores of the lanes that share a row. Leaves those that
+  // are near enough, so that no row's result depends on another row.
   __device__ __forceinline__ void raise(float (&largest)[BLOCKS][2]) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b)
@@ -63,14 +64,15 @@ struct LaneRows {
       for (int r = 0; r < 2; ++r) {
         float raised = largest[b][r];
 #pragma unroll
-        for (int distance = 1; distance < 4; distance *= 2)
-          raised = fmaxf(raised, __shfl_xor_sync(FULL_MASK, raised, distance));
+        for (int distance = 1; distance < 32; distance *= 2)
+          if ((ROW_LANES & distance) != 0)
+            raised = fmaxf(raised, __shfl_xor_sync(FULL_MASK, raised, distance));
         if (!(raised > base[b][r] + MOST_ABOVE_BASE)) raised = base[b][r];
         const float factor = ptx::ex2(base[b][r] - finite_base(raised));
         base[b][r] = raised;
         sum[b][r] *= factor;
 #pragma unroll
-        for (int j = 0; j < VALUE_EIGHTS; ++j)
+        for (int j = 0; j < VALUE_GROUPS; ++j)
           out[b][j][2 * r] *= factor, out[b][j][2 * r + 1] *= factor;
       }
   }
@@ -83,12 +85,13 @@ struct LaneRows {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
 #pragma unroll
-        for (int distance = 1; distance < 4; distance *= 2)
-          sum[b][r] += __shfl_xor_sync(FULL_MASK, sum[b][r], distance);
+        for (int distance = 1; distance < 32; distance *= 2)
+          if ((ROW_LANES & distance) != 0)
+            sum[b][r] += __shfl_xor_sync(FULL_MASK, sum[b][r], distance);
         zero += 0.f * sum[b][r] + 0.f * finite_base(base[b][r]);
       }
 #pragma unroll
-      for (int j = 0; j < VALUE_EIGHTS; ++j)
+      for (int j = 0; j < VALUE_GROUPS; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) zero += 0.f * out[b][j][e];
     }

@@ -2,9 +2,8 @@
 // the other, by mma.sync and an online softmax. Adds a bit mask for each row of a tile; full tiles need
 // none. Limit: the instructions of a tile, however few nonzeros it has.
 #include "gemm_core/parameters.cuh"
-#include "sddmm/attention_tile.cuh"
+#include "sddmm/attention_mma.cuh"
 #include "sddmm/dropout.cuh"
-#include "sddmm/tile_softmax.cuh"
 
 using namespace sddmm;
 
@@ -29,23 +28,14 @@ struct Config {
 };
 
 using Element = Config::Element;
-constexpr int KEY_COLUMNS = Config::KEY_COLUMNS, VALUE_COLUMNS = Config::VALUE_COLUMNS;
-using KeyRows = HalfRows<Element, KEY_COLUMNS, Config::THREADS, Config::ALIGNED>;
-using ValueRows = HalfRows<Element, VALUE_COLUMNS, Config::THREADS, Config::ALIGNED>;
+// What multiplies, and how a lane's elements and shared memory are laid out.
+using Product = MmaAttention<Config>;
+using Rows = Product::Rows;
+using Tile = Product::Tile;
+using Lanes = Product::Lanes;
+constexpr int VALUE_COLUMNS = Config::VALUE_COLUMNS;
 constexpr int ROWS = SIDE, WARPS = Config::THREADS / 32, WARP_ROWS = ROWS / WARPS;
-constexpr int BLOCKS = WARP_ROWS / MMA_ROWS;                  // of 16 rows of a warp
-constexpr int EIGHTS = SIDE / 8, VALUE_EIGHTS = VALUE_COLUMNS / 8;  // of eight columns
-static_assert(BLOCKS * MMA_ROWS * WARPS == ROWS, "warps share a block's rows");
-using Rows = LaneRows<BLOCKS, EIGHTS, VALUE_EIGHTS>;
-using Tile = WarpTile<BLOCKS, EIGHTS, ROWS, Config::BY_COLUMN>;
-
-// Shared memory: the rows of Q, and two stages of tiles of K, of V and of masks; then a flag.
-constexpr int Q_BYTES = ROWS * KeyRows::ROW_BYTES;
-constexpr int K_BYTES = SIDE * KeyRows::ROW_BYTES;
-constexpr int STAGE_BYTES = K_BYTES + SIDE * ValueRows::ROW_BYTES;
-constexpr int MASKS_AT = Q_BYTES + 2 * STAGE_BYTES;
-constexpr int FLAG_AT = MASKS_AT + TileMasks<ROWS>::BYTES;
-static_assert(FLAG_AT + 4 <= Config::SHARED_BYTES, "all of it fits");
+static_assert(Product::END_AT + 4 <= Config::SHARED_BYTES, "all of it and a flag fit");
 
 // The floats of a row that a block leaves for the launch that merges: its part of O, the largest
 // score, and the sum of exponentials.
@@ -138,7 +128,7 @@ __device__ __forceinline__ void store_row(const Head& h, int4 part, int row, con
   }
 }
 
-// The sums of one row without tensor cores: where operands are not finite, weights of 0 would make
+// The sums of one row, nonzero by nonzero: where operands are not finite, weights of 0 would make
 // NaN of columns that the row has not.
 __device__ inline RowSum exact_row(const Head& h, int4 part, int row) {
   const int lane = threadIdx.x % 32;
@@ -181,13 +171,13 @@ __device__ __forceinline__ void add_bias(const Head& h, const Tile& tile,
 // Stores a lane's rows. Their sums are complete.
 __device__ __forceinline__ void store_lane(const Head& h, int4 part, int warp_row,
                                            const Rows& rows) {
+  using Pair = Numeric<Element>::Pair;
   const bool is_piece = part.w >= 0;
 #pragma unroll
-  for (int b = 0; b < BLOCKS; ++b)
+  for (int b = 0; b < Product::BLOCKS; ++b)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const fragment::Position first = fragment::mma_c(threadIdx.x % 32, 2 * r);
-      const int row = warp_row + MMA_ROWS * b + first.row;
+      const int row = warp_row + Lanes::BLOCK_ROWS * b + Lanes::at(2 * r).row;
       if (part.z + row >= h.p.m) continue;
       RowSum own;
       own.largest = rows.base[b][r], own.sum = rows.sum[b][r];
@@ -195,20 +185,20 @@ __device__ __forceinline__ void store_lane(const Head& h, int4 part, int warp_ro
       float* const piece = is_piece ? h.piece(part.w, row) : nullptr;
       Element* const out = h.p.out + h.row_of_result(part.z + row) * h.p.dv;
 #pragma unroll
-      for (int j = 0; j < VALUE_EIGHTS; ++j) {
-        const int column = 8 * j + first.column;
+      for (int j = 0; j < Product::VALUE_GROUPS; ++j) {
+        const int column = Product::value_column(j);
         const float x = rows.out[b][j][2 * r], y = rows.out[b][j][2 * r + 1];
         if (is_piece) {
           *reinterpret_cast<float2*>(piece + column) = {x, y};
         } else if (h.p.dv % 2 == 0) {
           if (column < h.p.dv)
-            *reinterpret_cast<u32*>(out + column) = Numeric<Element>::pair(x * factor, y * factor);
+            *reinterpret_cast<Pair*>(out + column) = Numeric<Element>::pair(x * factor, y * factor);
         } else {
           if (column < h.p.dv) out[column] = Narrow<Element>::from(x * factor);
           if (column + 1 < h.p.dv) out[column + 1] = Narrow<Element>::from(y * factor);
         }
       }
-      if (threadIdx.x % 4 != 0) continue;
+      if ((threadIdx.x & Lanes::ROW_LANES) != 0) continue;
       if (is_piece) {
         piece[VALUE_COLUMNS] = own.largest, piece[VALUE_COLUMNS + 1] = own.sum;
       } else {
@@ -217,70 +207,33 @@ __device__ __forceinline__ void store_lane(const Head& h, int4 part, int warp_ro
     }
 }
 
+// Makes weights of a tile's scores.
+__device__ __forceinline__ void weigh(const Head& h, const Tile& tile, Rows& rows,
+                                      Tile::Products& scores) {
+  const bool is_scaled = !h.scales_exponents();
+  if (is_scaled) add_bias(h, tile, scores);
+  if (!tile.is_full)
+    tile.each(0, [&](int b, int j, int e, bool exists) {
+      scores[b][j][e] = exists ? scores[b][j][e] : minus_infinity();
+    });
+  rows.weigh(scores, is_scaled ? 1.f : h.p.scale);
+  if (h.dropout.seed != nullptr)
+    tile.each_nonzero(0, [&](int b, int j, int e, int nonzero) {
+      scores[b][j][e] *= h.kept_of(nonzero);
+    });
+}
+
 __device__ __forceinline__ void compute_part(const Arguments& p, unsigned char* shared) {
   // The longest parts of all heads come first.
   const int index = blockIdx.x / p.heads, head = blockIdx.x - index * p.heads;
   const int4 part = p.parts[index];
   const Head h(p, head);
   const int warp_row = static_cast<int>(static_cast<u32>(threadIdx.x) / 32 * WARP_ROWS);
-  int& is_wrong = *reinterpret_cast<int*>(shared + FLAG_AT);
+  int& is_wrong = *reinterpret_cast<int*>(shared + Product::END_AT);
   if (threadIdx.x == 0) is_wrong = 0;
-
-  const KeyRows keys_of{h.k, p.pitch_k, p.d};
-  const ValueRows values_of{h.v, p.pitch_v, p.dv};
-  const TileMasks<ROWS> masks{shared + MASKS_AT, p.tiles, p.masks};
-  auto copy_tile = [&](int tile, TilePlace place, int stage) {
-    unsigned char* const target = shared + Q_BYTES + stage * STAGE_BYTES;
-    keys_of.copy<SIDE>(target, place.first_column, p.n);
-    values_of.copy<SIDE>(target + K_BYTES, place.first_column, p.n);
-    if (!place.all_full<ROWS>()) masks.copy(tile, stage);
-    if (tile + 1 < part.y) masks.copy_place(tile + 1, stage ^ 1);
-  };
-  KeyRows{h.q, p.pitch_q, p.d}.copy<ROWS>(shared, part.z, p.m);
-  TilePlace place{0, 0};
-  if (part.x < part.y) copy_tile(part.x, place = p.tiles[part.x], 0);
-  ptx::cp_async_commit();
-  ptx::cp_async_wait<0>();
-  __syncthreads();
-
-  u32 q[BLOCKS][KEY_COLUMNS / 16][4];
-#pragma unroll
-  for (int b = 0; b < BLOCKS; ++b)
-#pragma unroll
-    for (int step = 0; step < KEY_COLUMNS / 16; ++step)
-      load_fragment<KeyRows>(q[b][step], shared, warp_row + MMA_ROWS * b, step);
   Rows rows;
-#pragma unroll 1
-  for (int tile = part.x, stage = 0; tile < part.y; ++tile, stage ^= 1) {
-    const TilePlace next = masks.place(stage ^ 1);
-    if (tile + 1 < part.y) copy_tile(tile + 1, next, stage ^ 1);
-    ptx::cp_async_commit();
-    if (!place.is_empty(warp_row)) {
-      const unsigned char* const keys = shared + Q_BYTES + stage * STAGE_BYTES;
-      const Tile own{warp_row, place.is_full(warp_row), masks.of(stage) + warp_row,
-                     p.lines + static_cast<i64>(tile) * ROWS};
-      Tile::Products scores = {};
-      multiply_rows<Element, KeyRows>(scores, [&](u32(&a)[4], int b, int step) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = q[b][step][i];
-      }, keys, 0);
-      const bool is_scaled = !h.scales_exponents();
-      if (is_scaled) add_bias(h, own, scores);
-      if (!own.is_full)
-        own.each(0, [&](int b, int j, int e, bool exists) {
-          scores[b][j][e] = exists ? scores[b][j][e] : minus_infinity();
-        });
-      rows.weigh(scores, is_scaled ? 1.f : p.scale);
-      if (h.dropout.seed != nullptr)
-        own.each_nonzero(0, [&](int b, int j, int e, int nonzero) {
-          scores[b][j][e] *= h.kept_of(nonzero);
-        });
-      multiply_values<Element, ValueRows>(rows.out, scores, keys + K_BYTES, 0);
-    }
-    place = next;
-    ptx::cp_async_wait<0>();
-    __syncthreads();  // the next tile is there; and all have multiplied this one
-  }
+  Product::run(rows, h, part, warp_row, shared,
+               [&](const Tile& tile, Tile::Products& scores) { weigh(h, tile, rows, scores); });
 
   if (rows.finish() != 0.f) is_wrong = 1;
   __syncthreads();
