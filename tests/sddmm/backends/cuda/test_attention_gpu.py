@@ -52,6 +52,8 @@ SIZES: list[tuple[int, int, torch.dtype, int | None, int]] = [
     (0, 8, torch.float32, None, 0),
     (300, 512, torch.float16, None, 4), (8, 0, torch.float16, None, 0),
 ]  # fmt: skip
+# What `compile_size` calls the tile kernels of half types.
+TILE_KERNELS = ["tile", "tile_rows", "tile_columns"]
 
 
 def operands(
@@ -104,12 +106,13 @@ def test_every_kernel_is_right_on_every_pattern(
 ) -> None:
     """Also where the planner would not choose it."""
     pattern = make()
-    q, k, v = (x.detach() for x in operands(pattern, d, dv, torch.float16, 2))
+    dtype = ATTENTION_KERNELS[name].dtypes[0]
+    q, k, v = (x.detach() for x in operands(pattern, d, dv, dtype, 2))
     inputs = AttentionOperands(q, k, v, None, d**-0.5)
     problem = attention_problem(pattern, inputs)
     planner = Planner(ATTENTION_KERNELS, AttentionExecutor)
     prepared = planner.prepare(pattern, problem, device(0), name)
-    out = torch.full((2, len(q[0]), dv), torch.nan, device="cuda", dtype=torch.float16)
+    out = torch.full((2, len(q[0]), dv), torch.nan, device="cuda", dtype=dtype)
     lse = torch.full((2, len(q[0])), torch.nan, device="cuda")
     new = (torch.full(x.shape, torch.nan, device="cuda", dtype=x.dtype) for x in (q, k, v))
     gradients = AttentionGradients(*new, None)
@@ -123,11 +126,14 @@ def test_every_kernel_is_right_on_every_pattern(
 
 @pytest.mark.parametrize("make", [unsorted, skewed, window])
 @pytest.mark.parametrize("by_head", [False, True])
-def test_bias_and_dropout(make: Callable[[], SparsePattern], by_head: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_bias_and_dropout(
+    make: Callable[[], SparsePattern], by_head: bool, dtype: torch.dtype
+) -> None:
     pattern = make()
-    inputs = operands(pattern, 64, 64, torch.float16, 3)
+    inputs = operands(pattern, 64, 64, dtype, 3)
     shape = (3, pattern.nnz) if by_head else (pattern.nnz,)
-    bias = torch.randn(shape, device="cuda").half().requires_grad_()
+    bias = torch.randn(shape, device="cuda").to(dtype).requires_grad_()
     generator = torch.Generator("cuda").manual_seed(1)
     options: dict[str, Any] = {"bias": bias, "dropout_p": 0.3}
     out, lse, grad, grad_lse, *gradients = results(
@@ -230,8 +236,8 @@ def test_every_size_compiles_without_spilling(
     for step in (16, dtype.itemsize):
         if (d * dtype.itemsize | dv * dtype.itemsize) % step == 0:
             kernels = ["forward", "rows", "columns"]
-            if dtype != torch.float32 and max(d, dv) <= 128:
-                kernels += ["tile", "tile_rows", "tile_columns"]
+            if max(d, dv) <= 128:
+                kernels += ["tile"] if dtype == torch.float32 else TILE_KERNELS
             blocks = (64, 128) if max(d, dv) <= 64 else (64,)
             compile_size((d, dv, dtype), step, here, kernels, (*product(blocks, (False, True)),))
     for cubins in made.cubins.values():

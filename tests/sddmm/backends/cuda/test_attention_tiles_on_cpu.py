@@ -1,4 +1,7 @@
-"""attention_tile's source, run on the CPU: masks, parts of rows of tiles, tails, and infinities."""
+"""attention_tile's source, run on the CPU: masks, parts of rows of tiles, tails, and infinities.
+
+Half types are those of attention_tile, float32 is that of attention_tile_simt.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,8 @@ def check(
     loads = mock.patch.object(gradient_host, "load", wraps=gradient_host.load)
     with emulated_gpu(device) as launches, loads as load:
         planner = Planner(ATTENTION_KERNELS, AttentionExecutor)
-        prepared = planner.prepare(pattern, problem, device, "attention_tile")
+        kernel = "attention_tile_simt" if dtype == torch.float32 else "attention_tile"
+        prepared = planner.prepare(pattern, problem, device, kernel)
         prepared.forward(operands, out, lse)
         prepared.prepare_backward()
         prepared.backward(operands, out, lse, grad, grad_lse, gradients)
@@ -104,13 +108,22 @@ def test_a_window_with_a_bias_and_dropout() -> None:
     assert launches.count("attention_tile_gradient") == 4  # a pass by rows for each head
 
 
-def test_parts_of_long_rows_and_columns_of_tiles_are_merged() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "gradient"),
+    [
+        (torch.float16, "attention_tile", "attention_tile_gradient"),
+        (torch.float32, "attention_tile_simt", "attention_gradient"),
+    ],
+)
+def test_parts_of_long_rows_and_columns_of_tiles_are_merged(
+    dtype: torch.dtype, kernel: str, gradient: str
+) -> None:
     """With scores that rise by much more than 2^8 from tile to tile, and with a negative scale."""
     for shape, scale in (((20, 780), 4.0), ((780, 20), -0.5)):
         mask = torch.ones(shape, dtype=torch.bool)
-        launches = check(SparsePattern.from_torch(mask), 8, 16, torch.float16, scale=scale)
-        assert launches.count("attention_tile") == (2 if shape[1] > 64 * 12 else 1)
-        assert launches.count("attention_tile_gradient") == 3
+        launches = check(SparsePattern.from_torch(mask), 8, 16, dtype, scale=scale)
+        assert launches.count(kernel) == (2 if shape[1] > 64 * 12 else 1)
+        assert launches.count(gradient) == 3
 
 
 @pytest.mark.parametrize(
@@ -130,21 +143,24 @@ def test_rows_of_tiles_stay_whole_where_they_balance_themselves(
     assert part_limit(torch.tensor(counts), heads, 2, device) == limit
 
 
-def test_nonzeros_in_any_order_duplicates_and_rows_without_any() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_nonzeros_in_any_order_duplicates_and_rows_without_any(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(100, 150, (400,), generator=generator)
     cols = torch.randint(0, 70, (400,), generator=generator)
     pattern = SparsePattern.from_coo(rows, cols, (200, 90))
-    check(pattern, 8, 16, torch.float16, bias="by head", dropout_p=0.2)
+    check(pattern, 8, 16, dtype, bias="by head", dropout_p=0.2)
 
 
-def test_the_transpose_of_a_mask_by_its_columns() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_transpose_of_a_mask_by_its_columns(dtype: torch.dtype) -> None:
     """Rows that start at no multiple of 16 bytes."""
-    check(window(80, 90, 30).T, 20, 13, torch.bfloat16, bias="by head")
+    check(window(80, 90, 30).T, 20, 13, dtype, bias="by head")
 
 
-def test_rows_longer_than_64_elements() -> None:
-    check(window(70, 90, 30), 70, 128, torch.float16)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_rows_longer_than_64_elements(dtype: torch.dtype) -> None:
+    check(window(70, 90, 30), 70, 128, dtype)
 
 
 def test_scattered_tiles_are_not_stacked() -> None:
@@ -155,11 +171,17 @@ def test_scattered_tiles_are_not_stacked() -> None:
     check(SparsePattern.from_torch(mask), 16, 8, torch.bfloat16, heads=2, gradient_rows={64})
 
 
-def test_infinities_and_nan_reach_the_rows_that_they_must_and_no_other() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "gradient_rows"), [(torch.float16, {64}), (torch.float32, set())]
+)
+def test_infinities_and_nan_reach_the_rows_that_they_must_and_no_other(
+    dtype: torch.dtype, gradient_rows: set[int]
+) -> None:
     def change(q: Tensor, k: Tensor, v: Tensor) -> None:
         v[0, 60, 3], k[0, 80, 5], q[0, 7, 1] = torch.inf, torch.nan, torch.inf
 
-    check(window(70, 90, 20), 8, 16, torch.float16, change=change, gradient_rows={64})
+    gradient_rows = None if dtype == torch.float32 else {64}
+    check(window(70, 90, 20), 8, 16, dtype, change=change, gradient_rows=gradient_rows)
 
 
 def test_rows_of_finite_halves_are_multiplied_by_tiles_not_one_by_one() -> None:
@@ -185,11 +207,22 @@ def test_rows_of_finite_halves_are_multiplied_by_tiles_not_one_by_one() -> None:
     assert torch.equal(gradients.v, torch.zeros_like(v))
 
 
-@pytest.mark.parametrize(("full", "best"), [(True, "attention_tile"), (False, "attention_gather")])
-def test_tiles_are_estimated_to_be_faster_where_they_are_full(full: bool, best: str) -> None:
-    problem = AttentionProblem(
-        2**14, 2**14, 2**22, 64, 64, 8, torch.float16, torch.int32, torch.device("cuda", 0)
-    )
+def problem_of(dtype: torch.dtype, columns: int) -> AttentionProblem:
+    device = torch.device("cuda", 0)
+    return AttentionProblem(2**14, 2**14, 2**22, columns, columns, 8, dtype, torch.int32, device)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "full", "best"),
+    [
+        (torch.float16, True, "attention_tile"), (torch.float16, False, "attention_gather"),
+        (torch.float32, True, "attention_tile_simt"), (torch.float32, False, "attention_gather"),
+    ],
+)  # fmt: skip
+def test_tiles_are_estimated_to_be_faster_where_they_are_full(
+    dtype: torch.dtype, full: bool, best: str
+) -> None:
+    problem = problem_of(dtype, 64)
     tiles = 2**10 if full else 2**16
     counts = {(64, 64): TileCounts(tiles, tiles if full else 0, ())}
     facts = CountedFacts(problem.nnz, problem.nnz, True, counts, ())
@@ -197,6 +230,16 @@ def test_tiles_are_estimated_to_be_faster_where_they_are_full(full: bool, best: 
     costs = {
         name: cost.run_us
         for name, kernel in ATTENTION_KERNELS.items()
-        if (cost := kernel.cost_us(problem, facts, model)) is not None
+        if kernel.refuses(problem, H200) is None
+        and (cost := kernel.cost_us(problem, facts, model)) is not None
     }
     assert min(costs, key=lambda name: costs[name]) == best
+
+
+def test_floats_need_the_shared_memory_that_their_rows_take() -> None:
+    kernel = ATTENTION_KERNELS["attention_tile_simt"]
+    small = replace(H200, shared_bytes=101_376)
+    assert kernel.refuses(problem_of(torch.float32, 64), small) is None
+    assert kernel.refuses(problem_of(torch.float32, 128), H200) is None
+    reason = kernel.refuses(problem_of(torch.float32, 128), small)
+    assert reason == "needs 111648 bytes of shared memory for d and dv of 128 and 128, has 101376"

@@ -13,7 +13,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.attention_delta import host as attention_delta
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER, specialise
 from sddmm.backends.cuda.kernels.attention_gradient import host as gradient
-from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE
+from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE, ATTENTION_TILE_SIMT
 from sddmm.backends.cuda.kernels.attention_tile_gradient import host as tile_gradient
 from sddmm.problem import AttentionProblem
 from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, own_cache
@@ -21,20 +21,24 @@ from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, 
 __all__ = ["compiler", "own_cache"]
 
 BLACKWELL = replace(DEVICES["sm_90a"], capability=(10, 0))
-# For each architecture d, dv, the bytes at whose multiples rows start, the dtype, and the kernels.
-SIZES = {
-    "sm_80": (16, 16, 16, torch.bfloat16, "tile_columns"),
-    "sm_89": (64, 64, 16, torch.float16, "columns"),
-    "sm_90a": (64, 64, 16, torch.float16, "forward"),
-    "sm_100": (16, 16, 16, torch.float16, "tile"),
-}
+# The architecture, d, dv, the bytes at whose multiples rows start, the dtype, and the kernels.
+SIZES = [
+    ("sm_80", 16, 16, 16, torch.bfloat16, "tile_columns"),
+    ("sm_80", 64, 64, 4, torch.float32, "tile"),
+    ("sm_89", 64, 64, 16, torch.float16, "columns"),
+    ("sm_90a", 64, 64, 16, torch.float16, "forward"),
+    ("sm_90a", 64, 64, 16, torch.float32, "tile"),
+    ("sm_100", 16, 16, 16, torch.float16, "tile"),
+]
 
 
-@pytest.mark.parametrize("arch", SIZES)
-def test_it_compiles_without_spilling(arch: str, compiler: Callable[[Device], Compiler]) -> None:
+@pytest.mark.parametrize(("arch", "d", "dv", "step", "dtype", "kernels"), SIZES)
+def test_it_compiles_without_spilling(
+    arch: str, d: int, dv: int, step: int, dtype: torch.dtype, kernels: str,
+    compiler: Callable[[Device], Compiler],
+) -> None:  # fmt: skip
     device = DEVICES.get(arch, BLACKWELL)
     made = compiler(device)
-    d, dv, step, dtype, kernels = SIZES[arch]
     compile_size((d, dv, dtype), step, device, kernels.split())
     assert made.cubins
     for cubins in made.cubins.values():
@@ -57,8 +61,9 @@ def compile_size(
         problem = AttentionProblem(
             64, 64, 64, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0)
         )
+        kernel = ATTENTION_TILE_SIMT if dtype == torch.float32 else ATTENTION_TILE
         for numbered in {numbered for _, numbered in tile_blocks}:
-            ATTENTION_TILE.load(problem, False, step == 16, numbered, False, device)
+            kernel.load(problem, False, step == 16, numbered, False, device)
     for name in ("tile_rows", "tile_columns"):
         for rows, numbered in tile_blocks if name in kernels else ():
             by_columns = name == "tile_columns"

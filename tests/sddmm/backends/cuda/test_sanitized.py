@@ -1,4 +1,5 @@
-"""One small case per SDDMM kernel, and of what plans are made of: what `make sanitize` runs."""
+"""One small case per kernel of sddmm and of attention, and of what plans are made of: what
+`make sanitize` runs."""
 
 from __future__ import annotations
 
@@ -7,13 +8,17 @@ import torch
 
 import sddmm
 from gemm_core.runtime.device import device
+from sddmm.attention import attention_problem
+from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda import analysis
+from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.kernels.block import BlockKernel
-from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS, SPECS
+from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
+from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import assert_close, random_pattern
+from sddmm.testing import assert_attention_close, assert_close, random_pattern
 
 pytestmark = pytest.mark.gpu
 
@@ -45,6 +50,29 @@ def test_a_small_case_of_ragged_blocks(kernel: BlockKernel) -> None:
     for out_dtype in {dtype, torch.float32}:
         plan = sddmm.plan(pattern, k=104, dtype=dtype, out_dtype=out_dtype, kernel=kernel.name)
         assert_close(plan.run(a, b), pattern, a, b)
+
+
+@pytest.mark.parametrize("name", ATTENTION_KERNELS)
+def test_a_small_attention(name: str) -> None:
+    """Rows of 20 and 13 elements, some of which are copied one by one; a bias and dropout."""
+    pattern = random_pattern(150, 290, 9000, device="cuda")
+    dtype = ATTENTION_KERNELS[name].dtypes[0]
+    q, k, v = (
+        torch.randn(2, rows, columns, device="cuda").to(dtype)
+        for rows, columns in ((150, 20), (290, 20), (290, 13))
+    )
+    bias = torch.randn(9000, device="cuda").to(dtype)
+    inputs = AttentionOperands(q, k, v, bias, 0.3, 0.2, torch.tensor([7], device="cuda"))
+    problem = attention_problem(pattern, inputs)
+    prepared = Planner(ATTENTION_KERNELS, AttentionExecutor).prepare(
+        pattern, problem, device(0), name
+    )
+    out = torch.empty(2, 150, 13, device="cuda", dtype=dtype)
+    lse = torch.empty(2, 150, device="cuda")
+    prepared.forward(inputs, out, lse)
+    assert_attention_close(
+        out, pattern, q, k, v, lse=lse, bias=bias, dropout_p=0.2, seed=inputs.seed, scale=0.3
+    )
 
 
 @pytest.mark.parametrize("blocks", [((64, 64), (128, 64), (128, 256)), ((16, 16), (64, 64))])

@@ -1,8 +1,9 @@
 """attention_tile: a block computes 64 rows, by the tiles of 64 x 64 that hold nonzeros.
 
 It suits masks made of full tiles: windows, causal masks, blocks. Rows of more tiles than a block
-should have are cut into parts, which a second launch merges. Its gradients are those of
-attention_tile_gradient.
+should have are cut into parts, which a second launch merges. Half types are multiplied by tensor
+cores, and their gradients are those of attention_tile_gradient; attention_tile_simt multiplies
+floats by CUDA cores, and its gradients are those of attention_gradient.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from sddmm.backends.cuda.kernels.attention_tile.tiles import (
     tiles_by_row,
 )
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
+from sddmm.backends.cuda.layouts import TileWork
 from sddmm.backends.cuda.spec import Layouts, macros
 from sddmm.dropout import kept_factor, threshold
 from sddmm.dtypes import DTYPES, HALF_DTYPES
@@ -49,11 +51,10 @@ if TYPE_CHECKING:
 _LOG2_E = math.log2(math.e)
 # The most columns of Q, K and V, which a warp holds in registers.
 _MAX_COLUMNS = 128
-# The time for which a tile of 128 columns of K and V together keeps a multiprocessor of an H200
-# busy.
-_TILE_US = 0.6
 # The tiles that take as long as a block's rows of Q and of the result.
 _EDGE_TILES = 1.5
+# The bytes of shared memory of two stages of masks, of two places of tiles, and of a flag.
+_ENDS = 16 * SIDE + 32
 
 
 class Arguments(ctypes.Structure):
@@ -75,10 +76,37 @@ class Arguments(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class AttentionTile(AttentionSpec):
-    """Serves half types, whose rows a warp holds as fragments."""
+    """Serves half types, whose rows a warp holds as fragments.
+
+    column_us, tile_us: the time for which a column of K or V of a tile keeps a multiprocessor of an
+    H200 busy, and that of a tile beside its columns.
+    """
+
+    column_us: float = 0.6 / 128
+    tile_us: float = 0.0
 
     def most_columns(self, problem: AttentionProblem) -> int:
         return _MAX_COLUMNS
+
+    def refuses(self, problem: AttentionProblem, device: Device) -> str | None:
+        reason = super().refuses(problem, device)
+        needed = self.memory(problem.d, problem.dv)
+        if reason is None and needed > device.shared_bytes:
+            return (
+                f"needs {needed} bytes of shared memory for d and dv of {problem.d} and "
+                f"{problem.dv}, has {device.shared_bytes}"
+            )
+        return reason
+
+    def memory(self, d: int, dv: int) -> int:
+        """The bytes of shared memory of a block: the rows of Q, two stages of K and V, and what
+        `_ENDS` says."""
+        key, value = padded(d), padded(dv)
+        return 2 * SIDE * (key + 2 * (key + value)) + _ENDS
+
+    def resident_blocks(self, d: int, dv: int) -> int:
+        """The blocks that the registers of a multiprocessor hold."""
+        return 3 if max(padded(d), padded(dv)) <= 64 else 2
 
     def cost_us(
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
@@ -87,7 +115,8 @@ class AttentionTile(AttentionSpec):
         if facts is None or counts is None or not facts.ascends or not facts.distinct:
             return None
         count = counts.nonempty * problem.heads
-        tile_us = _TILE_US * (padded(problem.d) + padded(problem.dv)) / 128 / model.stores
+        columns_us = self.column_us * (padded(problem.d) + padded(problem.dv))
+        tile_us = (self.tile_us + columns_us) / model.stores
         stripes = max(1, min(ceil_div(problem.m, SIDE), counts.nonempty))
         longest = min(LEAST_CUT, counts.nonempty / stripes)
         edges = _EDGE_TILES * stripes * problem.heads
@@ -110,26 +139,49 @@ class AttentionTile(AttentionSpec):
             numbered, merges, device,
         )  # fmt: skip
 
+    def new_gradients(
+        self, layouts: Layouts, work: TileWork, by_column: bool, problem: AttentionProblem,
+        device: Device,
+    ) -> GradientPasses:  # fmt: skip
+        """The gradients over the same pattern. work, by_column: see `tiles_by_row`."""
+        # Here, as else the modules below would stand on a tenth floor (tests/test_layers.py).
+        from sddmm.backends.cuda.kernels.attention_tile_gradient.host import TileGradients
+
+        return TileGradients(work, by_column, problem, device)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionTileSimt(AttentionTile):
+    """Serves floats, whose rows are read from shared memory."""
+
+    def memory(self, d: int, dv: int) -> int:
+        """The bytes of shared memory of a block: the rows of Q, a tile of K, one of V, and half a
+        tile of weights, with padding."""
+        keys, values, weights = padded(d) + 4, padded(dv), SIDE // 2 + 8
+        return 4 * SIDE * (2 * keys + values + weights) + _ENDS
+
+    def new_gradients(
+        self, layouts: Layouts, work: TileWork, by_column: bool, problem: AttentionProblem,
+        device: Device,
+    ) -> GradientPasses:  # fmt: skip
+        from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning
+        from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
+
+        return Gradients(Tuning(), layouts.by_row(), problem, device)
+
 
 @functools.lru_cache(maxsize=256)
 def _load(
     runtime: loader.CudaRuntime, spec: AttentionTile, d: int, dv: int, dtype: torch.dtype,
     by_column: bool, aligned: bool, numbered: bool, merges: bool, device: Device,
 ) -> Kernel:  # fmt: skip
-    key, value = padded(d), padded(dv)
     defines: dict[str, str | int | bool] = {
-        "ELEMENT": DTYPES[dtype].cpp_name, "MERGES": merges, "KEY_COLUMNS": key,
-        "VALUE_COLUMNS": value, "BY_COLUMN": by_column, "ALIGNED": aligned,
-        "NUMBERED": numbered, "MIN_BLOCKS": _resident_blocks(d, dv),
+        "ELEMENT": DTYPES[dtype].cpp_name, "MERGES": merges, "KEY_COLUMNS": padded(d),
+        "VALUE_COLUMNS": padded(dv), "BY_COLUMN": by_column, "ALIGNED": aligned,
+        "NUMBERED": numbered, "MIN_BLOCKS": spec.resident_blocks(d, dv),
     }  # fmt: skip
-    shared_bytes = 2 * SIDE * (key + 2 * (key + value)) + 16 * SIDE + 32
-    spec = _with_memory(spec, shared_bytes)
+    spec = _with_memory(spec, spec.memory(d, dv))
     return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
-
-
-def _resident_blocks(d: int, dv: int) -> int:
-    """The blocks that the registers of a multiprocessor hold."""
-    return 3 if max(padded(d), padded(dv)) <= 64 else 2
 
 
 @functools.lru_cache(maxsize=64)
@@ -144,12 +196,10 @@ class _Plan:
         self, spec: AttentionTile, layouts: Layouts, problem: AttentionProblem, device: Device
     ) -> None:
         self._spec, self._problem, self._device = spec, problem, device
-        self._work, self._by_column = layouts.distinct_tiles((SIDE, SIDE))
-        resident = {SIDE: _resident_blocks(problem.d, problem.dv)}
-        self._tiles = tiles_by_row(
-            self._work, self._by_column, problem.m, problem.heads, resident, device
-        )
-        self._gradients: GradientPasses | None = None
+        work, by_column = layouts.distinct_tiles((SIDE, SIDE))
+        resident = {SIDE: spec.resident_blocks(problem.d, problem.dv)}
+        self._tiles = tiles_by_row(work, by_column, problem.m, problem.heads, resident, device)
+        self._gradients = spec.new_gradients(layouts, work, by_column, problem, device)
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
         problem, tiles = self._problem, self._tiles
@@ -181,10 +231,6 @@ class _Plan:
             kernel(of_head * problem.heads, *arguments)
 
     def prepare_backward(self) -> None:
-        # Here, as else the modules below would stand on a tenth floor (tests/test_layers.py).
-        from sddmm.backends.cuda.kernels.attention_tile_gradient.host import TileGradients
-
-        self._gradients = TileGradients(self._work, self._by_column, self._problem, self._device)
         self._gradients.prepare()
 
     def backward(
@@ -196,10 +242,20 @@ class _Plan:
         grad_lse: Tensor | None,
         gradients: AttentionGradients,
     ) -> None:
-        assert self._gradients is not None, "prepare_backward comes first"
         self._gradients.run(operands, out, lse, grad_out, grad_lse, gradients)
 
 
 ATTENTION_TILE = AttentionTile(
     "attention_tile", "attention_tile", HALF_DTYPES, threads=128, tile=(SIDE, SIDE, 0)
 )
+# Derived, not measured, and rather too slow than too fast. A multiprocessor of an H200 does 128
+# multiply-adds a cycle, at 1.98 GHz; similar loops reach 60 % of that (registry.py: tile_simt), and
+# 45 % are assumed. A weight takes some ten instructions and one exponential, of which 16 run at
+# once; a third of these rates is assumed.
+_WEIGHTS = SIDE * SIDE  # of a tile
+_CYCLE_US = 1 / 1980
+ATTENTION_TILE_SIMT = AttentionTileSimt(
+    "attention_tile_simt", "attention_tile", (torch.float32,), threads=128, tile=(SIDE, SIDE, 0),
+    column_us=_WEIGHTS / 128 * _CYCLE_US / 0.45,
+    tile_us=_WEIGHTS * (10 / 128 + 1 / 16) * _CYCLE_US * 3,
+)  # fmt: skip

@@ -1,15 +1,16 @@
 // Sparse attention by dense tiles of 64 x 64: a block has 64 rows of Q and takes their tiles one after
-// the other, by mma.sync and an online softmax. Adds a bit mask for each row of a tile; full tiles need
-// none. Limit: the instructions of a tile, however few nonzeros it has.
+// the other, by an online softmax and by mma.sync or, floats, by CUDA cores. Adds a bit mask for each row
+// of a tile; full tiles need none. Limit: the instructions of a tile, however few nonzeros it has.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/attention_mma.cuh"
+#include "sddmm/attention_simt.cuh"
 #include "sddmm/dropout.cuh"
 
 using namespace sddmm;
 
 // What attention_tile/host.py chooses, by macro.
 struct Config {
-  // The type of the operands and of the result: a half type.
+  // The type of the operands and of the result: a half type, or float.
   using Element = SDDMM_ELEMENT;
   // Whether this launch merges the sums of rows of tiles that several blocks have computed.
   static constexpr bool MERGES = SDDMM_MERGES;
@@ -29,7 +30,8 @@ struct Config {
 
 using Element = Config::Element;
 // What multiplies, and how a lane's elements and shared memory are laid out.
-using Product = MmaAttention<Config>;
+using Product = gemm_core::Select<sizeof(Element) == 2, MmaAttention<Config>,
+                                  SimtAttention<Config>>::type;
 using Rows = Product::Rows;
 using Tile = Product::Tile;
 using Lanes = Product::Lanes;
