@@ -79,11 +79,13 @@ class AttentionTile(AttentionSpec):
     """Serves half types, whose rows a warp holds as fragments.
 
     column_us, tile_us: the time for which a column of K or V of a tile keeps a multiprocessor of an
-    H200 busy, and that of a tile beside its columns.
+    H200 busy, and that of a tile beside its columns. least_cut: the least number of tiles at which
+    parts of rows of tiles are cut.
     """
 
     column_us: float = 0.6 / 128
     tile_us: float = 0.0
+    least_cut: int = LEAST_CUT
 
     def most_columns(self, problem: AttentionProblem) -> int:
         return _MAX_COLUMNS
@@ -118,7 +120,7 @@ class AttentionTile(AttentionSpec):
         columns_us = self.column_us * (padded(problem.d) + padded(problem.dv))
         tile_us = (self.tile_us + columns_us) / model.stores
         stripes = max(1, min(ceil_div(problem.m, SIDE), counts.nonempty))
-        longest = min(LEAST_CUT, counts.nonempty / stripes)
+        longest = min(self.least_cut, counts.nonempty / stripes)
         edges = _EDGE_TILES * stripes * problem.heads
         run_us = tile_us * max((count + edges) / model.device.sm_count, longest)
         prepare_us = LIST_TILES_LAUNCHES * model.launch_us
@@ -198,7 +200,9 @@ class _Plan:
         self._spec, self._problem, self._device = spec, problem, device
         work, by_column = layouts.distinct_tiles((SIDE, SIDE))
         resident = {SIDE: spec.resident_blocks(problem.d, problem.dv)}
-        self._tiles = tiles_by_row(work, by_column, problem.m, problem.heads, resident, device)
+        self._tiles = tiles_by_row(
+            work, by_column, problem.m, problem.heads, resident, device, spec.least_cut
+        )
         self._gradients = spec.new_gradients(layouts, work, by_column, problem, device)
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
@@ -258,4 +262,6 @@ ATTENTION_TILE_SIMT = AttentionTileSimt(
     "attention_tile_simt", "attention_tile", (torch.float32,), threads=128, tile=(SIDE, SIDE, 0),
     column_us=_WEIGHTS / 128 * _CYCLE_US / 0.45,
     tile_us=_WEIGHTS * (10 / 128 + 1 / 16) * _CYCLE_US * 3,
+    # A tile takes some eight times as long as one of halves, and its part is merged as quickly.
+    least_cut=4,
 )  # fmt: skip

@@ -21,7 +21,7 @@ _FLAG_ROWS = 32
 # The most tiles of 64 x 64 that stacked tiles may compute for each that has nonzeros.
 _MOST_STACKED = 1.3
 LEAST_CUT = 12
-"""The least number of tiles at which parts of rows of tiles are cut."""
+"""The least number of tiles at which parts of rows of tiles are cut; that of half types."""
 
 # Rows of tiles balance themselves if there are so many for each block that the GPU holds, or if
 # none has so many times the mean of all.
@@ -68,12 +68,13 @@ class AttentionTiles(NamedTuple):
 
 def tiles_by_row(
     work: TileWork, by_column: bool, m: int, heads: int, resident: Mapping[int, int],
-    device: Device,
+    device: Device, least_cut: int = LEAST_CUT,
 ) -> AttentionTiles:  # fmt: skip
     """The tiles of m rows.
 
     by_column: whether `work` lists the tiles of the transpose. resident: the rows that a block may
-    have, those to be preferred first, and how many such blocks a multiprocessor holds.
+    have, those to be preferred first, and how many such blocks a multiprocessor holds. least_cut:
+    the least number of tiles at which parts are cut.
     """
     along, across = work.tiles.coords.long().unbind(1)
     stripe, column = (across, along) if by_column else (along, across)
@@ -102,9 +103,8 @@ def tiles_by_row(
     stripe_column = keys // layers
     places = torch.stack([stripe_column % width * SIDE, flags.sum(1)], dim=1)
     counts = torch.bincount(stripe_column // width, minlength=ceil_div(m, rows)).cpu()
-    parts, shared, slots = cut_stripes(
-        counts, part_limit(counts, heads, resident[rows], device), rows, keys.device
-    )
+    limit = part_limit(counts, heads, resident[rows], device, least_cut)
+    parts, shared, slots = cut_stripes(counts, limit, rows, keys.device)
     return AttentionTiles(
         rows, int32(places), all_masks, all_lines, parts, shared, slots, by_column, work.perm
     )
@@ -120,7 +120,9 @@ def _layer(places: Tensor) -> Tensor:
     return layer
 
 
-def part_limit(counts: Tensor, heads: int, resident: int, device: Device) -> int:
+def part_limit(
+    counts: Tensor, heads: int, resident: int, device: Device, least_cut: int = LEAST_CUT
+) -> int:
     """The most tiles of a part, of rows of tiles that have `counts` and are computed for each head.
 
     Parts fill a GPU evenly, but must be merged, so rows that balance themselves stay whole.
@@ -130,7 +132,7 @@ def part_limit(counts: Tensor, heads: int, resident: int, device: Device) -> int
     share = heads * count / held
     is_even = most * counts.numel() <= _EVEN * count
     is_balanced = blocks >= _ENOUGH * held or (is_even and blocks >= device.sm_count)
-    return max(LEAST_CUT, math.ceil(share * (2 if is_balanced else 0.5)))
+    return max(least_cut, math.ceil(share * (2 if is_balanced else 0.5)))
 
 
 def transposed_bits(masks: Tensor) -> Tensor:
