@@ -6,10 +6,10 @@
 
 namespace sddmm {
 
-// The elements of a lane of 4 x 8, each of which has 4 x 8 of a warp's 16 x 64 scores: every fourth row
-// and every eighth column. The lanes t and t ^ 1 share their rows, t and t ^ 2 their columns: loads of
-// 16 bytes in which all such pairs read the same address take two passes of shared memory, others four
-// (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228).
+// A warp as 4 x 8 lanes, each of which has 4 x 8 of its 16 x 64 scores: every fourth row and every
+// eighth column. The lanes t and t ^ 1 share their rows, t and t ^ 2 their columns: loads of 16 bytes in
+// which all such pairs read the same address take two passes of shared memory, others four
+// (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228, of capability 7).
 struct SimtLanes {
   static constexpr int BLOCK_ROWS = 8, ROW_STEP = 4, GROUP_COLUMNS = 16, COLUMN_STEP = 8;
   static constexpr u32 ROW_LANES = 0b01101;
