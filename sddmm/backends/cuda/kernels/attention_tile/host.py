@@ -252,16 +252,10 @@ class _Plan:
 ATTENTION_TILE = AttentionTile(
     "attention_tile", "attention_tile", HALF_DTYPES, threads=128, tile=(SIDE, SIDE, 0)
 )
-# Derived, not measured, and rather too slow than too fast. A multiprocessor of an H200 does 128
-# multiply-adds a cycle, at 1.98 GHz; similar loops reach 60 % of that (registry.py: tile_simt), and
-# 45 % are assumed. A weight takes some ten instructions and one exponential, of which 16 run at
-# once; a third of these rates is assumed.
-_WEIGHTS = SIDE * SIDE  # of a tile
-_CYCLE_US = 1 / 1980
+# Measured on an H200 for d of 64 and 128, with one head and eight, on masks of five kinds.
 ATTENTION_TILE_SIMT = AttentionTileSimt(
     "attention_tile_simt", "attention_tile", (torch.float32,), threads=128, tile=(SIDE, SIDE, 0),
-    column_us=_WEIGHTS / 128 * _CYCLE_US / 0.45,
-    tile_us=_WEIGHTS * (10 / 128 + 1 / 16) * _CYCLE_US * 3,
+    column_us=3 / 128, tile_us=0.4,
     # A tile takes some eight times as long as one of halves, and its part is merged as quickly.
     least_cut=4,
 )  # fmt: skip

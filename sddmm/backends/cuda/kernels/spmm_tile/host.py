@@ -240,12 +240,11 @@ def spmm_tile(
     )
 
 
-# Rates are measured on an H200 of 132 multiprocessors; that of spmm_tile_float_64 is of the kernel
-# before it multiplied on CUDA cores.
+# Rates are measured on an H200 of 132 multiprocessors.
 SPMM_TILES = (
     spmm_tile("spmm_tile_32", 32, 3, 4, ProductRate(0.58, 0.8, 6)),
     spmm_tile("spmm_tile_64", 64, 3, 4, ProductRate(0.74, 1.25, 6)),
     spmm_tile("spmm_tile_128", 128, 3, 3, ProductRate(1.1, 1.8, 6)),
-    spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(1.95, 3.8, 6), weight_bytes=4),
-    spmm_tile("spmm_tile_float_64", 64, 2, 3, ProductRate(4.4, 7, 6), x_bytes=4, weight_bytes=4),
+    spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(2.75, 5, 6), weight_bytes=4),
+    spmm_tile("spmm_tile_float_64", 64, 2, 3, ProductRate(2.65, 5, 6), x_bytes=4, weight_bytes=4),
 )
