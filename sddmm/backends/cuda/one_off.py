@@ -33,15 +33,18 @@ _MIN_DENSITY = 0.008
 # A problem whose sizes no kernel refuses.
 _SIZE = 128
 
-# When to wait for the analysis: the products (nonzeros times k) and the time of gathering from
-# which on it may pay, the row offsets of tiles per nonzero up to which they are collected, and the
-# part of the time of gathering that tiles must promise, with the host's.
+# When tiles may pay whether the pattern is a mask or not, or it may pay to wait for the analysis:
+# the products (nonzeros times k) and the time of gathering from which on; the row offsets of tiles
+# per nonzero up to which they are collected; and the part of the time of gathering that tiles must
+# promise in both cases.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
 _LATE_PART = 0.9
 # What the host takes longer for a plan of tiles than for a gather, which is launched before the
-# analysis is done.
-_HOST_US = 50.0
+# analysis is done; and the bytes that could be read in the time in which an analysis collects row
+# offsets of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
+_HOST_US = 150.0
+_OFFSETS_BYTES = 24
 # The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
 # which on a pattern counts as a mask.
 _MASK_TILES, _MASK_RUN = 1.2, 4
@@ -121,7 +124,7 @@ class OneOffPlanner:
         if analysis.ascends:
             facts = _estimate(problem, analysis)
             tiles, gather = (k.cost_us(problem, facts, model) for k in (late.kernel, kernel))
-            if tiles is not None and gather is not None and tiles.run_us + _HOST_US < gather.run_us:
+            if tiles is not None and gather is not None and tiles.run_us < gather.run_us:
                 kernel = late.kernel
         return self._executor(plans[kernel.name], kernel, problem, device)
 
@@ -182,7 +185,7 @@ class OneOffPlanner:
             if request.offset_count((problem.m, problem.n)) <= most_offsets:
                 cost = candidate.kernel.cost_us(problem, _facts_of_mask(problem, request), model)
                 if cost is not None:
-                    both.append((candidate, cost.run_us + _HOST_US))
+                    both.append((candidate, cost.run_us + _ahead_us(problem, request, model)))
         if not both:
             return Choice([gather])
         best_uniform_us = min(gather.total_us, *(c.total_us for c, _ in both))
@@ -201,7 +204,8 @@ class OneOffPlanner:
             return Choice([chosen, gather])
         if min(chosen.total_us, mask_us) >= limit_us:  # none is good for both: one for either
             chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
-        if min(chosen.total_us, mask_us) >= limit_us:
+        gain_us = gather.total_us - min(chosen.total_us, mask_us)
+        if gain_us < _ahead_us(problem, chosen.request, model):  # what any other pattern loses
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
         return Choice([gather], Candidate(chosen.kernel, request, mask_us))
@@ -217,8 +221,7 @@ class OneOffPlanner:
             request = kernel.needs_ahead(problem, model)
             cost = None if request is None else kernel.cost_us(problem, facts, model)
             if request is not None and cost is not None:
-                total_us = cost.run_us + _analysis_us(problem, request, model)
-                total_us += 0.0 if request == ROW_IDS else _HOST_US
+                total_us = cost.run_us + _ahead_us(problem, request, model)
                 ranking.append(Candidate(kernel, request, total_us))
         return sorted(ranking, key=_total_us)
 
@@ -291,9 +294,9 @@ def _total_us(candidate: Candidate) -> float:
     return candidate.total_us
 
 
-def _analysis_us(problem: SddmmProblem, request: AnalysisRequest, model: DeviceModel) -> float:
-    """The bytes that an analysis reads and writes, beside what every analysis takes."""
-    written = 4 * problem.nnz
-    if request.tile_row_offsets:
-        written = 4 * request.offset_count((problem.m, problem.n))
-    return 1e6 * (problem.nnz * problem.index_dtype.itemsize + written) / model.memory_bytes
+def _ahead_us(problem: SddmmProblem, request: AnalysisRequest, model: DeviceModel) -> float:
+    """What a run waits for: the bytes of its analysis; if it is one of tiles, the host too."""
+    if request == ROW_IDS:
+        return 1e6 * problem.nnz * (problem.index_dtype.itemsize + 4) / model.memory_bytes
+    offsets = 4 * request.offset_count((problem.m, problem.n))
+    return _HOST_US + 1e6 * (problem.nnz * _OFFSETS_BYTES + offsets) / model.memory_bytes

@@ -47,6 +47,13 @@ def test_sparse_patterns_are_gathered_without_a_look() -> None:
         assert choice.late is None
 
 
+def test_what_is_gathered_before_tiles_are_prepared_is_gathered() -> None:
+    """Half of 2048 x 2048, and a twentieth of 16384 x 16384, whether they are masks or not."""
+    for choice in (choose(2048, 2_100_000, 128), choose(16_384, 13_400_000, 64)):
+        assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
+        assert choice.late is None
+
+
 def test_dense_patterns_are_computed_by_every_tile_without_a_look() -> None:
     """At half of all entries it does not matter how they are spread."""
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
@@ -57,7 +64,7 @@ def test_dense_patterns_are_computed_by_every_tile_without_a_look() -> None:
 
 
 def test_the_analysis_decides_where_only_a_mask_is_worth_tiles() -> None:
-    for k in (128, 256):
+    for k in (256, 512):
         choice = choose(16_384, 10_000_000, k, torch.float32)
         assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
         assert choice.late is not None
@@ -83,7 +90,7 @@ def test_a_mask_is_computed_by_tiles_and_scattered_nonzeros_are_gathered(
     choice = Choice([Candidate(KERNELS["row_gather"], ROW_IDS, 0.0)], Candidate(tiles, request, 1))
 
     def slow_l2(device: Device) -> DeviceModel:
-        return replace(scaled_by_sm_count(device), l2_bytes=1e10)
+        return replace(scaled_by_sm_count(device), l2_bytes=1e11)
 
     monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
     # No problem is small enough to emulate and large enough to wait for its analysis.
