@@ -120,6 +120,8 @@ def count_larger_tiles(
 
     tile_nnz: those of each base tile, row of tiles by row of tiles, as in the result; int32.
     """
+    if block == base:
+        return tile_nnz
     rows, columns = (ceil_div(size, side) for size, side in zip(shape, base, strict=True))
     high, wide = (side // part for side, part in zip(block, base, strict=True))
     down, across = ceil_div(rows, high), ceil_div(columns, wide)
@@ -146,8 +148,8 @@ def tile_list(
 
 def tiles_in_order(tile_nnz: Tensor, shape: tuple[int, int], block: tuple[int, int]) -> TileList:
     """The tiles that have nonzeros, row of tiles by row of tiles."""
-    listed, across = tile_nnz.nonzero().squeeze(1), ceil_div(shape[1], block[1])
-    return TileList(int32(torch.stack([listed // across, listed % across], dim=1)), block)
+    down, across = (ceil_div(size, side) for size, side in zip(shape, block, strict=True))
+    return TileList(int32(tile_nnz.view(down, across).nonzero()), block)
 
 
 @functools.lru_cache(maxsize=16)
