@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
@@ -186,6 +188,20 @@ def test_long_rows_of_tiles_are_cut_and_their_sums_added(kernel: str, k: int) ->
     dtype = torch.float32 if "float" in kernel else torch.float16
     launches = check(kernel, pattern, k, dtype, heads=2)
     assert launches[-2:] == [kernel, "spmm_tile_sums"]
+
+
+def test_the_longest_parts_come_first_and_those_of_a_row_of_tiles_are_about_equal() -> None:
+    parts, shared, slots = cut_stripes(np.array([3, 0, 30, 12, 25]), 12, 64, torch.device("cpu"))
+    assert parts.tolist() == [
+        [33, 45, 192, -1],
+        [3, 13, 128, 0], [13, 23, 128, 1], [23, 33, 128, 2],
+        [61, 70, 256, 5], [45, 53, 256, 3], [53, 61, 256, 4],
+        [0, 3, 0, -1],
+        [3, 3, 64, -1],
+    ]  # fmt: skip
+    assert shared.tolist() == [[128, 0, 3, 0], [256, 3, 3, 0]]
+    assert parts.dtype == shared.dtype == torch.int32
+    assert slots == 6
 
 
 def test_duplicates_all_count() -> None:

@@ -200,8 +200,9 @@ class _Plan:
         self._spec, self._problem, self._device = spec, problem, device
         work, by_column = layouts.distinct_tiles((SIDE, SIDE))
         resident = {SIDE: spec.resident_blocks(problem.d, problem.dv)}
+        shape = problem.m, problem.n
         self._tiles = tiles_by_row(
-            work, by_column, problem.m, problem.heads, resident, device, spec.least_cut
+            work, by_column, shape, problem.heads, resident, device, spec.least_cut
         )
         self._gradients = spec.new_gradients(layouts, work, by_column, problem, device)
 

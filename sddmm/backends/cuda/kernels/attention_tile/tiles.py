@@ -6,14 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes, tiles_of_stripes
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
-from sddmm.backends.cuda.layouts import TileWork, int32
+from sddmm.backends.cuda.layouts import TileWork
 from sddmm.memory import new_memory
 
 # The rows that share a flag (`AttentionTiles.places`).
@@ -67,47 +69,56 @@ class AttentionTiles(NamedTuple):
 
 
 def tiles_by_row(
-    work: TileWork, by_column: bool, m: int, heads: int, resident: Mapping[int, int],
-    device: Device, least_cut: int = LEAST_CUT,
+    work: TileWork, by_column: bool, shape: tuple[int, int], heads: int,
+    resident: Mapping[int, int], device: Device, least_cut: int = LEAST_CUT,
 ) -> AttentionTiles:  # fmt: skip
-    """The tiles of m rows.
+    """The tiles of a pattern of this shape.
 
     by_column: whether `work` lists the tiles of the transpose. resident: the rows that a block may
     have, those to be preferred first, and how many such blocks a multiprocessor holds. least_cut:
     the least number of tiles at which parts are cut.
     """
-    along, across = work.tiles.coords.long().unbind(1)
-    stripe, column = (across, along) if by_column else (along, across)
-    width = int(column.max()) + 1 if column.numel() else 1
-    layers = work.layers
-    layer = _layer(stripe * width + column) if layers > 1 else 0
+    stripe, column = work.tiles.coords.unbind(1)[:: -1 if by_column else 1]
+    width, layers = ceil_div(shape[1], SIDE), work.layers
+    layer = _layer(stripe.long() * width + column) if layers > 1 else 0
+    keys = tile = None  # of tiles that stay as `work` lists them
     for rows in resident:
         stacked = rows // SIDE  # tiles of 64 x 64 that make one of `rows` x 64
-        keys = (stripe // stacked * width + column) * layers + layer
-        if stacked == 1 and layers == 1 and not by_column:  # as `work` lists them
-            tile = torch.arange(keys.numel(), device=keys.device)
+        if stacked == 1 and layers == 1 and not by_column:
+            keys = tile = None
             break
+        keys = (stripe.long() // stacked * width + column) * layers + layer
         keys, tile = torch.unique(keys, return_inverse=True)
         if keys.numel() * stacked <= _MOST_STACKED * tile.numel():
             break
+    # Copied before the next launches, which so run while the CPU cuts.
+    if keys is None:
+        stripe_of_tile = work.tiles.coords.cpu()[:, 0]
+    else:
+        stripe_of_tile = keys.cpu() // (width * layers)
+        column = keys // layers % width
+    counts = tiles_of_stripes(stripe_of_tile, ceil_div(shape[0], rows))
     lines = mask_lines(work, device)
     masks = lines[:, :, 1:3].contiguous().view(torch.int64).squeeze(2)
-    at = (tile, stripe % stacked)
-    all_lines = lines.new_zeros(keys.numel(), stacked, SIDE, 4)
-    all_lines[at] = lines
-    all_masks = masks.new_zeros(keys.numel(), stacked, SIDE)
-    all_masks[at] = transposed_bits(masks) if by_column else masks
-    flagged = all_masks.view(-1, rows // _FLAG_ROWS, _FLAG_ROWS)
-    bit = 1 << torch.arange(flagged.shape[1], device=keys.device)
-    flags = (flagged == -1).all(2) * bit + (flagged == 0).all(2) * (bit << 16)
-    stripe_column = keys // layers
-    places = torch.stack([stripe_column % width * SIDE, flags.sum(1)], dim=1)
-    counts = torch.bincount(stripe_column // width, minlength=ceil_div(m, rows)).cpu()
+    if by_column:
+        masks = transposed_bits(masks)
+    if keys is not None:
+        at, size = (tile, stripe % stacked), (keys.numel(), stacked, SIDE)
+        lines = lines.new_zeros(*size, 4).index_put_(at, lines)
+        masks = masks.new_zeros(size).index_put_(at, masks)
+    lines, masks = lines.view(-1, rows, 4), masks.view(-1, rows)
+    places = torch.stack([(column * SIDE).to(torch.int32), _row_flags(masks)], dim=1)
     limit = part_limit(counts, heads, resident[rows], device, least_cut)
-    parts, shared, slots = cut_stripes(counts, limit, rows, keys.device)
-    return AttentionTiles(
-        rows, int32(places), all_masks, all_lines, parts, shared, slots, by_column, work.perm
-    )
+    parts, shared, slots = cut_stripes(counts, limit, rows, lines.device)
+    return AttentionTiles(rows, places, masks, lines, parts, shared, slots, by_column, work.perm)
+
+
+def _row_flags(masks: Tensor) -> Tensor:
+    """The flags of `AttentionTiles.places`, (tiles,) int32. masks: (tiles, rows)."""
+    groups = masks.view(-1, masks.shape[1] // _FLAG_ROWS, _FLAG_ROWS)
+    flags = (groups == -1).all(2) + (groups == 0).all(2) * 2**16
+    bits = torch.arange(groups.shape[1], device=masks.device)
+    return (flags << bits).sum(1, dtype=torch.int32)
 
 
 def _layer(places: Tensor) -> Tensor:
@@ -121,16 +132,16 @@ def _layer(places: Tensor) -> Tensor:
 
 
 def part_limit(
-    counts: Tensor, heads: int, resident: int, device: Device, least_cut: int = LEAST_CUT
+    counts: NDArray[np.int64], heads: int, resident: int, device: Device, least_cut: int = LEAST_CUT
 ) -> int:
     """The most tiles of a part, of rows of tiles that have `counts` and are computed for each head.
 
     Parts fill a GPU evenly, but must be merged, so rows that balance themselves stay whole.
     """
-    blocks, held = heads * counts.numel(), resident * device.sm_count
-    count, most = int(counts.sum()), int(counts.max()) if counts.numel() else 0
+    blocks, held = heads * counts.size, resident * device.sm_count
+    count, most = int(counts.sum()), int(counts.max()) if counts.size else 0
     share = heads * count / held
-    is_even = most * counts.numel() <= _EVEN * count
+    is_even = most * counts.size <= _EVEN * count
     is_balanced = blocks >= _ENOUGH * held or (is_even and blocks >= device.sm_count)
     return max(least_cut, math.ceil(share * (2 if is_balanced else 0.5)))
 

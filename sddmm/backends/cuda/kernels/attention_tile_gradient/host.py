@@ -127,12 +127,12 @@ class TileGradients(GradientPasses):
 
     def _tiles(self, by_columns: bool) -> AttentionTiles:
         problem, device = self._problem, self._device
-        m = problem.n if by_columns else problem.m
+        shape = (problem.n, problem.m) if by_columns else (problem.m, problem.n)
         resident = _resident_blocks(problem.d, problem.dv, by_columns, device)
-        if ceil_div(m, 128) * problem.heads < _STACKED_BLOCKS * device.sm_count:
+        if ceil_div(shape[0], 128) * problem.heads < _STACKED_BLOCKS * device.sm_count:
             resident = {SIDE: resident[SIDE]}
         by_column = self._by_column != by_columns
-        return tiles_by_row(self._work, by_column, m, problem.heads, resident, device)
+        return tiles_by_row(self._work, by_column, shape, problem.heads, resident, device)
 
     def new_pass(self, inputs: PassInputs) -> Pass:
         problem, by_columns = self._problem, inputs.by_columns

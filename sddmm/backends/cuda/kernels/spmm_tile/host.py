@@ -118,7 +118,7 @@ class SpmmTile(KernelSpec):
         work, by_column = layouts.distinct_tiles((SIDE, SIDE))
         slices = ceil_div(problem.k, self.columns)
         replicas = slices * (problem.heads or 1)
-        stripes = stripes_of(work, problem.m, by_column, replicas, model.device)
+        stripes = stripes_of(work, (problem.m, problem.n), by_column, replicas, model.device)
         run = _Runner(self, stripes, work.perm, by_column, problem, model.device)
         return (ProductPlan(run, _accepts),)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
-from sddmm.backends.cuda.layouts import TileWork, int32
+from sddmm.backends.cuda.layouts import TileWork
 
 # The most tiles of a part, where that leaves enough parts for all multiprocessors.
 _LEAST_CUT = 12
@@ -34,21 +36,28 @@ class Stripes(NamedTuple):
     slots: int
 
 
-def stripes_of(work: TileWork, m: int, by_column: bool, replicas: int, device: Device) -> Stripes:
-    """by_column: whether `work` lists tiles of the transpose. replicas: how often each tile is
-    computed, for other heads or columns of X."""
-    along, across = work.tiles.coords.long().unbind(1)
-    stripe, column = (across, along) if by_column else (along, across)
-    lines = mask_lines(work, device)
+def stripes_of(
+    work: TileWork, shape: tuple[int, int], by_column: bool, replicas: int, device: Device
+) -> Stripes:
+    """shape: that of W. by_column: whether `work` lists tiles of the transpose. replicas: how often
+    each tile is computed, for other heads or columns of X."""
+    coords, (down, across) = work.tiles.coords, (1, 0) if by_column else (0, 1)
+    # Copied before the next launch, which so runs while the CPU cuts.
+    counts = tiles_of_stripes(coords.cpu()[:, down], ceil_div(shape[0], SIDE))
+    lines, column = mask_lines(work, device), coords[:, across]
     if by_column or work.layers > 1:
-        width = int(column.max()) + 1 if column.numel() else 1
-        order = (stripe * width + column).argsort(stable=True)
+        places = coords[:, down].long() * ceil_div(shape[1], SIDE) + column
+        order = places.argsort(stable=True)
         lines, column = lines[order], column[order]
-    tiles = torch.bincount(stripe, minlength=ceil_div(m, SIDE))
     limit = part_limit(replicas * work.tiles.length, device)
     return Stripes(
-        lines, int32(column * SIDE), *cut_stripes(tiles.cpu(), limit, SIDE, tiles.device)
+        lines, (column * SIDE).contiguous(), *cut_stripes(counts, limit, SIDE, lines.device)
     )
+
+
+def tiles_of_stripes(stripe: Tensor, count: int) -> NDArray[np.int64]:
+    """The number of tiles of each of `count` stripes. stripe: that of each tile, on the CPU."""
+    return np.bincount(stripe.numpy(), minlength=count)
 
 
 def part_limit(count: int, device: Device) -> int:
@@ -57,26 +66,25 @@ def part_limit(count: int, device: Device) -> int:
 
 
 def cut_stripes(
-    tiles: Tensor, limit: int, rows: int, device: torch.device
+    tiles: NDArray[np.int64], limit: int, rows: int, device: torch.device
 ) -> tuple[Tensor, Tensor, int]:
     """Parts of at most `limit` tiles, the longest first; those of one stripe are about equal.
 
-    tiles: the number of each stripe's, of `rows` rows each, on the CPU: to launch each of these
-    steps would take longer. Returns parts and shared, on `device`, and slots of `Stripes`.
+    tiles: the number of each stripe's, of `rows` rows each. Computed by numpy, as torch takes
+    several times as long for such steps on few numbers, on the CPU as on a GPU. Returns parts and
+    shared, which are copied to `device` together, and slots of `Stripes`.
     """
-    ends = tiles.cumsum(0)
-    pieces = ((tiles + limit - 1) // limit).clamp_(min=1)
-    of_part = torch.repeat_interleave(pieces)
-    index = torch.arange(of_part.numel(), device=tiles.device)
-    number = index - (pieces.cumsum(0) - pieces)[of_part]
-    begins, count, cuts = (ends - tiles)[of_part], tiles[of_part], pieces[of_part]
+    pieces = np.maximum((tiles + limit - 1) // limit, 1)
+    of_part = np.repeat(np.arange(tiles.size), pieces)
+    number = np.arange(of_part.size) - (pieces.cumsum() - pieces)[of_part]
+    begins, count, cuts = (tiles.cumsum() - tiles)[of_part], tiles[of_part], pieces[of_part]
     first, last = begins + number * count // cuts, begins + (number + 1) * count // cuts
-    is_shared = pieces > 1
-    slots = torch.where(is_shared, pieces, 0)
-    first_slot = slots.cumsum(0) - slots
-    slot = torch.where(cuts > 1, first_slot[of_part] + number, -1)
-    longest = (last - first).argsort(descending=True, stable=True)
-    parts = torch.stack([first, last, of_part * rows, slot], dim=1)[longest]
-    which = is_shared.nonzero().squeeze(1)
-    shared = torch.stack([which * rows, first_slot[which], pieces[which], which * 0], dim=1)
-    return int32(parts).to(device), int32(shared).to(device), int(slots.sum())
+    slots = np.where(pieces > 1, pieces, 0)
+    first_slot = slots.cumsum() - slots
+    slot = np.where(cuts > 1, first_slot[of_part] + number, -1)
+    longest = (first - last).argsort(kind="stable")
+    parts = np.stack([first, last, of_part * rows, slot], axis=1)[longest]
+    which = slots.nonzero()[0]
+    shared = np.stack([which * rows, first_slot[which], pieces[which], which * 0], axis=1)
+    both = torch.from_numpy(np.concatenate([parts, shared]).astype(np.int32)).to(device)
+    return both[: len(parts)], both[len(parts) :], int(slots.sum())
