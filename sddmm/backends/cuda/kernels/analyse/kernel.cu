@@ -149,32 +149,19 @@ __device__ __forceinline__ void expand_rows(const Arguments& p, i64 begin, Share
   scan_max<ITEMS_PER_THREAD>(shared.rows, shared.warp_max);
 }
 
-// CSR: the entries of crow that a thread checks, from entry `begin` of the block on, each with its
-// successor.
-struct ThreadRowPointers {
-  IndexType pointer[ITEMS_PER_THREAD], next[ITEMS_PER_THREAD];
-
-  __device__ __forceinline__ ThreadRowPointers(const Arguments& p, i64 begin) {
+// CSR: returns INVALID unless crow starts at 0, never falls and ends at nnz, as far as the block's
+// entries tell, from entry `begin` on.
+__device__ __forceinline__ u32 check_crow(const Arguments& p, i64 begin) {
+  bool valid = true;
 #pragma unroll
-    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-      const i64 i = begin + j * THREADS + threadIdx.x;
-      pointer[j] = i <= p.m ? p.major_indices[i] : 0;
-      next[j] = i < p.m ? p.major_indices[i + 1] : p.nnz;
-    }
+  for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
+    const i64 i = begin + j * THREADS + threadIdx.x;
+    if (i > p.m) continue;
+    const IndexType pointer = p.major_indices[i], next = i < p.m ? p.major_indices[i + 1] : p.nnz;
+    valid &= pointer <= next && (i > 0 || pointer == 0) && (i < p.m || pointer == p.nnz);
   }
-  // Returns INVALID unless crow starts at 0, never falls and ends at nnz.
-  __device__ __forceinline__ u32 check(const Arguments& p, i64 begin) const {
-    bool valid = true;
-#pragma unroll
-    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-      const i64 i = begin + j * THREADS + threadIdx.x;
-      if (i <= p.m)
-        valid &= pointer[j] <= next[j] && (i > 0 || pointer[j] == 0) &&
-                 (i < p.m || pointer[j] == p.nnz);
-    }
-    return valid ? 0 : INVALID;
-  }
-};
+  return valid ? 0 : INVALID;
+}
 
 // The statistics of a thread's nonzeros. Both counts are in one word, so that one register holds
 // and one reduction adds both: runs are counted from FIRST_RUN on.
@@ -185,10 +172,11 @@ struct ThreadStats {
 };
 
 // A thread's nonzeros and the predecessor of each: item j is nonzero j * THREADS + threadIdx.x of
-// the block.
+// the block. Predecessors are kept in 32 bits: another thread has them whole, and finds those that
+// are not valid.
 struct ThreadItems {
-  IndexType col[ITEMS_PER_THREAD], previous_col[ITEMS_PER_THREAD];
-  IndexType row[ITEMS_PER_THREAD], previous_row[ITEMS_PER_THREAD];  // COO only
+  IndexType col[ITEMS_PER_THREAD], row[ITEMS_PER_THREAD];  // rows of COO only
+  int previous_col[ITEMS_PER_THREAD], previous_row[ITEMS_PER_THREAD];
 
   // Loads the indices; all loads are in flight together.
   __device__ __forceinline__ ThreadItems(const Arguments& p, i64 begin) {
@@ -199,9 +187,9 @@ struct ThreadItems {
       const int i = j * THREADS + threadIdx.x;
       const bool exists = i < left, has_previous = i <= left && (i > 0 || begin > 0);
       col[j] = exists ? cols[i] : 0;
-      previous_col[j] = has_previous ? cols[i - 1] : 0;
+      previous_col[j] = has_previous ? static_cast<int>(cols[i - 1]) : 0;
       row[j] = CSR || !exists ? 0 : rows[i];
-      previous_row[j] = CSR || !has_previous ? 0 : rows[i - 1];
+      previous_row[j] = CSR || !has_previous ? 0 : static_cast<int>(rows[i - 1]);
     }
   }
   __device__ __forceinline__ IndexType row_of(int j, const Shared& shared) const {
@@ -209,7 +197,7 @@ struct ThreadItems {
                      shared.rows[padded<ITEMS_PER_THREAD>(j * THREADS + threadIdx.x)]
                : row[j];
   }
-  __device__ __forceinline__ IndexType previous_row_of(int j, const Shared& shared) const {
+  __device__ __forceinline__ int previous_row_of(int j, const Shared& shared) const {
     const int i = j * THREADS + threadIdx.x;
     if (!CSR) return previous_row[j];
     return i > 0 ? shared.first_row + shared.rows[padded<ITEMS_PER_THREAD>(i - 1)]
@@ -222,16 +210,15 @@ __device__ __forceinline__ bool in_range(IndexType x, int size) {
 }
 
 // Whether y is x + 1. Unsigned, as an index that is not valid may be the largest of its type.
-__device__ __forceinline__ bool is_next(IndexType x, IndexType y) {
-  if constexpr (sizeof(IndexType) == 4) return static_cast<u32>(x) + 1 == static_cast<u32>(y);
-  return static_cast<u64>(x) + 1 == static_cast<u64>(y);
+__device__ __forceinline__ bool is_next(int x, int y) {
+  return static_cast<u32>(x) + 1 == static_cast<u32>(y);
 }
 
 // The last entry of tile_row_offsets that is not past a nonzero; any number for one outside the
 // matrix.
-__device__ __forceinline__ int offset_index(const Arguments& p, IndexType row, IndexType col) {
+__device__ __forceinline__ int offset_index(const Arguments& p, int row, int col) {
   return static_cast<int>(static_cast<u32>(row) * static_cast<u32>(p.tiles_across + 1) +
-                          static_cast<u32>(p.tile_column(static_cast<int>(col))));
+                          static_cast<u32>(p.tile_column(col)));
 }
 
 // The first tile of the tile row that holds the block's first nonzero.
@@ -276,9 +263,10 @@ __device__ __forceinline__ void process_items(const Arguments& p, i64 begin,
   for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
     const int i = j * THREADS + threadIdx.x;
     const bool exists = i < left, past_end = i == left, has_previous = i > 0 || begin > 0;
-    const IndexType row = items.row_of(j, shared), previous_row = items.previous_row_of(j, shared);
-    const IndexType col = items.col[j], previous_col = items.previous_col[j];
-    const bool valid = in_range(col, p.n) && in_range(row, p.m);
+    const bool valid = in_range(items.col[j], p.n) && in_range(items.row_of(j, shared), p.m);
+    const int row = static_cast<int>(items.row_of(j, shared));
+    const int previous_row = items.previous_row_of(j, shared);
+    const int col = static_cast<int>(items.col[j]), previous_col = items.previous_col[j];
     const int offset = offset_index(p, row, col);
     const int previous_offset = has_previous ? offset_index(p, previous_row, previous_col) : -1;
     if (exists) {
@@ -289,12 +277,11 @@ __device__ __forceinline__ void process_items(const Arguments& p, i64 begin,
         stats.flags |= previous_col > col ? COLUMNS_FALL : COLUMNS_REPEAT;
       stats.segments_and_runs += offset != previous_offset;
       if (!(same_row && is_next(previous_col, col))) stats.segments_and_runs += FIRST_RUN;
-      if (p.row_ids != nullptr) p.row_ids[begin + i] = static_cast<int>(row);
-      if (p.cols_int32 != nullptr) p.cols_int32[begin + i] = static_cast<int>(col);
+      if (p.row_ids != nullptr) p.row_ids[begin + i] = row;
+      if (p.cols_int32 != nullptr) p.cols_int32[begin + i] = col;
     }
     tiles[j] = exists && valid && p.tile_nnz != nullptr
-                   ? p.tile_row(static_cast<int>(row)) * p.tiles_across +
-                         p.tile_column(static_cast<int>(col))
+                   ? p.tile_row(row) * p.tiles_across + p.tile_column(col)
                    : -1;
     if (p.tile_row_offsets == nullptr) continue;
     const int after = previous_offset > -1 ? previous_offset : -1;
@@ -342,7 +329,7 @@ __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&st
 
 // Each block loads ITEMS_PER_BLOCK nonzeros and checks as many entries of crow, finds the nonzeros'
 // rows, processes them, then reduces and publishes what it counted.
-extern "C" __global__ void __launch_bounds__(THREADS, sizeof(IndexType) == 4 ? 4 : 2)
+extern "C" __global__ void __launch_bounds__(THREADS, CSR || sizeof(IndexType) == 4 ? 4 : 3)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
   Shared& block = *reinterpret_cast<Shared*>(shared);
@@ -352,10 +339,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, sizeof(IndexType) == 4 ? 4
   const bool has_items = begin <= p.nnz && p.m > 0;
   ThreadStats stats;
   if constexpr (CSR) {
-    const ThreadRowPointers pointers(p, begin);
-    if (has_items) find_boundary_rows(p, begin, last, block);
-    stats.flags |= pointers.check(p, begin);
-    if (has_items) expand_rows(p, begin, block);
+    if (begin <= p.m) stats.flags |= check_crow(p, begin);
+    if (has_items) {
+      find_boundary_rows(p, begin, last, block);
+      expand_rows(p, begin, block);
+    }
   }
   if (has_items) process_items(p, begin, items, block, stats);
   reduce_by_warp(stats, block);
