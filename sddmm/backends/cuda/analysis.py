@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -18,58 +16,17 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import INT, LONG, POINTER, UINT
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import TileOffsets
+from sddmm.backends.cuda.pinned_results import PinnedResults
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec, Macros, macros
 from sddmm.dtypes import INDEX_DTYPES
 
 if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
-PENDING = -1  # the first words of pinned results until a kernel has written them all
-MAX_POLLS = 2000  # of pinned results before the host waits for the driver; some 0.1 ms
-
 # The 64-bit words of the kernel's results (row segments, runs, four flags) and of the state that
 # its blocks accumulate. It writes the counts of segments and of runs last.
 _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 2, 2
 _ITEMS_PER_BLOCK = 2048  # nonzeros, or entries of crow_indices, that a block of the kernel reads
-
-
-class PinnedResults(threading.local):
-    """The words in which kernels report to the host: pinned memory that the host polls.
-
-    A copy from the device would cost more than the analysis of a small pattern, and so would the
-    driver's wait. Each thread has its own words, as it waits for one report before it asks for
-    another. `state` is memory of the device, zero at first, that the blocks of one launch share,
-    and `next_state` that of the next. polled: the number of words, at most two, the first, that a
-    kernel writes last.
-    """
-
-    def __init__(self, device: torch.device, words: int, state_words: int, polled: int = 1) -> None:
-        self._states = torch.zeros(2, state_words, dtype=torch.int64, device=device)
-        pinned = device.type == "cuda"
-        self._results = torch.zeros(words, dtype=torch.int64, device="cpu", pin_memory=pinned)
-        self.address = self._results.data_ptr()
-        array_type = ctypes.c_int64 * words
-        self.words = memoryview(array_type.from_address(self.address)).cast("B").cast("q")
-        self._initial = array("q", [PENDING] * polled + [0] * (words - polled))
-        self._last_polled = polled - 1
-        self.state, self.next_state = (state.data_ptr() for state in self._states)
-
-    def reset(self) -> None:
-        """Mark the results as pending."""
-        self.words[:] = self._initial
-
-    def swap_state(self) -> None:
-        """Exchange the states after a launch that has set `next_state` to zero."""
-        self.state, self.next_state = self.next_state, self.state
-
-    def wait(self, device_index: int) -> list[int]:
-        """The words that the last launch reported."""
-        words, last = self.words, self._last_polled
-        for _ in range(MAX_POLLS):
-            if words[0] != PENDING and words[last] != PENDING:
-                return words.tolist()
-        loader.runtime.wait(device_index)  # a long launch; or one that failed, which this raises
-        return words.tolist()
 
 
 class AnalyseArguments(ctypes.Structure):

@@ -12,7 +12,7 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import INT, LONG, POINTER
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.analysis import PinnedResults
+from sddmm.backends.cuda.pinned_results import PinnedResults
 from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
 from sddmm.dtypes import INDEX_DTYPES
 

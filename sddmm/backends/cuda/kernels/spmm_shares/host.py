@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.backends.cuda.pinned_results import PinnedResults
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.dtypes import DTYPES
 
@@ -24,7 +26,7 @@ class Arguments(ctypes.Structure):
     """The parameters of spmm_shares/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("rows", "shares", "cuts")),
+        *((name, POINTER) for name in ("rows", "shares", "has_cuts")),
         *((name, LONG) for name in ("nnz", "block_size")),
         *((name, INT) for name in ("m", "blocks", "warps")),
     ]
@@ -62,9 +64,17 @@ def share_rows(
     blocks = max(1, ceil_div(nnz + m, block_size))
     warps = blocks * warps_per_block
     memory = torch.empty(warps * SHARE_BYTES, dtype=torch.uint8, device=nonzeros.rows.device)
-    cuts = torch.zeros(1, dtype=torch.int32, device=nonzeros.rows.device)
+    results = _results(nonzeros.rows.device)
+    results.reset()
     load(loader.runtime, device.index)(  # in the order of Arguments
         ceil_div(warps, SPMM_SHARES.threads // 32), nonzeros.rows.data_ptr(), memory.data_ptr(),
-        cuts.data_ptr(), nnz, block_size, m, blocks, warps_per_block,
+        results.address, nnz, block_size, m, blocks, warps_per_block,
     )  # fmt: skip
-    return RowShares(memory, blocks, bool(cuts.item()))  # waits for the GPU
+    loader.runtime.wait(device.index)
+    return RowShares(memory, blocks, bool(results.words[0]))
+
+
+@functools.cache
+def _results(torch_device: torch.device) -> PinnedResults:
+    """The word in which the kernel reports: whether there are cuts."""
+    return PinnedResults(torch_device, words=1, state_words=0, polled=0)

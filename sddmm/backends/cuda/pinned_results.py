@@ -1,0 +1,53 @@
+"""The words in which kernels report to the host."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+
+import torch
+
+from sddmm.backends.cuda import loader
+
+_PENDING = -1  # the first words until a kernel has written them all
+_MAX_POLLS = 2000  # before the host waits for the driver; some 0.1 ms
+
+
+class PinnedResults(threading.local):
+    """The words in which kernels report to the host: pinned memory that the host polls.
+
+    A copy from the device would cost more than the analysis of a small pattern, and so would the
+    driver's wait. Each thread has its own words, as it waits for one report before it asks for
+    another. `state` is memory of the device, zero at first, that the blocks of one launch share,
+    and `next_state` that of the next. polled: the number of words, at most two, the first, that a
+    kernel writes last; 0: the host waits for the stream instead.
+    """
+
+    def __init__(self, device: torch.device, words: int, state_words: int, polled: int = 1) -> None:
+        self._states = torch.zeros(2, state_words, dtype=torch.int64, device=device)
+        pinned = device.type == "cuda"
+        self._results = torch.zeros(words, dtype=torch.int64, device="cpu", pin_memory=pinned)
+        self.address = self._results.data_ptr()
+        array_type = ctypes.c_int64 * words
+        self.words = memoryview(array_type.from_address(self.address)).cast("B").cast("q")
+        self._initial = array("q", [_PENDING] * polled + [0] * (words - polled))
+        self._last_polled = polled - 1
+        self.state, self.next_state = (state.data_ptr() for state in self._states)
+
+    def reset(self) -> None:
+        """Mark the results as pending."""
+        self.words[:] = self._initial
+
+    def swap_state(self) -> None:
+        """Exchange the states after a launch that has set `next_state` to zero."""
+        self.state, self.next_state = self.next_state, self.state
+
+    def wait(self, device_index: int) -> list[int]:
+        """The words that the last launch reported."""
+        words, last = self.words, self._last_polled
+        for _ in range(_MAX_POLLS):
+            if words[0] != _PENDING and words[last] != _PENDING:
+                return words.tolist()
+        loader.runtime.wait(device_index)  # a long launch; or one that failed, which this raises
+        return words.tolist()
