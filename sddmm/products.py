@@ -70,8 +70,7 @@ def find_or_prepare(
     """
 
     def prepare() -> PreparedProduct:
-        matrix = pattern.T if transpose else pattern
-        return select_product_backend(problem).prepare_product(matrix, problem)
+        return select_product_backend(problem).prepare_product(pattern, problem, transpose)
 
     products, purpose = plans_of(pattern).products, "transposed" if transpose else ""
     return CACHE.find_or_prepare(pattern, products, problem, purpose, prepare)

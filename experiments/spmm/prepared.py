@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import sddmm
 from experiments.sddmm.unseen import new_pattern
 from experiments.spmm.case import Case
 from sddmm.backends.base import PreparedProduct, select_product_backend
@@ -42,24 +41,21 @@ class Product:
 
 def new_product(case: Case) -> Product:
     """The product as the planner chooses it for many calls."""
-    pattern, problem = _sparse_operand(case), problem_of(case)
+    problem = problem_of(case)
     backend = select_product_backend(problem)
-    return Product(case, problem, backend.prepare_product(pattern, problem))
+    executor = backend.prepare_product(new_pattern(case), problem, case.transpose)
+    return Product(case, problem, executor)
 
 
 def problem_of(case: Case) -> SpmmProblem:
     return product_problem(case.pattern, case.weights, case.dense, None, case.transpose, None)
 
 
-def _sparse_operand(case: Case) -> sddmm.SparsePattern:
-    """A new pattern of the matrix that multiplies X."""
-    pattern = new_pattern(case)
-    return pattern.T if case.transpose else pattern
-
-
 def new_product_by(kernel: str, case: Case) -> Product:
     """The product by a GPU kernel of this name; ValueError if it refuses."""
     backend, problem = CudaBackend(), problem_of(case)
     device = loader.runtime.device(loader.runtime.current_device())
-    executor = backend.products.prepare(_sparse_operand(case), problem, device, kernel=kernel)
+    executor = backend.products.prepare(
+        new_pattern(case), problem, device, kernel, transpose=case.transpose
+    )
     return Product(case, problem, executor)

@@ -203,11 +203,13 @@ class Backend(Protocol):
     def refuses_product(self, problem: SpmmProblem) -> str | None:
         """None, or the reason why this backend does not compute the product."""
 
-    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> PreparedProduct:
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, transpose: bool = False
+    ) -> PreparedProduct:
         """Do all work of a product that depends on the pattern alone, its check included.
 
-        pattern: that of W, which for a product with the transpose is `S.T`. It prepares for many
-        runs.
+        pattern: that of W, or with `transpose` the one whose transpose is that of W. It prepares
+        for many runs.
         """
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:

@@ -55,9 +55,12 @@ class ReferenceBackend:
     def refuses_product(self, problem: SpmmProblem) -> str | None:
         return None
 
-    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> ReferenceProduct:
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, transpose: bool = False
+    ) -> ReferenceProduct:
         pattern.check()
-        return ReferenceProduct(pattern.row_ids, pattern.col_ids)
+        indices = pattern.row_ids, pattern.col_ids
+        return ReferenceProduct(*(reversed(indices) if transpose else indices))
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:
         return "the reference has no fused attention"

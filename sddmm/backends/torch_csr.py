@@ -64,8 +64,10 @@ class TorchCsrBackend:
             return f"torch's CSR product runs on cpu and cuda, not on {problem.device}"
         return None
 
-    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> CsrProduct:
-        return CsrProduct(pattern.by_row, problem)
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, transpose: bool = False
+    ) -> CsrProduct:
+        return CsrProduct((pattern.T if transpose else pattern).by_row, problem)
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:
         return "torch has no attention over a CSR pattern"

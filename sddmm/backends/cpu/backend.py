@@ -87,8 +87,10 @@ class CpuBackend:
             return f"the pattern is on {problem.device}"
         return None
 
-    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> PreparedProduct:
-        return CpuProduct(pattern, problem)
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, transpose: bool = False
+    ) -> PreparedProduct:
+        return CpuProduct(pattern.T if transpose else pattern, problem)
 
     def refuses_attention(self, problem: AttentionProblem) -> str | None:
         if problem.device.type != "cpu":

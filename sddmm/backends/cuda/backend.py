@@ -111,9 +111,11 @@ class CudaBackend:
         reason = loader.runtime.refuses(problem.device)
         return reason or self.products.refuses(problem, _device(problem))
 
-    def prepare_product(self, pattern: SparsePattern, problem: SpmmProblem) -> ProductExecutor:
+    def prepare_product(
+        self, pattern: SparsePattern, problem: SpmmProblem, transpose: bool = False
+    ) -> ProductExecutor:
         def prepare(device: Device) -> ProductExecutor:
-            return self.products.prepare(pattern.expanded, problem, device)
+            return self.products.prepare(pattern.expanded, problem, device, transpose=transpose)
 
         return _on_device(problem, prepare)
 

@@ -15,7 +15,6 @@ from sddmm.backends.cuda.facts import expected_row_parts
 
 if TYPE_CHECKING:
     from gemm_core.runtime.device import Device
-    from sddmm.problem import Problem
 
 # A uniform pattern has at least this part of the non-empty row segments expected by chance.
 _UNIFORM_PART = 0.95
@@ -82,9 +81,9 @@ def sort_us(nnz: int, model: DeviceModel) -> float:
     return _SORT_LAUNCHES * model.launch_us + 1e6 * _SORT_BYTES * nnz / model.memory_bytes
 
 
-def uniform_threshold(problem: Problem, width: int) -> float:
+def uniform_threshold(shape: tuple[int, int], nnz: int, width: int) -> float:
     """The non-empty row segments, of `width` columns each, from which on a pattern is uniform.
 
     A pattern drawn by chance has as many. One that leaves tiles empty by design has fewer.
     """
-    return _UNIFORM_PART * expected_row_parts((problem.m, problem.n), problem.nnz, width)
+    return _UNIFORM_PART * expected_row_parts(shape, nnz, width)

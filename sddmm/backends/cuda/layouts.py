@@ -90,21 +90,27 @@ def int32(x: Tensor) -> Tensor:
     return x.to(torch.int32).contiguous()
 
 
-def by_row_and_column(nonzeros: Nonzeros) -> Nonzeros:
+def by_row_and_column(nonzeros: Nonzeros, columns_ascend: bool = False) -> Nonzeros:
     """The nonzeros sorted by row and column; duplicates keep their order.
 
     By two stable sorts of 32-bit keys, which take less time and memory than one of 64 bits; by one
     where columns ascend already, as those of the transpose of a pattern sorted by row do.
+    columns_ascend: it is known that they do; else this looks, and waits for the GPU.
     """
     rows, cols, perm = nonzeros
     order = None
-    if not bool((cols[1:] >= cols[:-1]).all()):
+    if not columns_ascend and not never_falls(cols):
         order = torch.argsort(cols, stable=True)
         rows = rows[order]
     sorted_rows, by_row = torch.sort(rows, stable=True)
     order = by_row if order is None else order[by_row]
     positions = order if perm is None else perm[order]
     return Nonzeros(sorted_rows, cols[order], int32(positions))
+
+
+def never_falls(indices: Tensor) -> bool:
+    """Whether no index is less than the one before it; waits for the GPU."""
+    return bool((indices[1:] >= indices[:-1]).all())
 
 
 def tile_ids(nonzeros: Nonzeros, n: int, block: tuple[int, int]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -22,6 +23,7 @@ from sddmm.backends.cuda.layouts import (
     count_larger_tiles,
     every_tile,
     int32,
+    never_falls,
     nonzeros_outside,
     tile_ids,
     tile_list,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 ANALYSES = DerivedKey[list[Analysis]]("analyses")
 _BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
 _SORTED = DerivedKey[Nonzeros]("nonzeros by row and column")
+_BY_COLUMN = DerivedKey[Nonzeros]("nonzeros by column")
 _FACTS = DerivedKey[dict[tuple[Block, ...], CountedFacts]]("facts")
 
 # One with row ids, one with row offsets, and one by tiles of one size.
@@ -158,10 +161,24 @@ class PatternLayouts:
             return stored
         return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored))
 
+    def by_column(self) -> Nonzeros:
+        """The nonzeros of the transpose by row, and by column within a row, of a pattern whose rows
+        never fall."""
+        return self._pattern.derive(_BY_COLUMN, self._by_column)
+
+    def _by_column(self) -> Nonzeros:
+        pattern, (row_ids, cols, _) = self._pattern, self.by_row()
+        transposed = Nonzeros(cols, row_ids, None)
+        # Neither rows nor columns fall in a staircase alone, which so many nonzeros cannot be.
+        if pattern.nnz < sum(pattern.shape) and never_falls(cols):
+            return transposed
+        return by_row_and_column(transposed, columns_ascend=True)
+
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         return self._work(tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz))
 
-    def _tiles_in_order(self, block: Block) -> TileWork:
+    def tiles_in_order(self, block: Block) -> TileWork:
+        """The non-empty tiles of this size, row of tiles by row of tiles."""
         return self._work(tiles_in_order(self._tile_nnz(block), self._pattern.shape, block))
 
     def _work(self, tiles: TileList) -> TileWork:
@@ -179,14 +196,13 @@ class PatternLayouts:
         listed row of tiles by row of tiles, layer by layer.
         """
         stored = self.analysis(ROW_IDS)
-        if stored.ascends and stored.distinct:
-            return self._tiles_in_order(block), False
+        if stored.distinct:
+            return self.tiles_in_order(block), False
         if not stored.ascends:
             transpose = PatternLayouts(self._pattern.T, self._device)
-            by_column = transpose.analysis(ROW_IDS)
-            if by_column.ascends and by_column.distinct:
-                return transpose._tiles_in_order(block), True
-        work, rows = self._tiles_in_order(block), self._sorted().rows
+            if transpose.analysis(ROW_IDS).distinct:
+                return transpose.tiles_in_order(block), True
+        work, rows = self.tiles_in_order(block), self._sorted().rows
         return without_duplicates(work, rows, self._pattern.shape, self._device), False
 
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
@@ -194,7 +210,7 @@ class PatternLayouts:
         ids = tile_ids(nonzeros, self._pattern.shape[1], block)
         return nonzeros_outside(nonzeros, ids, self._tile_nnz(block), min_nnz)
 
-    def facts(self) -> PatternFacts:
+    def facts(self) -> CountedFacts:
         by_sizes = self._pattern.derive(_FACTS, dict)
         if self._tile_sizes not in by_sizes:
             by_sizes[self._tile_sizes] = self._count()
@@ -249,3 +265,45 @@ class PatternLayouts:
         else:
             indptr = compress(nonzeros.rows, pattern.shape[0])
         return CompressedView(indptr, nonzeros.cols, nonzeros.perm)
+
+
+class TransposedLayouts:
+    """The arrays of the transpose of a pattern whose rows never fall, from what is known of the
+    pattern: the transpose is not analysed, unless a kernel asks for what is not known.
+
+    tile_sizes: as of PatternLayouts, of the transpose.
+    """
+
+    def __init__(
+        self, pattern: SparsePattern, device: Device, tile_sizes: tuple[Block, ...] = ()
+    ) -> None:
+        self._pattern, self._device = pattern, device
+        self._turned = PatternLayouts(pattern, device, tuple(map(_turned, tile_sizes)))
+
+    def by_row(self) -> Nonzeros:
+        return self._turned.by_column()
+
+    def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
+        return self._analysed().tiles(block, min_nnz)
+
+    def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:
+        if self._turned.analysis(ROW_IDS).distinct:
+            return self._turned.tiles_in_order(_turned(block)), True
+        return self._analysed().distinct_tiles(block)
+
+    def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
+        return self._analysed().outside_tiles(block, min_nnz)
+
+    def facts(self) -> CountedFacts:
+        facts = self._turned.facts()
+        counts = {_turned(block): tiles for block, tiles in facts.counts.items()}
+        return replace(
+            facts, ascends=False, counts=counts, parts=(), ascends_by_column=facts.ascends
+        )
+
+    def _analysed(self) -> PatternLayouts:
+        return PatternLayouts(self._pattern.T, self._device)
+
+
+def _turned(block: Block) -> Block:
+    return block[1], block[0]

@@ -20,8 +20,8 @@ from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import Explanation
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts, UniformFacts
-from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
-from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, OperatorKernel
+from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts, TransposedLayouts
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, Layouts, OperatorKernel
 
 if TYPE_CHECKING:
     from sddmm.problem import Problem
@@ -86,13 +86,15 @@ class Planner(Generic[P, E]):
         device: Device,
         kernel: str | None = None,
         calls: int = MANY_CALLS,
+        transpose: bool = False,
     ) -> E:
         """The launches for a problem on a device.
 
         kernel: request one by name. calls: the number of runs to expect. What is prepared pays
-        within them.
+        within them. transpose: the problem is that of the pattern's transpose.
         """
-        preparation = _Preparation(self.context(problem, device), pattern, self._executor)
+        kind = _OfTranspose if transpose else _Preparation
+        preparation = kind(self.context(problem, device), pattern, self._executor)
         if kernel is not None:
             return preparation.requested(kernel)
         return preparation.fastest(calls)
@@ -128,28 +130,39 @@ class PlanningContext:
         ]
         return sorted(ranking, key=lambda prediction: prediction.cost.total_us(calls))
 
-    def rank_if_uniform(self, calls: int = MANY_CALLS) -> list[Prediction]:
-        """The ranking for a uniform pattern."""
+    def rank_if_uniform(self, calls: int = MANY_CALLS, is_sorted: bool = True) -> list[Prediction]:
+        """The ranking for a uniform pattern. is_sorted: whether its nonzeros ascend."""
         problem = self.problem
-        return self.rank(UniformFacts((problem.m, problem.n), problem.nnz), calls)
+        facts = UniformFacts((problem.m, problem.n), problem.nnz, ascends=is_sorted)
+        return self.rank(facts, calls)
 
-    def is_uniform(self, analysis: Analysis) -> bool:
+    def is_uniform(self, analysis: Analysis, transpose: bool = False) -> bool:
         """Whether a pattern with this analysis, of the request of `if_uniform`, is sorted and has
         as many non-empty row segments as chance leaves. Where no tiles count, order is enough: of
-        the columns too, if row offsets of tiles were collected, which hold for no other order."""
+        the columns too, if row offsets of tiles were collected, which hold for no other order.
+
+        transpose: the pattern is the transpose of the problem's.
+        """
         if not self.tile_sizes or analysis.request.block is None:
             return analysis.ascends if analysis.request.tile_row_offsets else analysis.rows_ascend
-        least = uniform_threshold(self.problem, analysis.request.block[1])
+        problem = self.problem
+        shape = (problem.n, problem.m) if transpose else (problem.m, problem.n)
+        least = uniform_threshold(shape, problem.nnz, analysis.request.block[1])
         return analysis.ascends and analysis.row_segments >= least
 
     def _plan_if_uniform(self, calls: int) -> UniformPlan:
         best = self.rank_if_uniform(calls)[0].kernel
         ahead = best.needs_ahead(self.problem, self.model)
         request = ahead or ROW_IDS
-        if request.block is None and self.tile_sizes:  # row segments are as wide as widest tiles
-            widest = max(self.tile_sizes, key=lambda block: block[1])
-            request = request._replace(block=widest)
+        if request.block is None:
+            request = self.segments_request()
         return UniformPlan(best, request, ahead is not None)
+
+    def segments_request(self) -> AnalysisRequest:
+        """An analysis that counts row segments as wide as the widest tiles."""
+        if not self.tile_sizes:
+            return ROW_IDS
+        return ROW_IDS._replace(block=max(self.tile_sizes, key=lambda block: block[1]))
 
     def _tile_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes of the tiles of all kernels, if one could be faster than those that need no
@@ -205,7 +218,7 @@ class _Preparation(Generic[E]):
         ranking = context.rank(layouts.facts(), calls)
         return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
 
-    def _prepare(self, kernel: Kernel, layouts: PatternLayouts, explanation: Explanation) -> E:
+    def _prepare(self, kernel: Kernel, layouts: Layouts, explanation: Explanation) -> E:
         """Wait for the work arrays too: the next call may come on another stream."""
         context = self._context
         plans = kernel.prepare(layouts, context.problem, context.model)
@@ -222,6 +235,28 @@ class _Preparation(Generic[E]):
         finally:
             analysis = layouts.wait()
         return analysis, executor
+
+
+class _OfTranspose(_Preparation[E]):
+    """The preparation of the transpose of a pattern: where the pattern's rows never fall, by its
+    own analyses, so that the transpose needs none."""
+
+    def requested(self, name: str) -> E:
+        self._pattern = self._pattern.T
+        return super().requested(name)
+
+    def fastest(self, calls: int) -> E:
+        context, pattern = self._context, self._pattern
+        analysis = PatternLayouts(pattern, context.device).analysis(context.segments_request())
+        if not analysis.rows_ascend:
+            self._pattern = pattern.T
+            return super().fastest(calls)
+        layouts = TransposedLayouts(pattern, context.device, context.tile_sizes)
+        if context.is_uniform(analysis, transpose=True):
+            ranking = context.rank_if_uniform(calls, is_sorted=False)
+        else:
+            ranking = context.rank(layouts.facts(), calls)
+        return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
 
 
 def _explain_uniform(context: PlanningContext, calls: int) -> Explanation:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sddmm.backends.cuda.facts import Block, CountedFacts, TileCounts, UniformFacts
-from sddmm.backends.cuda.pattern_layouts import PatternLayouts, base_tile
+from sddmm.backends.cuda.pattern_layouts import PatternLayouts, TransposedLayouts, base_tile
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import emulated_gpu, random_pattern
 from tests.conftest import H200
@@ -64,6 +64,24 @@ def test_a_pattern_is_counted_once() -> None:
         first = PatternLayouts(pattern, H200, SIZES).facts()
         assert PatternLayouts(pattern, H200, SIZES).facts() is first
     assert launches == ["analyse", *["tile_stats"] * len(SIZES)]
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_the_facts_of_a_transpose_follow_from_the_pattern(is_sorted: bool) -> None:
+    """They are those of an analysis of the transpose itself. is_sorted: columns ascend in rows."""
+    mask = torch.ones(150, 230, dtype=torch.bool).tril()
+    mask |= torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) < 0.01
+    rows, cols = mask.nonzero(as_tuple=True)
+    pattern = SparsePattern.from_coo(rows, cols if is_sorted else 229 - cols, mask.shape)
+    facts = TransposedLayouts(pattern, H200, SIZES).facts()
+    analysed = PatternLayouts(pattern.T, H200, SIZES).facts()
+    assert {size: facts.tiles(size) for size in SIZES} == dict(analysed.counts)
+    assert not facts.ascends
+    assert facts.ascends_by_column == analysed.ascends_by_column == is_sorted
+    assert (facts.nnz, facts.parts) == (analysed.nnz, analysed.parts)
+    if is_sorted:
+        assert (facts.runs, facts.distinct) == (analysed.runs, analysed.distinct)
 
 
 def test_the_tiles_that_are_counted_are_as_large_as_memory_demands() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -86,3 +86,38 @@ def test_the_notes_name_the_kernel_and_why_others_do_not_serve(launches: list[st
     notes = find_or_prepare(S, problem).notes
     assert notes[0].startswith("kernel   spmm_gather: ")
     assert all(isinstance(note, str) for note in notes)
+
+
+def coo(rows: list[int], cols: list[int]) -> SparsePattern:
+    return SparsePattern.from_coo(torch.tensor(rows), torch.tensor(cols), (M, N))
+
+
+SORTED_BY_ROW = {
+    "scattered": lambda: random_pattern(M, N, NNZ),
+    "duplicates, and columns in any order": lambda: coo([0, 0, 0, 2, 2, 59], [7, 3, 7, 39, 0, 3]),
+    "a staircase": lambda: coo([0, 0, 1, 5, 5, 9], [0, 2, 2, 2, 8, 39]),
+    "one row": lambda: coo([3] * N, list(range(N))),
+    "one column": lambda: coo(list(range(M)), [5] * M),
+}
+
+
+@pytest.mark.parametrize("make", SORTED_BY_ROW.values(), ids=SORTED_BY_ROW)
+def test_the_transpose_of_a_pattern_whose_rows_never_fall_is_not_analysed(
+    launches: list[str], make: Callable[[], SparsePattern]
+) -> None:
+    S = make()
+    values, dense = torch.randn(S.nnz), torch.randn(M, D)
+    result = sddmm.spmm(S, dense, values=values, transpose=True)
+    assert_spmm_close(result, S, dense, values=values, transpose=True)
+    assert launches.count("analyse") == 1
+    launches.clear()
+    sddmm.spmm(S, dense.half(), values=values.half(), transpose=True)  # another problem
+    assert "analyse" not in launches
+
+
+def test_the_transpose_of_other_patterns_is_analysed(launches: list[str]) -> None:
+    S = pattern()
+    values, dense = torch.randn(NNZ), torch.randn(M, D)
+    result = sddmm.spmm(S, dense, values=values, transpose=True)
+    assert_spmm_close(result, S, dense, values=values, transpose=True)
+    assert launches.count("analyse") > 1

@@ -135,7 +135,7 @@ class Gradients(GradientPasses):
         share a multiprocessor."""
         problem, tuning, device = self._problem, self._tuning, self._device
         rows, cols, perm = self._nonzeros
-        by_column = by_row_and_column(Nonzeros(cols, rows, perm))
+        by_column = by_row_and_column(Nonzeros(cols, rows, perm), columns_ascend=True)
         self._rows = rows_by_warp(self._nonzeros, problem, problem.m, tuning, device)
         self._columns = rows_by_warp(by_column, problem, problem.n, tuning, device)
         loader.runtime.wait(device.index)  # the next call may come on another stream
