@@ -28,8 +28,9 @@ from sddmm.backends.cuda.kernels.row_gather.host import (
     RowGather,
     Variant,
     gather_macros,
-    gather_slice,
     gather_us,
+    new_partial_sums,
+    slices_of,
     specialise,
     variant_of,
 )
@@ -90,7 +91,8 @@ class SingleRun:
         self._stores_rows = is_csr or not self._is_narrow
         self._itemsize = problem.dtype.itemsize
         self._row_bytes = problem.k * self._itemsize
-        self._variants: dict[int, Variant] = {}
+        self._slices = slices_of(problem, problem.nnz, device)
+        self._variants: dict[int, tuple[Variant, ...]] = {}
         self._heads = 1 if problem.heads is None else problem.heads
         self._expands = expands
         if expands:
@@ -111,11 +113,9 @@ class SingleRun:
 
     @staticmethod
     def can_serve(problem: SddmmProblem, device: Device) -> bool:
-        """Whether there is a value to compute, a row to which an index out of range can be clamped,
-        and k is not sliced."""
-        if min(problem.m, problem.n, problem.nnz, problem.k) <= 0 or problem.heads == 0:
-            return False
-        return gather_slice(problem, problem.nnz, device) == problem.k
+        """Whether there is a value to compute, and a row to which an index out of range can be
+        clamped."""
+        return min(problem.m, problem.n, problem.nnz, problem.k) > 0 and problem.heads != 0
 
     def is_current(self) -> bool:
         """Whether torch's current device is the problem's, as it must be for a launch."""
@@ -163,16 +163,24 @@ class SingleRun:
         return None
 
     def gather(self, rows: int, cols: int, run: FirstRun) -> None:
-        """Launch row_gather on row ids and columns at these addresses."""
+        """Launch row_gather on row ids and columns at these addresses, for one slice of k after the
+        other, each of which adds to the sums of the last."""
         a, b, values, alpha = run.operands
         strides, step = self._strides_and_step(a, b)
-        problem, variant = self._problem, self._variants.get(step) or self._new_variant(step)
-        variant.kernel(  # in the order of row_gather's Arguments
-            variant.blocks, a.data_ptr(), b.data_ptr(), 0 if values is None else values.data_ptr(),
-            0, run.out.data_ptr(), rows, cols, 0, self._nnz, *strides, self._nnz,
-            variant.warps_per_head, variant.nnz_per_warp, self._heads, problem.m, problem.n,
-            problem.k, alpha,
-        )  # fmt: skip
+        problem, slices = self._problem, self._slices
+        variants = self._variants.get(step) or self._new_variants(step)
+        partial_sums = new_partial_sums(problem) if len(slices) > 1 else None
+        sums = 0 if partial_sums is None else partial_sums.data_ptr()
+        last, address_a, address_b = slices[-1], a.data_ptr(), b.data_ptr()
+        for part, variant in zip(slices, variants, strict=True):
+            is_last, first_bytes = part is last, part.first * self._itemsize
+            variant.kernel(  # in the order of row_gather's Arguments
+                variant.blocks, address_a + first_bytes, address_b + first_bytes,
+                values.data_ptr() if is_last and values is not None else 0,
+                sums if part.first else 0, run.out.data_ptr() if is_last else sums, rows, cols, 0,
+                self._nnz, *strides, self._nnz, variant.warps_per_head, variant.nnz_per_warp,
+                self._heads, problem.m, problem.n, part.problem.k, alpha if is_last else 1.0,
+            )  # fmt: skip
 
     def _strides_and_step(self, a: Tensor, b: Tensor) -> tuple[tuple[int, int, int, int], int]:
         """The pitches of both operands and their strides from head to head; and the largest power
@@ -184,11 +192,12 @@ class SingleRun:
         bits = a.data_ptr() | b.data_ptr() | bytes_apart | 16
         return (pitch_a, pitch_b, head_a, head_b), bits & -bits
 
-    def _new_variant(self, step: int) -> Variant:
-        variant = self._variants[step] = specialise(
-            loader.runtime, self._kernel, self._problem, self._nnz, self._device, step
+    def _new_variants(self, step: int) -> tuple[Variant, ...]:
+        variants = self._variants[step] = tuple(
+            specialise(loader.runtime, self._kernel, part.problem, self._nnz, self._device, step)
+            for part in self._slices
         )
-        return variant
+        return variants
 
 
 class SingleLaunch(SingleRun):
@@ -201,7 +210,8 @@ class SingleLaunch(SingleRun):
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> Analysis | None:
         a, b, values, alpha = run.operands
         strides, step = self._strides_and_step(a, b)
-        problem, variant = self._problem, self._variants.get(step) or self._new_variant(step)
+        problem = self._problem
+        (variant,) = self._variants.get(step) or self._new_variants(step)
         results = self._results
         results.reset()
         variant.kernel(  # in the order of GatherCsrArguments
@@ -216,16 +226,15 @@ class SingleLaunch(SingleRun):
             raise_invalid(pattern)
         return None
 
-    def _new_variant(self, step: int) -> Variant:
+    def _new_variants(self, step: int) -> tuple[Variant, ...]:
         problem, device = self._problem, self._device
         kernel, batches = _load_gather_csr(
             loader.runtime, self._kernel, problem.k, problem.dtype, problem.out_dtype,
             problem.index_dtype, device, step,
         )  # fmt: skip
-        variant = self._variants[step] = variant_of(
-            kernel, self._kernel, problem, self._nnz, device, batches
-        )
-        return variant
+        variant = variant_of(kernel, self._kernel, problem, self._nnz, device, batches)
+        variants = self._variants[step] = (variant,)
+        return variants
 
 
 @functools.lru_cache(maxsize=1024)
@@ -271,6 +280,7 @@ def single_run(
     if not SingleRun.can_serve(problem, device):
         return None
     is_small = gather_us(problem, problem.nnz, device_model(device)) <= SINGLE_LAUNCH_US
+    is_small = is_small and len(slices_of(problem, problem.nnz, device)) == 1
     comes_once = is_csr and not is_kept
     if comes_once and is_small:
         return SingleLaunch(kernel, problem, device)

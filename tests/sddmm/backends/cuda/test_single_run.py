@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
@@ -99,6 +101,27 @@ def test_short_rows_are_analysed_where_gathering_takes_long(
     assert launches == ["analyse", "row_gather"]
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("heads", [None, 2])
+def test_slices_of_k_are_added_one_after_the_other(
+    heads: int | None, dtype: torch.dtype, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where L2 holds a slice of the operands alone; the last slice is a shorter one."""
+    monkeypatch.setattr(host, "gather_slice", lambda *_: 32)
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    crow, cols = torch.arange(0, 301, 10), torch.arange(300) % N
+    matrix = csr_tensor(crow, cols, 30).to(dtype)
+    lead = () if heads is None else (heads,)
+    a = torch.randn(*lead, 30, 81).to(dtype)[..., :77]
+    b = torch.randn(*lead, N, 77).to(dtype).mT
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(matrix, a, b, alpha=0.5, scale=weighted)
+    assert launches == ["analyse", *["row_gather"] * 3]
+    values = product if heads else product.values()
+    assert_close(values, matrix, a, b, alpha=0.5, scale=weighted)
+
+
 def test_an_analysis_after_first_calls_counts_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that report to the host share memory with their own successors alone."""
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
@@ -121,6 +144,21 @@ def test_a_pattern_that_is_kept_is_analysed_for_later_plans() -> None:
     with emulated_gpu() as launches:
         assert_close(sddmm.sddmm(pattern, a, b), pattern, a, b)
     assert launches == ["analyse", "row_gather"]
+
+
+def test_a_first_call_that_autograd_records_makes_no_plan_either(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pattern = SparsePattern.from_csr(torch.tensor([0, 2, 4, 6]), torch.arange(6), (3, N))
+    a, b = torch.randn(3, K, requires_grad=True), torch.randn(N, K).mT
+    caplog.set_level(logging.DEBUG, "sddmm")
+    with emulated_gpu() as launches:
+        values = sddmm.sddmm(pattern, a, b)
+        logged = caplog.text
+        assert_close(values.detach(), pattern, a.detach(), b)
+    assert launches == ["analyse", "row_gather"]
+    assert "without a plan" in logged
+    assert "run(s) of" not in logged
 
 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])

@@ -112,11 +112,11 @@ class RowGather(KernelSpec):
 
     def plan(self, nonzeros: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes these nonzeros of the problem."""
-        width = gather_slice(problem, nonzeros.cols.numel(), device)
+        slices = slices_of(problem, nonzeros.cols.numel(), device)
         launcher = _Launcher(self, nonzeros, problem, device)
         has_rows = problem.m > 0 and problem.n > 0  # else an index has no row to be clamped to
-        if width != problem.k:
-            bind = functools.partial(_bind_slices, launcher, problem, width)
+        if len(slices) > 1:
+            bind = functools.partial(_bind_slices, launcher, problem, slices)
             return KernelPlan(bind, rows_are_contiguous, takes_any_indices=has_rows)
         return KernelPlan(
             launcher.bind, rows_are_contiguous,
@@ -251,25 +251,42 @@ def variant_of(
     return Variant(kernel, blocks, warps_per_head, nnz_per_warp)
 
 
-def _bind_slices(
-    launcher: _Launcher, problem: SddmmProblem, width: int, a: Tensor, b_t: Tensor
-) -> LaunchFn:
-    """The launch of one slice of k after the other, each of which adds to the sums of the last."""
+class Slice(NamedTuple):
+    """A slice of k: its first element, and the problem of that slice alone."""
+
+    first: int
+    problem: SddmmProblem
+
+
+def slices_of(problem: SddmmProblem, nnz: int, device: Device) -> tuple[Slice, ...]:
+    """The slices of k in which so many nonzeros are gathered, one after the other."""
+    width = gather_slice(problem, nnz, device)
+    if width == problem.k:
+        return (Slice(0, problem),)
     sums = problem._replace(k=width, out_dtype=DTYPES[problem.dtype].accumulator)
     last = (problem.k - 1) // width * width
-    slice_launches = [
-        launcher.bind_part(
-            a[..., at : at + width], b_t[..., at : at + width], sums, ("partial_sums", "out")
-        )
-        for at in range(0, last, width)
-    ]
-    last_slice = problem._replace(k=problem.k - last)
-    last_launch = launcher.bind_part(
-        a[..., last:], b_t[..., last:], last_slice, ("partial_sums", *PER_CALL)
+    return (
+        *(Slice(first, sums) for first in range(0, last, width)),
+        Slice(last, problem._replace(k=problem.k - last)),
     )
 
+
+def _bind_slices(
+    launcher: _Launcher, problem: SddmmProblem, slices: tuple[Slice, ...], a: Tensor, b_t: Tensor
+) -> LaunchFn:
+    """The launch of one slice of k after the other, each of which adds to the sums of the last."""
+
+    def bind(part: Slice, per_call: tuple[str, ...]) -> Callable[..., None]:
+        columns = slice(part.first, part.first + part.problem.k)
+        return launcher.bind_part(a[..., columns], b_t[..., columns], part.problem, per_call)
+
+    slice_launches = [bind(part, ("partial_sums", "out")) for part in slices[:-1]]
+    last_launch = bind(slices[-1], ("partial_sums", *PER_CALL))
+
     def launch(values: int, out: int, alpha: float) -> None:
-        partial = _partial_sums(problem)  # of this run alone: other threads may run the same plan
+        partial = new_partial_sums(
+            problem
+        )  # of this run alone: other threads may run the same plan
         sums_so_far = 0  # the first slice has none to add to
         for launch_slice in slice_launches:
             launch_slice(sums_so_far, partial.data_ptr())
@@ -279,7 +296,8 @@ def _bind_slices(
     return launch
 
 
-def _partial_sums(problem: SddmmProblem) -> Tensor:
+def new_partial_sums(problem: SddmmProblem) -> Tensor:
+    """Memory for the sums over earlier slices of k."""
     count, dtype = (problem.heads or 1) * problem.nnz, DTYPES[problem.dtype].accumulator
     return new_memory("partial sums of slices of k", (count,), dtype, problem.device)
 
