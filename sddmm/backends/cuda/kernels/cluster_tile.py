@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import abc
 import ctypes
+import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
@@ -99,15 +101,27 @@ class _Launcher:
 
     def _kernel(self, weighted: bool) -> Kernel:
         if weighted not in self._kernels:
-            spec, problem = self._spec, self._problem
-            defines = macros({
-                **type_macros(problem.dtype, problem.out_dtype), **spec.defines,
-                **spec.sampling(self._work, problem), "WEIGHTED": weighted,
-            })  # fmt: skip
-            self._kernels[weighted] = loader.runtime.load_kernel(
-                spec, defines, Arguments, self._device.index
-            )
+            problem = self._problem
+            sampling = {**self._spec.sampling(self._work, problem), "WEIGHTED": weighted}
+            self._kernels[weighted] = _load(
+                loader.runtime, self._spec, problem.dtype, problem.out_dtype,
+                tuple(sampling.items()), self._device.index,
+            )  # fmt: skip
         return self._kernels[weighted]
+
+
+@functools.lru_cache(maxsize=1024)
+def _load(
+    runtime: loader.CudaRuntime,
+    spec: ClusterTileKernel,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    sampling: tuple[tuple[str, int | bool], ...],
+    device_index: int,
+) -> Kernel:
+    """The kernel that samples by these macros; cached, as a first call waits for it."""
+    defines = macros({**type_macros(dtype, out_dtype), **spec.defines, **dict(sampling)})
+    return runtime.load_kernel(spec, defines, Arguments, device_index)
 
 
 def _accepts(x: Tensor) -> bool:

@@ -6,7 +6,7 @@ import abc
 import ctypes
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -205,25 +205,13 @@ class BlockTileKernel(TileKernel):
 
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         blocks = work.tiles.length * (problem.heads or 1)
-        block_m, block_n = self.block
-        fixed: dict[str, Any] = {
-            **type_macros(problem.dtype, problem.out_dtype), "BLOCK_M": block_m, "BLOCK_N": block_n,
-        }  # fmt: skip
-        kernels: dict[bool, Kernel] = {}
-
-        def specialise(aligned: bool) -> Kernel:
-            alignment: dict[str, Any] = {"ALIGNED_A": aligned, "ALIGNED_B": aligned}
-            storing = row_macros(work, problem.nnz, block_m, self.stores_segments(aligned))
-            main_loop = self.main_loop(problem, device, bool(storing["SEGMENTS"]))
-            defines = macros({**fixed, **alignment, **storing, **main_loop})
-            return loader.runtime.load_kernel(self, defines, Arguments, device.index)
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
             args, alignment = operand_args(a, b_t)
             aligned = alignment == 16
-            if aligned not in kernels:
-                kernels[aligned] = specialise(aligned)
-            return make_launch(kernels[aligned], blocks, {
+            storing = row_storing(work, problem.nnz, self.block[0], self.stores_segments(aligned))
+            kernel = specialise(loader.runtime, self, problem, device, aligned, storing)
+            return make_launch(kernel, blocks, {
                 **args, **tile_args(work), "head_out": problem.nnz,
                 "m": problem.m, "n": problem.n, "k": problem.k,
             })  # fmt: skip
@@ -231,17 +219,45 @@ class BlockTileKernel(TileKernel):
         return KernelPlan(bind, _accepts)
 
 
-def row_macros(
-    work: TileWork, nnz: int, block_m: int, segments: bool = True
-) -> dict[str, int | bool]:
-    """How the rows of a tile are stored: as segments of consecutive columns, where they mostly are
-    such, or by eight lanes each, with as much prefetched as the mean row needs."""
+class RowStoring(NamedTuple):
+    """How the rows of a tile are stored: as segments of consecutive columns, or by eight lanes each
+    with so many nonzeros of a lane prefetched."""
+
+    segments: bool
+    prefetch_depth: int
+
+    @property
+    def macros(self) -> dict[str, int | bool]:
+        return {"SEGMENTS": self.segments, "PREFETCH_DEPTH": self.prefetch_depth}
+
+
+def row_storing(work: TileWork, nnz: int, block_m: int, segments: bool = True) -> RowStoring:
+    """As segments, where rows mostly are such; else as much is prefetched as the mean row needs."""
     is_mask = work.distinct and work.perm is None and nnz >= _SEGMENT_NNZ * work.runs > 0
     if is_mask and segments:
-        return {"SEGMENTS": True, "PREFETCH_DEPTH": 1}
+        return RowStoring(True, 1)
     mean = nnz / max(1, work.tiles.length * block_m)
-    depth = next((depth for depth in (1, 2) if mean <= 6 * depth), 4)
-    return {"SEGMENTS": False, "PREFETCH_DEPTH": depth}
+    return RowStoring(False, next((depth for depth in (1, 2) if mean <= 6 * depth), 4))
+
+
+@functools.lru_cache(maxsize=1024)
+def specialise(
+    runtime: loader.CudaRuntime,
+    spec: BlockTileKernel,
+    problem: SddmmProblem,
+    device: Device,
+    aligned: bool,
+    storing: RowStoring,
+) -> Kernel:
+    """The kernel for operands whose rows are aligned to 16 bytes, or not; cached, as every pattern
+    of a problem has the same, and a first call waits for it."""
+    defines: dict[str, Any] = {
+        **type_macros(problem.dtype, problem.out_dtype),
+        "BLOCK_M": spec.block[0], "BLOCK_N": spec.block[1],
+        "ALIGNED_A": aligned, "ALIGNED_B": aligned, **storing.macros,
+        **spec.main_loop(problem, device, storing.segments),
+    }  # fmt: skip
+    return runtime.load_kernel(spec, macros(defines), Arguments, device.index)
 
 
 def block_tile_facts(
