@@ -35,11 +35,11 @@ _SIZE = 128
 
 # When tiles may pay whether the pattern is a mask or not, or it may pay to wait for the analysis:
 # the products (nonzeros times k) and the time of gathering from which on; the row offsets of tiles
-# per nonzero up to which they are collected; and the part of the time of gathering that tiles must
-# promise in both cases.
+# per nonzero up to which they are collected; the part of the time of gathering that tiles must
+# promise in both cases; and how many times what all other patterns lose a mask must gain.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
-_LATE_PART = 0.9
+_LATE_PART, _LATE_GAIN = 0.9, 2.0
 # What the host takes longer for a plan of tiles than for a gather, which is launched before the
 # analysis is done; and the bytes that could be read in the time in which an analysis collects row
 # offsets of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
@@ -176,7 +176,7 @@ class OneOffPlanner:
         problem: SddmmProblem,
         device: Device,
     ) -> Choice:
-        """The tile kernel that is near the fastest whether the pattern is uniform or a mask; and
+        """The tile kernel that is the fastest for a uniform pattern and a mask together; and
         whether to wait for the analysis, which tells, because only one of both is worth tiles."""
         model, most_offsets = device_model(device), _LATE_OFFSETS * problem.nnz
         both: list[tuple[Candidate, float]] = []  # with the time for a mask
@@ -188,24 +188,19 @@ class OneOffPlanner:
                     both.append((candidate, cost.run_us + _ahead_us(problem, request, model)))
         if not both:
             return Choice([gather])
-        best_uniform_us = min(gather.total_us, *(c.total_us for c, _ in both))
-        best_mask_us = min(gather.total_us, *(mask_us for _, mask_us in both))
 
-        def regret(pair: tuple[Candidate, float]) -> float:
+        def both_us(pair: tuple[Candidate, float]) -> float:
             candidate, mask_us = pair
-            return max(
-                min(candidate.total_us, gather.total_us) / best_uniform_us,
-                min(mask_us, gather.total_us) / best_mask_us,
-            )
+            return min(candidate.total_us, gather.total_us) + min(mask_us, gather.total_us)
 
-        chosen, mask_us = min(both, key=regret)
+        chosen, mask_us = min(both, key=both_us)
         limit_us = _LATE_PART * gather.total_us
         if chosen.total_us < limit_us and mask_us < limit_us:
             return Choice([chosen, gather])
         if min(chosen.total_us, mask_us) >= limit_us:  # none is good for both: one for either
             chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
         gain_us = gather.total_us - min(chosen.total_us, mask_us)
-        if gain_us < _ahead_us(problem, chosen.request, model):  # what any other pattern loses
+        if gain_us < _LATE_GAIN * _ahead_us(problem, chosen.request, model):
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
         return Choice([gather], Candidate(chosen.kernel, request, mask_us))

@@ -64,7 +64,7 @@ def test_dense_patterns_are_computed_by_every_tile_without_a_look() -> None:
 
 
 def test_the_analysis_decides_where_only_a_mask_is_worth_tiles() -> None:
-    for k in (256, 512):
+    for k in (384, 512):
         choice = choose(16_384, 10_000_000, k, torch.float32)
         assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
         assert choice.late is not None
