@@ -210,16 +210,18 @@ class PatternLayouts:
         ids = tile_ids(nonzeros, self._pattern.shape[1], block)
         return nonzeros_outside(nonzeros, ids, self._tile_nnz(block), min_nnz)
 
-    def facts(self) -> CountedFacts:
+    def facts(self, count_tiles: bool = True) -> CountedFacts:
+        """count_tiles: else the counts are left out, of whatever sizes."""
         by_sizes = self._pattern.derive(_FACTS, dict)
-        if self._tile_sizes not in by_sizes:
-            by_sizes[self._tile_sizes] = self._count()
-        return by_sizes[self._tile_sizes]
+        sizes = self._tile_sizes if count_tiles else ()
+        if sizes not in by_sizes:
+            by_sizes[sizes] = self._count(sizes)
+        return by_sizes[sizes]
 
-    def _count(self) -> CountedFacts:
+    def _count(self, sizes: tuple[Block, ...]) -> CountedFacts:
         """The facts, by an analysis that counts the smallest tiles."""
         pattern = self._pattern
-        base, blocks = base_tile(pattern.shape, pattern.nnz, self._tile_sizes)
+        base, blocks = base_tile(pattern.shape, pattern.nnz, sizes)
         counted = self.analysis(ROW_IDS if base is None else AnalysisRequest(base, True))
         counts: dict[Block, TileCounts] = {}
         if base is not None and counted.tile_nnz is not None:
@@ -294,8 +296,8 @@ class TransposedLayouts:
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         return self._analysed().outside_tiles(block, min_nnz)
 
-    def facts(self) -> CountedFacts:
-        facts = self._turned.facts()
+    def facts(self, count_tiles: bool = True) -> CountedFacts:
+        facts = self._turned.facts(count_tiles)
         counts = {_turned(block): tiles for block, tiles in facts.counts.items()}
         return replace(
             facts, ascends=False, counts=counts, parts=(), ascends_by_column=facts.ascends

@@ -167,18 +167,45 @@ class PlanningContext:
     def _tile_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes of the tiles of all kernels, if one could be faster than those that need no
         count: with all nonzeros in full tiles, in a single run."""
+        nnz = self.problem.nnz
+        sizes = dict.fromkeys(size for kernel in self.serving for size in kernel.tile_sizes)
+        least = {size: ceil_div(nnz, size[0] * size[1]) for size in sizes}
+        return tuple(sizes) if self._may_pay(least) else ()
+
+    def tiles_may_pay(self, analysis: Analysis, transpose: bool = False) -> bool:
+        """Whether it is worth counting the tiles of a pattern with this analysis, which is not
+        uniform: a tile holds one row segment of each of its rows at most, so that many segments are
+        in many tiles. A kernel made of others may leave out such tiles, so its are counted.
+
+        transpose: the pattern is the transpose of the problem's.
+        """
+        block = analysis.request.block
+        has_parts = any(kernel.parts for kernel in self.serving)
+        if block is None or has_parts or not analysis.ascends:
+            return True
+        least: dict[tuple[int, int], int] = {}
+        for size in self.tile_sizes:
+            rows, columns = size[::-1] if transpose else size
+            segments = analysis.row_segments if columns <= block[1] else 0
+            full = ceil_div(self.problem.nnz, rows * columns)
+            least[size] = max(full, ceil_div(segments, rows))
+        by_column = CountedFacts(self.problem.nnz, 1, False, {}, (), ascends_by_column=True)
+        return self._may_pay(least, by_column if transpose else None)
+
+    def _may_pay(
+        self, tiles: Mapping[tuple[int, int], int], uncounted_facts: CountedFacts | None = None
+    ) -> bool:
+        """Whether a kernel could be faster in a single run than those that need no count, by as few
+        full tiles of each size. uncounted_facts: what those know of the pattern."""
         problem, model = self.problem, self.model
-        uncounted = (kernel.cost_us(problem, None, model) for kernel in self.serving)
+        uncounted = (kernel.cost_us(problem, uncounted_facts, model) for kernel in self.serving)
         uncounted_us = min((c.run_us for c in uncounted if c is not None), default=float("inf"))
-        sizes = tuple(dict.fromkeys(size for kernel in self.serving for size in kernel.tile_sizes))
-        least = {size: ceil_div(problem.nnz, size[0] * size[1]) for size in sizes}
-        counts = {size: TileCounts(tiles, tiles, ()) for size, tiles in least.items()}
+        counts = {size: TileCounts(count, count, ()) for size, count in tiles.items()}
         facts = CountedFacts(problem.nnz, 1, True, counts, ())
-        for kernel in self.serving:
-            cost = kernel.cost_us(problem, facts, model) if kernel.tile_sizes else None
-            if cost is not None and cost.run_us + _WORTH_COUNTING_US < uncounted_us:
-                return sizes
-        return ()
+        costs = (k.cost_us(problem, facts, model) for k in self.serving if k.tile_sizes)
+        return any(
+            cost.run_us + _WORTH_COUNTING_US < uncounted_us for cost in costs if cost is not None
+        )
 
 
 class _Preparation(Generic[E]):
@@ -213,9 +240,12 @@ class _Preparation(Generic[E]):
             analysis, executor = self._prepare_ahead(uniform, explanation)
             if context.is_uniform(analysis):
                 return executor
-        elif context.is_uniform(layouts.analysis(uniform.request)):
-            return self._prepare(uniform.kernel, layouts, explanation)
-        ranking = context.rank(layouts.facts(), calls)
+        else:
+            analysis = layouts.analysis(uniform.request)
+            if context.is_uniform(analysis):
+                return self._prepare(uniform.kernel, layouts, explanation)
+        facts = layouts.facts(count_tiles=context.tiles_may_pay(analysis))
+        ranking = context.rank(facts, calls)
         return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
 
     def _prepare(self, kernel: Kernel, layouts: Layouts, explanation: Explanation) -> E:
@@ -255,7 +285,8 @@ class _OfTranspose(_Preparation[E]):
         if context.is_uniform(analysis, transpose=True):
             ranking = context.rank_if_uniform(calls, is_sorted=False)
         else:
-            ranking = context.rank(layouts.facts(), calls)
+            counts = context.tiles_may_pay(analysis, transpose=True)
+            ranking = context.rank(layouts.facts(count_tiles=counts), calls)
         return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
 
 

@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
-from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS
+from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS, SPMM_KERNELS
 from sddmm.backends.cuda.kernels.row_gather.host import gather_slice, gather_us
 from sddmm.backends.cuda.kernels.spmm_gather import host as spmm_gather
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.planner import PlanningContext
+from sddmm.backends.cuda.spec import AnalysisRequest
 from sddmm.problem import SddmmProblem, SpmmProblem
 from tests.conftest import H200
 
@@ -116,6 +118,39 @@ def test_long_rows_are_gathered_by_slices_that_stay_in_l2() -> None:
 def test_a_pattern_that_is_gathered_sooner_than_one_tile_is_not_counted() -> None:
     assert context(problem(5_000, 10_000)).tile_sizes == ()
     assert (64, 64) in context(problem(5_000, 250_000)).tile_sizes
+
+
+def analysed(request: AnalysisRequest, row_segments: int, ascends: bool = True) -> Analysis:
+    return Analysis(
+        request, None, torch.empty(0), None, None, None, list, ascends=ascends,
+        row_segments=row_segments,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_tiles_are_counted_unless_row_segments_show_that_they_are_too_many(
+    transpose: bool,
+) -> None:
+    """Three million nonzeros: of a skewed graph nearly each has a segment of its own."""
+    nnz, f16 = 3_000_000, torch.float16
+    asked = SpmmProblem(
+        100_000, 100_000, 64, nnz, f16, f16, f16, torch.int64, None, False, False,
+        torch.device("cuda", 0),
+    )  # fmt: skip
+    planning = PlanningContext(SPMM_KERNELS, asked, H200)
+    request = planning.segments_request()
+    assert request.block is not None
+    assert not planning.tiles_may_pay(analysed(request, 2_800_000), transpose)
+    assert planning.tiles_may_pay(analysed(request, nnz // request.block[1]), transpose)
+    assert planning.tiles_may_pay(analysed(request, 2_800_000, ascends=False), transpose)
+    few = asked._replace(m=2_000, n=2_000)  # all tiles are few enough
+    planning = PlanningContext(SPMM_KERNELS, few, H200)
+    assert planning.tiles_may_pay(analysed(request, 2_000 * 32), transpose)
+
+
+def test_dense_tiles_beside_many_sparse_ones_are_counted_for_kernels_of_two_parts() -> None:
+    planning = context(problem(100_000, 3_000_000, k=64))
+    assert planning.tiles_may_pay(analysed(planning.segments_request(), 2_800_000))
 
 
 def test_a_pattern_drawn_by_chance_is_uniform_and_one_with_empty_tiles_is_not() -> None:
