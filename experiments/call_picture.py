@@ -44,7 +44,8 @@ PARTS = (
         Step("sddmm/problem.py", "What is computed: sizes, dtypes; the result's shape."),
         Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),
         Step(f"{_CUDA}/single_run.py", "Launches analysis and row_gather; ready per problem."),
-        Step(f"{_CUDA}/analysis.py", "The pass over the indices; the host polls its results."),
+        Step(f"{_CUDA}/analysis.py", "The pass over the indices: are they valid, how ordered?"),
+        Step(f"{_CUDA}/pinned_results.py", "The words in which it reports; the host polls them."),
     )),
     Part("Launch", (
         Step("sddmm/memory.py", "Allocates the result, or says how many bytes it needs.", True),

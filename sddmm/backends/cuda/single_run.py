@@ -112,7 +112,7 @@ class SingleRun:
             )
 
     @staticmethod
-    def can_serve(problem: SddmmProblem, device: Device) -> bool:
+    def can_serve(problem: SddmmProblem) -> bool:
         """Whether there is a value to compute, and a row to which an index out of range can be
         clamped."""
         return min(problem.m, problem.n, problem.nnz, problem.k) > 0 and problem.heads != 0
@@ -277,10 +277,10 @@ def single_run(
 ) -> SingleRun | None:
     """The runs of a problem by gathering; None if that takes more than launches. is_kept: whether
     the patterns are, for later plans, with their analyses."""
-    if not SingleRun.can_serve(problem, device):
+    if not SingleRun.can_serve(problem):
         return None
     is_small = gather_us(problem, problem.nnz, device_model(device)) <= SINGLE_LAUNCH_US
-    is_small = is_small and len(slices_of(problem, problem.nnz, device)) == 1
+    is_small &= len(slices_of(problem, problem.nnz, device)) == 1
     comes_once = is_csr and not is_kept
     if comes_once and is_small:
         return SingleLaunch(kernel, problem, device)
