@@ -69,6 +69,7 @@ class UniformFacts:
     """The facts of a pattern whose nonzeros are spread by chance.
 
     every_tile: each tile is computed, whether it holds nonzeros or not, and none is classified.
+    ascends: else they come by column, and are those of a transpose.
     """
 
     shape: tuple[int, int]
@@ -76,8 +77,11 @@ class UniformFacts:
     every_tile: bool = False
     ascends: bool = True
     is_uniform = True
-    ascends_by_column = False
     distinct = False
+
+    @property
+    def ascends_by_column(self) -> bool:
+        return not self.ascends
 
     @property
     def runs(self) -> int:

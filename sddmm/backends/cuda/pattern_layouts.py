@@ -169,7 +169,7 @@ class PatternLayouts:
     def _by_column(self) -> Nonzeros:
         pattern, (row_ids, cols, _) = self._pattern, self.by_row()
         transposed = Nonzeros(cols, row_ids, None)
-        # Neither rows nor columns fall in a staircase alone, which so many nonzeros cannot be.
+        # Where neither rows nor columns fall, distinct nonzeros are a staircase, which is shorter.
         if pattern.nnz < sum(pattern.shape) and never_falls(cols):
             return transposed
         return by_row_and_column(transposed, columns_ascend=True)
@@ -267,6 +267,11 @@ class PatternLayouts:
         else:
             indptr = compress(nonzeros.rows, pattern.shape[0])
         return CompressedView(indptr, nonzeros.cols, nonzeros.perm)
+
+
+def rows_are_known_to_fall(pattern: SparsePattern) -> bool:
+    """Whether an analysis of the pattern has found that its rows do not ascend."""
+    return any(not analysis.rows_ascend for analysis in pattern.derive(ANALYSES, list))
 
 
 class TransposedLayouts:

@@ -20,7 +20,12 @@ from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import Explanation
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts, UniformFacts
-from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts, TransposedLayouts
+from sddmm.backends.cuda.pattern_layouts import (
+    AheadLayouts,
+    PatternLayouts,
+    TransposedLayouts,
+    rows_are_known_to_fall,
+)
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, Layouts, OperatorKernel
 
 if TYPE_CHECKING:
@@ -131,7 +136,7 @@ class PlanningContext:
         return sorted(ranking, key=lambda prediction: prediction.cost.total_us(calls))
 
     def rank_if_uniform(self, calls: int = MANY_CALLS, is_sorted: bool = True) -> list[Prediction]:
-        """The ranking for a uniform pattern. is_sorted: whether its nonzeros ascend."""
+        """The ranking for a uniform pattern. is_sorted: its nonzeros ascend; else by column."""
         problem = self.problem
         facts = UniformFacts((problem.m, problem.n), problem.nnz, ascends=is_sorted)
         return self.rank(facts, calls)
@@ -268,8 +273,8 @@ class _Preparation(Generic[E]):
 
 
 class _OfTranspose(_Preparation[E]):
-    """The preparation of the transpose of a pattern: where the pattern's rows never fall, by its
-    own analyses, so that the transpose needs none."""
+    """The preparation of the transpose of a pattern: the fastest by the pattern's own analyses, if
+    its rows never fall; else the transpose is analysed, as a pattern of its own."""
 
     def requested(self, name: str) -> E:
         self._pattern = self._pattern.T
@@ -277,8 +282,11 @@ class _OfTranspose(_Preparation[E]):
 
     def fastest(self, calls: int) -> E:
         context, pattern = self._context, self._pattern
-        analysis = PatternLayouts(pattern, context.device).analysis(context.segments_request())
-        if not analysis.rows_ascend:
+        analysis = None
+        if not rows_are_known_to_fall(pattern):
+            request = context.segments_request()
+            analysis = PatternLayouts(pattern, context.device).analysis(request)
+        if analysis is None or not analysis.rows_ascend:
             self._pattern = pattern.T
             return super().fastest(calls)
         layouts = TransposedLayouts(pattern, context.device, context.tile_sizes)

@@ -15,6 +15,7 @@ from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS, SPMM_KERNELS
 from sddmm.backends.cuda.kernels.row_gather.host import gather_slice, gather_us
 from sddmm.backends.cuda.kernels.spmm_gather import host as spmm_gather
+from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.planner import PlanningContext
@@ -146,6 +147,18 @@ def test_tiles_are_counted_unless_row_segments_show_that_they_are_too_many(
     few = asked._replace(m=2_000, n=2_000)  # all tiles are few enough
     planning = PlanningContext(SPMM_KERNELS, few, H200)
     assert planning.tiles_may_pay(analysed(request, 2_000 * 32), transpose)
+
+
+def test_a_dense_uniform_pattern_is_multiplied_by_tiles_as_is_its_transpose() -> None:
+    f16 = torch.float16
+    asked = SpmmProblem(
+        8192, 8192, 128, 13_400_000, f16, f16, f16, torch.int64, None, False, False,
+        torch.device("cuda", 0),
+    )  # fmt: skip
+    planning = PlanningContext(SPMM_KERNELS, asked, H200)
+    for is_sorted in (True, False):
+        best = planning.rank_if_uniform(is_sorted=is_sorted)[0].kernel
+        assert isinstance(best, SpmmTile)
 
 
 def test_dense_tiles_beside_many_sparse_ones_are_counted_for_kernels_of_two_parts() -> None:

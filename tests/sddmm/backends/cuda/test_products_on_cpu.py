@@ -116,8 +116,26 @@ def test_the_transpose_of_a_pattern_whose_rows_never_fall_is_not_analysed(
 
 
 def test_the_transpose_of_other_patterns_is_analysed(launches: list[str]) -> None:
+    """Beside the pattern, unless it is known by then that its rows fall."""
     S = pattern()
     values, dense = torch.randn(NNZ), torch.randn(M, D)
+    sddmm.spmm(S, torch.randn(N, D), values=values)
+    launches.clear()
     result = sddmm.spmm(S, dense, values=values, transpose=True)
     assert_spmm_close(result, S, dense, values=values, transpose=True)
-    assert launches.count("analyse") > 1
+    assert launches.count("analyse") == 1
+    launches.clear()
+    sddmm.spmm(pattern(), dense, values=values, transpose=True)
+    assert launches.count("analyse") == 2
+
+
+def test_nonzeros_of_a_matrix_without_rows_are_refused(launches: list[str]) -> None:
+    none = torch.zeros(1, dtype=torch.int64)
+    S = SparsePattern.from_coo(none, none, (0, N))
+    for transpose in (False, True):
+        dense = torch.randn(0 if transpose else N, D)
+        with pytest.raises(ValueError, match="none is valid"):
+            sddmm.spmm(S, dense, values=torch.randn(1), transpose=transpose)
+    with pytest.raises(ValueError, match="none is valid"):
+        sddmm.sddmm(S, torch.randn(0, D), torch.randn(D, N))
+    assert launches == []
