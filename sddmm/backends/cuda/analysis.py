@@ -105,9 +105,14 @@ class Analysis:
 
 
 def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = ROW_IDS) -> Analysis:
-    """Launch an analysis without waiting for it. A thread waits before it launches another."""
+    """Launch an analysis without waiting for it. A thread waits before it launches another.
+
+    ValueError for nonzeros of a matrix without rows.
+    """
     major, cols = pattern.major_indices.contiguous(), pattern.col_indices.contiguous()
     nnz, csr = cols.numel(), pattern.is_csr
+    if nnz > 0 and pattern.shape[0] == 0:  # the kernel reads nothing then
+        raise_invalid(pattern)
     narrow = cols.dtype == torch.int32
     cols_int32 = cols if narrow else cols.new_empty(nnz, dtype=torch.int32)
     row_ids = major if not csr and narrow else None

@@ -237,6 +237,20 @@ def test_the_least_and_the_largest_index_are_refused(index_dtype: torch.dtype) -
                 changed[at] = right
 
 
+@pytest.mark.parametrize("name", ["row_indices", "col_indices"])
+def test_an_index_that_is_valid_in_its_low_bits_alone_is_refused(name: str) -> None:
+    rows, cols = torch.arange(300), torch.arange(300)
+    (rows if name == "row_indices" else cols)[123] += 2**32
+    with pytest.raises(ValueError, match=rf"{name}\[123\] is {2**32 + 123}"):
+        analyse(SparsePattern.from_coo(rows, cols, (300, 300)))
+
+
+def test_nonzeros_of_a_matrix_without_rows_are_refused() -> None:
+    none = torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"row_indices\[0\] is 0; none is valid"):
+        analyse(SparsePattern.from_coo(none, none, (0, 5)))
+
+
 def test_a_pattern_without_rows_or_nonzeros() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     for shape in ((0, 5), (5, 0)):
