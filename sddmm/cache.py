@@ -180,7 +180,7 @@ class Cache:
         return prepared
 
     def run_first(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> Tensor:
-        """The values of a call for which `calls_to_expect` has returned 1."""
+        """The values of a call that is planned for a single run."""
         if not is_capturing(problem.device) and select_backend(problem)[0].run_once(
             pattern, problem, run
         ):

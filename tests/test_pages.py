@@ -153,7 +153,9 @@ def test_the_kernels_that_lose_are_named_in_the_limits() -> None:
     assert [(r.matrix, r.k, r.dtype) for r in lost] == [("knn_50k", 32, "float32")]
     assert "in none of the records above" in LIMITS
     (lead,) = [p.lead for p in regret() if p.is_lost]
-    assert f"in one: ours takes {100 / lead - 100:.0f} % longer than cuSPARSE on `knn_50k`" in LIMITS
+    assert (
+        f"in one: ours takes {100 / lead - 100:.0f} % longer than cuSPARSE on `knn_50k`" in LIMITS
+    )
     assert "with K = 32 in float32" in LIMITS
 
 

@@ -46,7 +46,7 @@ class PinnedResults(threading.local):
     def wait(self, device_index: int) -> list[int]:
         """The words that the last launch reported."""
         words, last = self.words, self._last_polled
-        for _ in range(_MAX_POLLS):
+        for _ in range(_MAX_POLLS if last >= 0 else 0):
             if words[0] != _PENDING and words[last] != _PENDING:
                 return words.tolist()
         loader.runtime.wait(device_index)  # a long launch; or one that failed, which this raises

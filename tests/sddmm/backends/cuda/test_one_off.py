@@ -48,8 +48,13 @@ def test_sparse_patterns_are_gathered_without_a_look() -> None:
 
 
 def test_what_is_gathered_before_tiles_are_prepared_is_gathered() -> None:
-    """Half of 2048 x 2048, and a twentieth of 16384 x 16384, whether they are masks or not."""
-    for choice in (choose(2048, 2_100_000, 128), choose(16_384, 13_400_000, 64)):
+    """Half of 2048 x 2048, and a twentieth of 16384 x 16384, whether they are masks or not: also
+    where a mask would gain a little."""
+    for choice in (
+        choose(2048, 2_100_000, 128),
+        choose(16_384, 13_400_000, 64),
+        choose(16_384, 13_400_000, 128, torch.float32),
+    ):
         assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
         assert choice.late is None
 

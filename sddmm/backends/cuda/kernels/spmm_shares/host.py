@@ -70,8 +70,7 @@ def share_rows(
         ceil_div(warps, SPMM_SHARES.threads // 32), nonzeros.rows.data_ptr(), memory.data_ptr(),
         results.address, nnz, block_size, m, blocks, warps_per_block,
     )  # fmt: skip
-    loader.runtime.wait(device.index)
-    return RowShares(memory, blocks, bool(results.words[0]))
+    return RowShares(memory, blocks, bool(results.wait(device.index)[0]))
 
 
 @functools.cache
