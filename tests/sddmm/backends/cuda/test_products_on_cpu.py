@@ -10,6 +10,10 @@ from torch import Tensor
 
 import sddmm
 from sddmm import SparsePattern
+from sddmm.backends.cuda.cost_model import Cost
+from sddmm.backends.cuda.kernels.spmm_gather.host import SpmmGather
+from sddmm.backends.cuda.planner import PlanningContext
+from sddmm.backends.cuda.spec import AnalysisRequest
 from sddmm.products import find_or_prepare, product_problem
 from sddmm.testing import assert_spmm_close, emulated_gpu, random_pattern
 
@@ -127,6 +131,36 @@ def test_the_transpose_of_other_patterns_is_analysed(launches: list[str]) -> Non
     launches.clear()
     sddmm.spmm(pattern(), dense, values=values, transpose=True)
     assert launches.count("analyse") == 2
+
+
+def test_rows_that_are_known_to_fall_are_not_analysed_again(
+    launches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where products ask for another analysis than sampling, as for larger patterns."""
+    request = AnalysisRequest((16, 16))
+    monkeypatch.setattr(PlanningContext, "segments_request", lambda _: request)
+    S = pattern()
+    sddmm.sddmm(S, torch.randn(M, D), torch.randn(D, N))
+    assert launches.count("analyse") == 1
+    sddmm.spmm(S, torch.randn(M, D), values=torch.randn(NNZ), transpose=True)
+    assert launches.count("analyse") == 2
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+def test_the_transpose_is_multiplied_by_the_tiles_of_the_pattern(
+    launches: list[str], distinct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where gathering seems to take long. distinct: else a position is there twice, and the
+    transpose is analysed all the same."""
+    monkeypatch.setattr(SpmmGather, "cost_us", lambda *_: Cost(1e6))
+    S = random_pattern(200, 150, 4000, layout="coo")
+    if not distinct:
+        rows, cols = (torch.cat([x[:1], x]) for x in (S.row_ids, S.col_indices))
+        S = SparsePattern.from_coo(rows, cols, S.shape)
+    values, dense = torch.randn(S.nnz).half(), torch.randn(200, 40).half()
+    result = sddmm.spmm(S, dense, values=values, transpose=True)
+    assert_spmm_close(result, S, dense, values=values, transpose=True)
+    assert any(name.startswith("spmm_tile_") for name in launches)
 
 
 def test_nonzeros_of_a_matrix_without_rows_are_refused(launches: list[str]) -> None:

@@ -101,20 +101,21 @@ def test_short_rows_are_analysed_where_gathering_takes_long(
     assert launches == ["analyse", "row_gather"]
 
 
+@pytest.mark.parametrize("k", [77, 96])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("heads", [None, 2])
 def test_slices_of_k_are_added_one_after_the_other(
-    heads: int | None, dtype: torch.dtype, weighted: bool, monkeypatch: pytest.MonkeyPatch
+    heads: int | None, dtype: torch.dtype, weighted: bool, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where L2 holds a slice of the operands alone; the last slice is a shorter one."""
+    """As where L2 holds a slice of the operands alone; the last slice may be a shorter one."""
     monkeypatch.setattr(host, "gather_slice", lambda *_: 32)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     crow, cols = torch.arange(0, 301, 10), torch.arange(300) % N
     matrix = csr_tensor(crow, cols, 30).to(dtype)
     lead = () if heads is None else (heads,)
-    a = torch.randn(*lead, 30, 81).to(dtype)[..., :77]
-    b = torch.randn(*lead, N, 77).to(dtype).mT
+    a = torch.randn(*lead, 30, k + 4).to(dtype)[..., :k]
+    b = torch.randn(*lead, N, k).to(dtype).mT
     with emulated_gpu() as launches:
         product = sddmm.sddmm(matrix, a, b, alpha=0.5, scale=weighted)
     assert launches == ["analyse", *["row_gather"] * 3]
