@@ -150,7 +150,7 @@ class Truth:
             slack += (case.k + len(g) + 4) * self.limits.eps * total.sum(0)
             scaled = abs(case.alpha) * self.size
             free = self._overflows(self.size) | self._overflows(total) | self._overflows(scaled)
-            free = free.any(0)
+            free = free.any(0) | self._overflows(total.sum(0))
             return self._rounded((g * self.dot).sum(0), slack, free, case.dtype)
         weights = upstream * self.values if case.weighted and not added else upstream
         x, transpose = (self.b_t, False) if name == "a" else (self.a, True)
