@@ -285,24 +285,24 @@ class TransposedLayouts:
         self, pattern: SparsePattern, device: Device, tile_sizes: tuple[Block, ...] = ()
     ) -> None:
         self._pattern, self._device = pattern, device
-        self._turned = PatternLayouts(pattern, device, tuple(map(_turned, tile_sizes)))
+        self._stored = PatternLayouts(pattern, device, tuple(map(_turned, tile_sizes)))
 
     def by_row(self) -> Nonzeros:
-        return self._turned.by_column()
+        return self._stored.by_column()
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         return self._analysed().tiles(block, min_nnz)
 
     def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:
-        if self._turned.analysis(ROW_IDS).distinct:
-            return self._turned.tiles_in_order(_turned(block)), True
+        if self._stored.analysis(ROW_IDS).distinct:
+            return self._stored.tiles_in_order(_turned(block)), True
         return self._analysed().distinct_tiles(block)
 
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         return self._analysed().outside_tiles(block, min_nnz)
 
     def facts(self, count_tiles: bool = True) -> CountedFacts:
-        facts = self._turned.facts(count_tiles)
+        facts = self._stored.facts(count_tiles)
         counts = {_turned(block): tiles for block, tiles in facts.counts.items()}
         return replace(
             facts, ascends=False, counts=counts, parts=(), ascends_by_column=facts.ascends
