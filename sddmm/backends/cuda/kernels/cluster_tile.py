@@ -67,7 +67,6 @@ class _Launcher:
         heads = problem.heads or 1
         resident = max(1, device.sm_count // _CLUSTER)
         self._blocks = _CLUSTER * min(ceil_div(work.tiles.length * heads, _CLUSTER), resident)
-        self._kernels: dict[bool, Kernel] = {}
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
         tensor_maps = self._tensor_maps(a, b_t)
@@ -100,14 +99,12 @@ class _Launcher:
         })  # fmt: skip
 
     def _kernel(self, weighted: bool) -> Kernel:
-        if weighted not in self._kernels:
-            problem = self._problem
-            sampling = {**self._spec.sampling(self._work, problem), "WEIGHTED": weighted}
-            self._kernels[weighted] = _load(
-                loader.runtime, self._spec, problem.dtype, problem.out_dtype,
-                tuple(sampling.items()), self._device.index,
-            )  # fmt: skip
-        return self._kernels[weighted]
+        problem = self._problem
+        sampling = {**self._spec.sampling(self._work, problem), "WEIGHTED": weighted}
+        return _load(
+            loader.runtime, self._spec, problem.dtype, problem.out_dtype,
+            tuple(sampling.items()), self._device.index,
+        )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)
