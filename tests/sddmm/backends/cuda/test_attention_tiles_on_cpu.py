@@ -253,7 +253,7 @@ def test_tiles_are_estimated_to_be_faster_where_they_are_full(
 
 
 def test_floats_are_not_estimated_to_be_faster_than_their_multiply_adds() -> None:
-    """Of which a multiprocessor of an H200 does 128 in each of 1980 cycles a microsecond."""
+    """A multiprocessor of an H200 does 128 of these in each of 1980 cycles a microsecond."""
     problem, tiles = problem_of(torch.float32, 64), 2**14
     facts = CountedFacts(
         problem.nnz, problem.nnz, True, {(64, 64): TileCounts(tiles, tiles, ())}, ()

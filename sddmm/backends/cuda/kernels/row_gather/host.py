@@ -284,9 +284,8 @@ def _bind_slices(
     last_launch = bind(slices[-1], ("partial_sums", *PER_CALL))
 
     def launch(values: int, out: int, alpha: float) -> None:
-        partial = new_partial_sums(
-            problem
-        )  # of this run alone: other threads may run the same plan
+        # Each run has its own: other threads may run the same plan.
+        partial = new_partial_sums(problem)
         sums_so_far = 0  # the first slice has none to add to
         for launch_slice in slice_launches:
             launch_slice(sums_so_far, partial.data_ptr())
