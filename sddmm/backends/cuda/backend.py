@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -15,6 +15,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.block_planner import BlockPlanner
 from sddmm.backends.cuda.executor import GpuExecutor
+from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.registry import (
     ATTENTION_KERNELS,
     BLOCK_KERNELS,
@@ -148,12 +149,13 @@ class CudaBackend:
 
     def _find_single_run(
         self, runtime: loader.CudaRuntime, problem: SddmmProblem, is_csr: bool, is_kept: bool
-    ) -> SingleRun | None:
+    ) -> SingleRun[Any] | None:
         """The quick way for a problem, if the kernel for a single run is one of any order."""
         device = _device(problem)
         if problem.blocksize is not None or min(problem.m, problem.n, problem.nnz, problem.k) <= 0:
             return None
-        kernel = self.one_off.only_kernel(problem, device)
+        by_rows = gather_rows.serves(problem, is_csr, is_kept)
+        kernel = self.one_off.only_kernel(problem, device, by_rows)
         if not isinstance(kernel, RowGather):
             return None
         _log.debug("single runs of %s by %s, without a plan", problem, kernel.name)

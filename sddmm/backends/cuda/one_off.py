@@ -20,6 +20,7 @@ from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts, UniformFacts
+from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
 
@@ -36,10 +37,10 @@ _SIZE = 128
 # When tiles may pay whether the pattern is a mask or not, or it may pay to wait for the analysis:
 # the products (nonzeros times k) and the time of gathering from which on; the row offsets of tiles
 # per nonzero up to which they are collected; the part of the time of gathering that tiles must
-# promise in both cases; and how many times what all other patterns lose a mask must gain.
+# promise for both cases together; and the part of it that may be lost by waiting.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
-_LATE_PART, _LATE_GAIN = 0.9, 2.0
+_LATE_PART, _LATE_LOSS = 0.9, 0.2
 # What the host takes longer for a plan of tiles than for a gather, which is launched before the
 # analysis is done; and the bytes that could be read in the time in which an analysis collects row
 # offsets of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
@@ -87,8 +88,9 @@ class OneOffPlanner:
         first_run: launched behind the analysis, before the host waits for it, if the kernel takes
         any indices. ValueError, as SparsePattern.check, for a wrong pattern.
         """
-        choice = self.choose(problem, device)
         is_kept = first_run is None or first_run.keeps_pattern
+        by_rows = gather_rows.serves(problem, pattern.is_csr, is_kept)
+        choice = self.choose(problem, device, by_rows)
         if choice.late is not None:
             return self._prepare_late(pattern, problem, device, choice, is_kept)
         for candidate in choice.candidates:
@@ -128,9 +130,10 @@ class OneOffPlanner:
                 kernel = late.kernel
         return self._executor(plans[kernel.name], kernel, problem, device)
 
-    def only_kernel(self, problem: SddmmProblem, device: Device) -> GpuKernel | None:
-        """The kernel for a single run of any pattern; None if it depends on the pattern."""
-        choice = self.choose(problem, device)
+    def only_kernel(self, problem: SddmmProblem, device: Device, by_rows: bool) -> GpuKernel | None:
+        """The kernel for a single run of any pattern; None if it depends on the pattern. by_rows:
+        whether gather_rows does what row_gather would."""
+        choice = self.choose(problem, device, by_rows)
         if choice.late is not None or not choice.candidates:
             return None
         first = choice.candidates[0]
@@ -146,7 +149,7 @@ class OneOffPlanner:
         explanation = functools.partial(self._explain, kernel, problem, device)
         return GpuExecutor(plans, explanation, {}, device.index)
 
-    def _choose(self, problem: SddmmProblem, device: Device) -> Choice:
+    def _choose(self, problem: SddmmProblem, device: Device, by_rows: bool = False) -> Choice:
         small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
         any_order, every_tile = self._serving(small, device)
         may_be_late = problem.nnz * problem.k * (problem.heads or 1) >= _LATE_PRODUCTS
@@ -165,7 +168,7 @@ class OneOffPlanner:
             return Choice(ranking[:1])
         tiles = [candidate for candidate in ranking if candidate.request != ROW_IDS]
         if may_be_late and tiles and any_order_first.total_us >= _LATE_US:
-            return self._choose_for_mask_or_not(tiles, any_order_first, problem, device)
+            return self._choose_for_mask_or_not(tiles, any_order_first, problem, device, by_rows)
         best = ranking[:1] if ranking[0].request != ROW_IDS else []
         return Choice([*best, any_order_first])
 
@@ -175,6 +178,7 @@ class OneOffPlanner:
         gather: Candidate,
         problem: SddmmProblem,
         device: Device,
+        by_rows: bool,
     ) -> Choice:
         """The tile kernel that is the fastest for a uniform pattern and a mask together; and
         whether to wait for the analysis, which tells, because only one of both is worth tiles."""
@@ -188,19 +192,21 @@ class OneOffPlanner:
                     both.append((candidate, cost.run_us + _ahead_us(problem, request, model)))
         if not both:
             return Choice([gather])
+        gather_mask_us = gather.total_us
+        if by_rows:
+            gather_mask_us = min(gather_mask_us, gather_rows.mask_us(problem, model))
 
         def both_us(pair: tuple[Candidate, float]) -> float:
             candidate, mask_us = pair
-            return min(candidate.total_us, gather.total_us) + min(mask_us, gather.total_us)
+            return min(candidate.total_us, gather.total_us) + min(mask_us, gather_mask_us)
 
         chosen, mask_us = min(both, key=both_us)
-        limit_us = _LATE_PART * gather.total_us
-        if chosen.total_us < limit_us and mask_us < limit_us:
+        if chosen.total_us + mask_us < _LATE_PART * (gather.total_us + gather_mask_us):
             return Choice([chosen, gather])
-        if min(chosen.total_us, mask_us) >= limit_us:  # none is good for both: one for either
-            chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
-        gain_us = gather.total_us - min(chosen.total_us, mask_us)
-        if gain_us < _LATE_GAIN * _ahead_us(problem, chosen.request, model):
+        chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
+        gain_us = max(gather.total_us - chosen.total_us, gather_mask_us - mask_us)
+        loss_us = _ahead_us(problem, chosen.request, model) - _ahead_us(problem, ROW_IDS, model)
+        if gain_us < loss_us or loss_us > _LATE_LOSS * gather.total_us:
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
         return Choice([gather], Candidate(chosen.kernel, request, mask_us))

@@ -13,11 +13,13 @@ import torch
 
 from gemm_core.runtime.compile import CACHE_VARIABLE, Cubin, compile_kernel
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda import analysis, comparison, expand, loader, single_run
+from sddmm.backends.cuda import analysis, comparison, loader
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.kernels.attention_delta.host import ATTENTION_DELTA
 from sddmm.backends.cuda.kernels.attention_gradient.host import ATTENTION_GRADIENT
 from sddmm.backends.cuda.kernels.attention_tile_gradient.host import ATTENTION_TILE_GRADIENT
+from sddmm.backends.cuda.kernels.gather_csr import host as gather_csr
+from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
@@ -241,21 +243,22 @@ def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
 
 
 @every_arch
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_the_expansion_of_rows_compiles_too(arch: str, dtype: torch.dtype) -> None:
-    spec, macros = expand.EXPAND_CSR, expand.macros_of(dtype)
-    macros = loader.compile_macros(spec, macros, expand.ExpandArguments)
-    assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
-
-
-@every_arch
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("k", cases([64, 100, 256], here=[100]))
-def test_a_first_call_in_one_launch_compiles_too(arch: str, dtype: torch.dtype, k: int) -> None:
-    spec = single_run.GATHER_CSR
-    own = single_run.gather_csr_macros(ROW_GATHER, k, dtype, torch.float32, torch.int32, 16)[0]
-    macros = loader.compile_macros(spec, own, single_run.GatherCsrArguments)
-    assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
+def test_a_first_call_in_one_launch_compiles_too(
+    arch: str, dtype: torch.dtype, k: int, index_dtype: torch.dtype
+) -> None:
+    asked = problem_of(ROW_GATHER, dtype, torch.float32, k)._replace(index_dtype=index_dtype)
+    by_warp, _ = gather_csr.macros_and_batches(ROW_GATHER, asked, 16)
+    by_row = gather_rows.macros_of(ROW_GATHER, asked, 16)
+    for spec, own, arguments in (
+        (gather_csr.GATHER_CSR, by_warp, gather_csr.Arguments),
+        (gather_rows.GATHER_ROWS, by_row, gather_rows.Arguments),
+    ):
+        macros = loader.compile_macros(spec, own, arguments)
+        cubin = compile_kernel(spec.path, macros, arch, loader.INCLUDE)
+        assert cubin.resources.spill_bytes == 0
 
 
 @every_arch
@@ -312,8 +315,8 @@ def test_every_source_is_of_a_kernel() -> None:
     others = (
         *row_softmax.ROW_SOFTMAX.values(),
         analysis.ANALYSE,
-        expand.EXPAND_CSR,
-        single_run.GATHER_CSR,
+        gather_csr.GATHER_CSR,
+        gather_rows.GATHER_ROWS,
         tile_bounds.TILE_BOUNDS,
         tile_lines.TILE_LINES,
         tile_masks.TILE_MASKS,

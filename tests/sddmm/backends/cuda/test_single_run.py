@@ -1,4 +1,4 @@
-"""The first call with a CSR pattern finds the row of each nonzero. The kernels run on the CPU."""
+"""The first call with a CSR pattern checks it and computes. The kernels run on the CPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import torch
 import sddmm
 from gemm_core.arithmetic import ceil_div
 from gemm_core.emulation.kernel import missing_compiler
+from gemm_core.runtime.device import Device
 from sddmm.backends import base
-from sddmm.backends.cuda import expand, single_run
+from sddmm.backends.cuda import single_run
 from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
+from sddmm.backends.cuda.kernels.gather_rows.host import Pieces
 from sddmm.backends.cuda.kernels.row_gather import host
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.spec import AnalysisRequest
+from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_close, emulated_gpu
 from tests.sddmm.memory import at_a_cliff
@@ -39,25 +43,32 @@ def csr_tensor(crow: torch.Tensor, cols: torch.Tensor, rows: int) -> torch.Tenso
     return torch.sparse_csr_tensor(crow, cols, values, (rows, N), check_invariants=False)
 
 
-@pytest.mark.parametrize("kernels", [["gather_csr"], ["expand_csr", "row_gather"]])
+def by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every first call with a CSR pattern is by rows, as where gathering long ones takes long."""
+    monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+    monkeypatch.setattr(gather_rows, "LONG_ROW", 0)
+
+
+def short_pieces(problem: SddmmProblem, device: Device) -> Pieces:
+    """Three warps take turns in a piece; rows are cut at every 64th nonzero."""
+    return Pieces(3, problem.m + ceil_div(problem.nnz, 64) - 1, 64)
+
+
+@pytest.mark.parametrize("kernel", ["gather_csr", "gather_rows"])
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("case", ROW_LENGTHS)
 def test_every_nonzero_is_computed_in_its_row(
-    case: str, index_dtype: torch.dtype, is_large: bool, kernels: list[str],
+    case: str, index_dtype: torch.dtype, is_large: bool, kernel: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """By one launch, and by two as where gathering takes longer. is_large: as where each warp has
-    many nonzeros."""
-    if len(kernels) > 1:
-        monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
-        monkeypatch.setattr(single_run, "EXPANDED_ROW", 0)
+    """is_large: as where each warp has many nonzeros."""
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    if kernel == "gather_rows":
+        by_rows(monkeypatch)
     if is_large:
         monkeypatch.setattr(host, "share_of_warp", lambda *_: host.MAX_SHARE)
-        monkeypatch.setattr(
-            expand, "launch_sizes", lambda m, nnz, device: (1, ceil_div(nnz, 2048) * 256)
-        )
+        monkeypatch.setattr(gather_rows, "pieces_of", short_pieces)
     lengths = torch.tensor(ROW_LENGTHS[case])
     crow = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(index_dtype)
     cols = torch.randint(0, N, (int(lengths.sum()),)).to(index_dtype)
@@ -65,13 +76,33 @@ def test_every_nonzero_is_computed_in_its_row(
     a, b = torch.randn(len(lengths), K), torch.randn(N, K).mT
     with emulated_gpu() as launches:
         product = sddmm.sddmm(matrix, a, b)
-    assert launches == kernels
+    assert launches == [kernel]
     assert_close(product.values(), matrix, a, b)
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize(
+    ("rows", "row_nnz"), [(1, 4096), (7, 300), (40, 64), (300, 64)], ids=lambda n: str(n)
+)
+def test_warps_take_turns_in_the_rows_of_few(
+    rows: int, row_nnz: int, heads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the host divides them."""
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+    crow = torch.arange(rows + 1) * row_nnz
+    matrix = csr_tensor(crow, torch.randint(0, N, (rows * row_nnz,)), rows)
+    lead = () if heads is None else (heads,)
+    a, b = torch.randn(*lead, rows, K), torch.randn(*lead, N, K).mT
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(matrix, a, b, alpha=-2.0, scale=True)
+    assert launches == ["gather_rows"]
+    assert_close(product if heads else product.values(), matrix, a, b, alpha=-2.0, scale=True)
 
 
 def test_indices_that_do_not_fit_are_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
-    matrix = csr_tensor(torch.tensor([0, 2, 3]), torch.tensor([1, 4, 0]), 2)
+    pattern = SparsePattern.from_csr(torch.tensor([0, 2, 3]), torch.tensor([1, 4, 0]), (2, N))
     a, b, empty = torch.randn(2, K), torch.randn(N, K).mT, torch.empty
 
     def full(*size: object, dtype: torch.dtype, **options: object) -> torch.Tensor:
@@ -79,14 +110,12 @@ def test_indices_that_do_not_fit_are_told_in_bytes(monkeypatch: pytest.MonkeyPat
             raise torch.OutOfMemoryError("CUDA out of memory")
         return empty(*size, dtype=dtype, **options)  # type: ignore[call-overload, no-any-return]
 
-    monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
-    monkeypatch.setattr(single_run, "EXPANDED_ROW", 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 20))
     with emulated_gpu():
         monkeypatch.setattr(torch, "empty", full)
         what = "row ids and columns of 3 nonzeros needs 12 bytes"
         with pytest.raises(torch.OutOfMemoryError, match=what):
-            sddmm.sddmm(matrix, a, b)
+            sddmm.sddmm(pattern, a, b)
 
 
 def test_short_rows_are_analysed_where_gathering_takes_long(
@@ -101,14 +130,18 @@ def test_short_rows_are_analysed_where_gathering_takes_long(
     assert launches == ["analyse", "row_gather"]
 
 
+@pytest.mark.parametrize("kernels", [["analyse", *["row_gather"] * 3], ["gather_rows"] * 3])
 @pytest.mark.parametrize("k", [77, 96])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("heads", [None, 2])
 def test_slices_of_k_are_added_one_after_the_other(
-    heads: int | None, dtype: torch.dtype, weighted: bool, k: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    heads: int | None, dtype: torch.dtype, weighted: bool, k: int, kernels: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """As where L2 holds a slice of the operands alone; the last slice may be a shorter one."""
+    if kernels[0] == "gather_rows":
+        by_rows(monkeypatch)
     monkeypatch.setattr(host, "gather_slice", lambda *_: 32)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     crow, cols = torch.arange(0, 301, 10), torch.arange(300) % N
@@ -118,7 +151,7 @@ def test_slices_of_k_are_added_one_after_the_other(
     b = torch.randn(*lead, N, k).to(dtype).mT
     with emulated_gpu() as launches:
         product = sddmm.sddmm(matrix, a, b, alpha=0.5, scale=weighted)
-    assert launches == ["analyse", *["row_gather"] * 3]
+    assert launches == kernels
     values = product if heads else product.values()
     assert_close(values, matrix, a, b, alpha=0.5, scale=weighted)
 
@@ -162,6 +195,7 @@ def test_a_first_call_that_autograd_records_makes_no_plan_either(
     assert "run(s) of" not in logged
 
 
+@pytest.mark.parametrize("kernel", ["gather_csr", "gather_rows"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize(
     ("crow", "col", "message"),
@@ -175,17 +209,22 @@ def test_a_first_call_that_autograd_records_makes_no_plan_either(
     ],
 )
 def test_a_wrong_pattern_raises_and_the_next_one_is_computed(
-    crow: list[int], col: int, message: str, index_dtype: torch.dtype
-) -> None:
+    crow: list[int], col: int, message: str, index_dtype: torch.dtype, kernel: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if kernel == "gather_rows":
+        monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+        by_rows(monkeypatch)
     a, b = torch.randn(3, K), torch.randn(N, K).mT
     wrong = torch.tensor(crow), torch.tensor([0, 3, 1, 4, 2, col])
     right = torch.tensor([0, 2, 4, 6]), torch.tensor([0, 3, 1, 4, 2, 1])
     for indices in (wrong, right, wrong):
         offsets, cols = (x.to(index_dtype) for x in indices)
         matrix = csr_tensor(offsets, cols, 3)
-        with emulated_gpu():
+        with emulated_gpu() as launches:
             if indices is wrong:
                 with pytest.raises(ValueError, match=message):
                     sddmm.sddmm(matrix, a, b)
             else:
                 assert_close(sddmm.sddmm(matrix, a, b).values(), matrix, a, b)
+        assert launches == [kernel]

@@ -24,24 +24,51 @@ struct GlobalRows {
   __device__ __forceinline__ Row row(int i) const { return {first + i * pitch, k}; }
 };
 
+// The same, of which an index past the last row loads the last: values are computed before all indices
+// are known to be valid, and are discarded if they are not.
+template <class T, int LOAD_BYTES, bool NO_TAIL>
+struct ClampedRows : GlobalRows<T, LOAD_BYTES, NO_TAIL> {
+  using Base = GlobalRows<T, LOAD_BYTES, NO_TAIL>;
+  int last;
+  __device__ __forceinline__ typename Base::Row row(int i) const {
+    const bool exists = static_cast<unsigned>(i) <= static_cast<unsigned>(last);
+    return Base::row(exists ? i : last);
+  }
+};
+
+// The row ids of nonzeros that are all of one row.
+struct OneRow {
+  int row;
+  __device__ __forceinline__ int operator[](i64) const { return row; }
+};
+template <class RowIds>
+constexpr bool IS_ONE_ROW = false;
+template <>
+constexpr bool IS_ONE_ROW<OneRow> = true;
+
 // The number of bytes of a row that the lanes of a nonzero load at once, a chunk each.
 constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
 
-// Calls store(position, sum) for each nonzero begin .. end - 1, GROUP of them at a time. Nonzero i
-// is at (rows[i], cols[i]), its rows are rows_a.row(rows[i]) and rows_b.row(cols[i]), and its
-// position is perm[i], or i if perm is null.
+// The number of nonzeros that a warp computes at once.
+template <int BATCHES>
+constexpr int GROUP_NONZEROS = BATCH_NONZEROS * BATCHES;
+
+// Calls store(position, sum) for each nonzero begin .. end - 1, a group of them at a time; the groups
+// begin `stride` nonzeros apart, so that several warps can take turns. Nonzero i is at (rows[i],
+// cols[i]), its rows are rows_a.row(rows[i]) and rows_b.row(cols[i]), and its position is perm[i], or
+// i if perm is null.
 //
-// Index: int takes fewer registers than i64, where it holds `end`.
+// rows, cols: pointers, or what is indexed as they are. Index: int takes fewer registers than i64, where it holds `end`.
 // BATCHES: the number of batches in a group. LOADS_PER_PASS: the number of chunks of a row that a
 // lane loads at once; longer rows take several passes. ONE_PASS: whether no row does. SWAPPED: odd
 // nonzeros load the two halves of 128 bytes in the opposite order. L1 serves eight lanes at once, two
 // nonzeros; what they find there is then in different banks.
 template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, bool SWAPPED, class RowsA,
-          class RowsB, class Index, class Store>
-__device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const int* rows,
-                                       const int* cols, const int* perm, Index begin, Index end,
-                                       int k_passes, const Store& store) {
-  constexpr int GROUP = BATCH_NONZEROS * BATCHES;
+          class RowsB, class RowIds, class ColumnIds, class Index, class Store>
+__device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const RowIds& rows,
+                                       const ColumnIds& cols, const int* perm, Index begin, Index end,
+                                       int stride, int k_passes, const Store& store) {
+  constexpr int GROUP = GROUP_NONZEROS<BATCHES>;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int passes = ONE_PASS ? 1 : k_passes;
   static_assert(!SWAPPED || LOADS_PER_PASS % 2 == 0, "there are two halves to swap");
@@ -51,7 +78,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
   };
 
   // Past the end the last nonzero is loaded again: it costs no memory traffic and is not stored.
-  auto load_index = [&](const int* indices, Index group) {
+  auto load_index = [&](const auto& indices, Index group) -> int {
     const Index i = group + lane % GROUP;
     return indices[i < end ? i : end - 1];
   };
@@ -61,7 +88,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
   Chunk cached_a[LOADS_PER_PASS];
   int cached_row = -1;
 
-  for (Index group = begin; group < end; group += GROUP) {
+  for (Index group = begin; group < end; group += stride) {
     const int group_row = row, group_col = col;
     auto row_of_b = [&](int j) {
       return rows_b.row(__shfl_sync(FULL_MASK, group_col, BATCH_NONZEROS * j + g));
@@ -72,13 +99,13 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
 #pragma unroll
       for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
     const int first_row = __shfl_sync(FULL_MASK, row, 0);
-    const bool same_row = __all_sync(FULL_MASK, row == first_row);
+    const bool same_row = IS_ONE_ROW<RowIds> || __all_sync(FULL_MASK, row == first_row);
     const Index group_position = perm == nullptr ? group + lane : position;
 
     // Prefetch the indices of the next group.
-    if (group + GROUP < end) {
-      row = load_index(rows, group + GROUP), col = load_index(cols, group + GROUP);
-      if (perm != nullptr) position = load_index(perm, group + GROUP);
+    if (group + stride < end) {
+      row = load_index(rows, group + stride), col = load_index(cols, group + stride);
+      if (perm != nullptr) position = load_index(perm, group + stride);
     }
 
     RowDot<T, BATCHES> dot;

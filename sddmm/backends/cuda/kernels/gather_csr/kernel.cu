@@ -41,15 +41,7 @@ constexpr int LOADS_PER_PASS = Config::PASS_BYTES / STEP_BYTES;
 // The number of nonzeros whose rows a lane finds at once.
 constexpr int ITEMS_PER_LANE = 8;
 
-// The rows of an operand. An index past the last row loads the last: values are computed before all
-// indices are known to be valid, and are discarded if they are not.
-struct Rows : GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL> {
-  int last;
-  __device__ __forceinline__ Row row(int i) const {
-    const bool exists = static_cast<unsigned>(i) <= static_cast<unsigned>(last);
-    return GlobalRows::row(exists ? i : last);
-  }
-};
+using Rows = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
 
 // The indices of a warp's nonzeros, in shared memory.
 struct Share {
@@ -141,6 +133,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, Config::SWAPPED>(
       Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1}, share.rows, share.cols, nullptr, 0,
-      static_cast<int>(end - begin), (p.k + pass_elements - 1) / pass_elements,
+      static_cast<int>(end - begin), GROUP_NONZEROS<Config::BATCHES>,
+      (p.k + pass_elements - 1) / pass_elements,
       [&](i64 position, Sum<Element> sum) { result.store(position, sum); });
 }

@@ -29,15 +29,7 @@ struct Config {
 };
 
 using Element = Config::Element;
-// The rows of an operand. An index past the last row loads the last: a first call is launched before
-// the host knows that its indices are valid, and discards the values if they are not.
-struct Rows : GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL> {
-  int last;
-  __device__ __forceinline__ Row row(int i) const {
-    const bool exists = static_cast<unsigned>(i) <= static_cast<unsigned>(last);
-    return GlobalRows::row(exists ? i : last);
-  }
-};
+using Rows = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
 constexpr int LOADS_PER_PASS = Config::PASS_BYTES / STEP_BYTES;
 static_assert(Config::PASS_BYTES % STEP_BYTES == 0, "every lane loads equally many chunks");
 
@@ -71,7 +63,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, Config::SWAPPED>(
       Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1},
-      p.rows, p.cols, p.perm, begin, end, (p.k + pass_elements - 1) / pass_elements,
+      p.rows, p.cols, p.perm, begin, end, GROUP_NONZEROS<Config::BATCHES>,
+      (p.k + pass_elements - 1) / pass_elements,
       [&](i64 position, Sum<Element> sum) {
         if (p.partial_sums != nullptr) sum += p.partial_sums[head * p.head_out + position];
         result.store(position, sum);

@@ -1,0 +1,1 @@
+"""gather_csr: a first call in one launch."""

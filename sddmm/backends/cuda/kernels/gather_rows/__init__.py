@@ -1,0 +1,1 @@
+"""gather_rows: a warp per row of a CSR pattern."""

@@ -1,0 +1,117 @@
+"""gather_rows: every warp has a row of a CSR pattern, and the pattern is checked meanwhile."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_macros
+from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
+from sddmm.dtypes import DTYPES, INDEX_DTYPES
+
+if TYPE_CHECKING:
+    from sddmm.backends.cuda.cost_model import DeviceModel
+    from sddmm.problem import SddmmProblem
+
+# The mean nonzeros of a row from which on rows are long: a warp has enough to do in one.
+LONG_ROW = 64
+
+# The warps that a multiprocessor holds. From nearly a wave of rows on, each warp takes a whole one;
+# where there are fewer rows, warps take turns in one, so that all are near the same columns.
+_WARPS_PER_SM, _WAVE = 16, 0.9
+# A row is cut where it is so many times as long as the mean one, and has so many nonzeros.
+_CUT_ROW, _LEAST_CUT, _MOST_CUT = 2, 512, 2**30
+# The indices that a thread checks at once.
+_CHECKED_PER_THREAD = 8
+# The time of a nonzero of a mask, on an H200, in picoseconds: of any, and for 64 bytes of its rows.
+_NONZERO_PS, _SEGMENT_PS, _SEGMENT_BYTES = 7.5, 2.7, 64
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of gather_rows/kernel.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("a", "b", "values", "partial_sums", "out")),
+        *((name, POINTER) for name in ("crow_indices", "col_indices")),
+        *((name, POINTER) for name in ("state", "next_state", "result")),
+        *((name, LONG) for name in ("nnz", "pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
+        *((name, INT) for name in ("warps_per_piece", "pieces", "cut", "checkers")),
+        *((name, INT) for name in ("heads", "m", "n", "k")),
+        ("alpha", DOUBLE),
+    ]
+
+
+GATHER_ROWS = KernelSpec("gather_rows", "gather_rows", tuple(DTYPES), threads=128, min_blocks=4)
+
+
+class Pieces(NamedTuple):
+    """How the rows of a problem are divided among warps: the warps that take turns in a piece of a
+    row, the pieces of a head, and the length above which a row is cut at multiples of it."""
+
+    warps_per_piece: int
+    pieces: int
+    cut: int
+
+
+def serves(problem: SddmmProblem, is_csr: bool, is_kept: bool) -> bool:
+    """Whether patterns of this problem are gathered by rows, if they are gathered. is_kept: whether
+    they are kept for later plans, which read an analysis."""
+    return is_csr and not is_kept and problem.nnz >= LONG_ROW * problem.m
+
+
+def mask_us(problem: SddmmProblem, model: DeviceModel) -> float:
+    """The predicted time where neighbouring rows have the same columns."""
+    segments = ceil_div(problem.k * problem.dtype.itemsize, _SEGMENT_BYTES)
+    values = problem.nnz * (problem.heads or 1)
+    return 1e-6 * values * (_NONZERO_PS + _SEGMENT_PS * segments) / model.stores
+
+
+def pieces_of(problem: SddmmProblem, device: Device) -> Pieces:
+    """The pieces of a problem of long rows. Their warps are numbered in 32 bits: the values of more
+    of them fill no GPU."""
+    m, nnz, heads = problem.m, problem.nnz, problem.heads or 1
+    warps = 1
+    while warps * m * heads < _WAVE * _WARPS_PER_SM * device.sm_count and 32 * warps * m < nnz:
+        warps *= 2
+    cut = _LEAST_CUT
+    while cut < min(_CUT_ROW * nnz / m, _MOST_CUT):
+        cut *= 2
+    return Pieces(warps, m + ceil_div(nnz, cut) - 1, cut)
+
+
+class Variant(NamedTuple):
+    """One specialisation of the kernel, its number of blocks that gather, and of those that check
+    the indices, if a launch does: as many as run at once, or fewer."""
+
+    kernel: Kernel
+    blocks: int
+    checkers: int
+
+
+def specialise(
+    spec: RowGather, problem: SddmmProblem, pieces: Pieces, device: Device, step: int
+) -> Variant:
+    """The kernel for operands whose rows start at multiples of `step` bytes."""
+    defines = macros_of(spec, problem, step)
+    kernel = loader.runtime.load_kernel(GATHER_ROWS, defines, Arguments, device.index)
+    warps = pieces.warps_per_piece * pieces.pieces * (problem.heads or 1)
+    blocks = ceil_div(warps, GATHER_ROWS.threads // 32)
+    checkers = ceil_div(problem.nnz, GATHER_ROWS.threads * _CHECKED_PER_THREAD)
+    return Variant(kernel, blocks, min(checkers, GATHER_ROWS.min_blocks * device.sm_count))
+
+
+def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:
+    """The macros of gather_rows: those of row_gather for long rows, and the type of indices."""
+    k, dtype = problem.k, problem.dtype
+    defines, _ = gather_macros(spec, k, dtype, problem.out_dtype, step, long_rows=True)
+    defines["INDEX"] = INDEX_DTYPES[problem.index_dtype]
+    if dtype == torch.float32 and step == 16:
+        # Rows of B are often found in L1, so warps wait less for more loads at a time.
+        defines |= {"BATCHES": 4, "MIN_BLOCKS": spec.min_blocks}
+    return macros(defines)
