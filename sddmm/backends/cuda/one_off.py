@@ -9,6 +9,7 @@ analysis, which tells how long runs of consecutive columns are.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,10 +38,10 @@ _SIZE = 128
 # When tiles may pay whether the pattern is a mask or not, or it may pay to wait for the analysis:
 # the products (nonzeros times k) and the time of gathering from which on; the row offsets of tiles
 # per nonzero up to which they are collected; the part of the time of gathering that tiles must
-# promise for both cases together; and the part of it that may be lost by waiting.
+# promise for both cases together; and the part of it that one of them may lose.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
-_LATE_PART, _LATE_LOSS = 0.9, 0.2
+_LATE_PART, _MOST_LOSS = 0.9, 0.15
 # What the host takes longer for a plan of tiles than for a gather, which is launched before the
 # analysis is done; and the bytes that could be read in the time in which an analysis collects row
 # offsets of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
@@ -196,17 +197,20 @@ class OneOffPlanner:
         if by_rows:
             gather_mask_us = min(gather_mask_us, gather_rows.mask_us(problem, model))
 
-        def both_us(pair: tuple[Candidate, float]) -> float:
-            candidate, mask_us = pair
-            return min(candidate.total_us, gather.total_us) + min(mask_us, gather_mask_us)
-
-        chosen, mask_us = min(both, key=both_us)
-        if chosen.total_us + mask_us < _LATE_PART * (gather.total_us + gather_mask_us):
-            return Choice([chosen, gather])
+        gather_us, most = gather.total_us, 1 + _MOST_LOSS
+        for_both = [
+            (candidate.total_us + mask_us, candidate)
+            for candidate, mask_us in both
+            if candidate.total_us <= most * gather_us and mask_us <= most * gather_mask_us
+        ]
+        if for_both:
+            both_us, chosen = min(for_both, key=operator.itemgetter(0))
+            if both_us < _LATE_PART * (gather_us + gather_mask_us):
+                return Choice([chosen, gather])
         chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
-        gain_us = max(gather.total_us - chosen.total_us, gather_mask_us - mask_us)
+        gain_us = max(gather_us - chosen.total_us, gather_mask_us - mask_us)
         loss_us = _ahead_us(problem, chosen.request, model) - _ahead_us(problem, ROW_IDS, model)
-        if gain_us < loss_us or loss_us > _LATE_LOSS * gather.total_us:
+        if gain_us < loss_us or loss_us > _MOST_LOSS * gather_us:
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
         return Choice([gather], Candidate(chosen.kernel, request, mask_us))

@@ -273,7 +273,7 @@ def test_a_dense_mask_is_computed_by_every_tile_in_a_single_run() -> None:
 
 def test_the_analysis_tells_whether_a_pattern_of_four_per_cent_is_worth_tiles() -> None:
     choice = OneOffPlanner(tuple(KERNELS.values())).choose(
-        problem(10_000, 4_000_000, k=640, dtype=torch.float32), H200
+        problem(10_000, 4_000_000, k=1024, dtype=torch.float32), H200
     )
     assert [candidate.kernel.name for candidate in choice.candidates] == ["row_gather"]
     assert choice.late is not None

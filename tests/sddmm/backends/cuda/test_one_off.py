@@ -33,12 +33,14 @@ def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_off, "device_model", scaled_by_sm_count)
 
 
-def choose(size: int, nnz: int, k: int, dtype: torch.dtype = torch.float16) -> Choice:
+def choose(
+    size: int, nnz: int, k: int, dtype: torch.dtype = torch.float16, by_rows: bool = False
+) -> Choice:
     problem = SddmmProblem(
         m=size, n=size, k=k, nnz=nnz, dtype=dtype, out_dtype=dtype, precision="ieee",
         index_dtype=torch.int32, heads=None, device=torch.device("cuda", 0),
     )  # fmt: skip
-    return OneOffPlanner(tuple(KERNELS.values())).choose(problem, H200)
+    return OneOffPlanner(tuple(KERNELS.values())).choose(problem, H200, by_rows)
 
 
 def test_sparse_patterns_are_gathered_without_a_look() -> None:
@@ -75,6 +77,27 @@ def test_the_analysis_decides_where_only_a_mask_is_worth_tiles() -> None:
         assert choice.late is not None
         assert choice.late.kernel.name.startswith("tile_")
         assert choice.late.request.row_ids_too
+
+
+def test_masks_that_are_gathered_by_rows_need_no_look() -> None:
+    """Rows of B are then found in L1, which tiles do not beat by what waiting takes."""
+    for k in (320, 384):
+        choice = choose(16_384, 10_000_000, k, torch.float32, by_rows=True)
+        assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
+        assert choice.late is None
+
+
+def test_no_pattern_loses_much_by_tiles_without_a_look() -> None:
+    """A mask would gain, but what gathering a random pattern takes, tiles take a fifth longer."""
+    choice = choose(8192, 6_700_000, 384, torch.float32)
+    assert choice.candidates[0].kernel.name == "row_gather"
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_a_tile_kernel_that_is_good_for_masks_and_others_is_taken_at_once(by_rows: bool) -> None:
+    choice = choose(8192, 6_700_000, 512, by_rows=by_rows)
+    assert choice.candidates[0].kernel.name.startswith("tile_")
+    assert choice.late is None
 
 
 def band(n: int, reach: int) -> SparsePattern:

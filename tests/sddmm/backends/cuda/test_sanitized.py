@@ -10,7 +10,7 @@ import sddmm
 from gemm_core.runtime.device import device
 from sddmm.attention import attention_problem
 from sddmm.backends.base import AttentionOperands
-from sddmm.backends.cuda import analysis
+from sddmm.backends.cuda import analysis, single_run
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
@@ -73,6 +73,20 @@ def test_a_small_attention(name: str) -> None:
     assert_attention_close(
         out, pattern, q, k, v, lse=lse, bias=bias, dropout_p=0.2, seed=inputs.seed, scale=0.3
     )
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_a_first_call_in_one_launch(
+    by_rows: bool, index_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_rows:
+        monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+    pattern = random_pattern(50, 290, 9000, device="cuda", index_dtype=index_dtype)
+    indices, values = (pattern.major_indices, pattern.col_indices), torch.ones(9000, device="cuda")
+    matrix = torch.sparse_csr_tensor(*indices, values, pattern.shape, check_invariants=False)
+    a, b = torch.randn(50, 104, device="cuda"), torch.randn(290, 104, device="cuda").mT
+    assert_close(sddmm.sddmm(matrix, a, b).values(), pattern, a, b)
 
 
 @pytest.mark.parametrize("blocks", [((64, 64), (128, 64), (128, 256)), ((16, 16), (64, 64))])

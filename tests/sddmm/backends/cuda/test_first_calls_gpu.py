@@ -1,0 +1,84 @@
+"""First calls with CSR tensors of long rows: right, the same bits again, and wrong ones refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import sddmm
+from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
+from sddmm.dtypes import DTYPES
+from sddmm.testing import assert_close
+
+pytestmark = pytest.mark.gpu
+
+N = 3000
+ROW_LENGTHS = {
+    "even": lambda: torch.full((4000,), 300),
+    "triangle": lambda: torch.arange(3000),
+    "skewed": lambda: (20_000 / torch.arange(1, 4001)).long() + 60,
+    "one row": lambda: torch.tensor([0, 900_000, 0]),
+    "few rows": lambda: torch.tensor([100_000, 0, 7, 200_000, 1]),
+}
+
+
+def csr_tensor(lengths: Tensor, index_dtype: torch.dtype) -> Tensor:
+    """Columns in no order, so duplicates too."""
+    crow = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    cols = torch.randint(0, N, (int(crow[-1]),))
+    indices = (x.to("cuda", index_dtype) for x in (crow, cols))
+    values, shape = torch.randn(len(cols), device="cuda"), (len(lengths), N)
+    return torch.sparse_csr_tensor(*indices, values, shape, check_invariants=False)
+
+
+def like(matrix: Tensor) -> Tensor:
+    """The matrix by tensors that nothing has seen."""
+    indices = matrix.crow_indices().clone(), matrix.col_indices().clone()
+    return torch.sparse_csr_tensor(*indices, matrix.values(), matrix.shape, check_invariants=False)
+
+
+@pytest.mark.parametrize("k", [16, 100, 128, 300])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("case", ROW_LENGTHS)
+def test_long_rows_of_any_lengths(
+    case: str, index_dtype: torch.dtype, dtype: torch.dtype, k: int
+) -> None:
+    matrix = csr_tensor(ROW_LENGTHS[case](), index_dtype)
+    a = torch.randn(matrix.shape[0], k, device="cuda").to(dtype)
+    b = torch.randn(N, k, device="cuda").to(dtype).mT
+    out_dtype = torch.promote_types(dtype, torch.float32)
+    options = {"alpha": -0.5, "scale": False, "out_dtype": out_dtype}
+    first, again = (sddmm.sddmm(like(matrix), a, b, **options).values() for _ in range(2))
+    assert_close(first, matrix, a, b, **options)
+    assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("case", ["even", "skewed"])
+def test_heads_weights_and_misaligned_rows(case: str) -> None:
+    matrix = csr_tensor(ROW_LENGTHS[case](), torch.int32).half()
+    a = torch.randn(3, matrix.shape[0], 65, device="cuda").half()[..., 1:]
+    b = torch.randn(3, N, 64, device="cuda").half().mT
+    values = sddmm.sddmm(matrix, a, b, scale=True)
+    assert_close(values, matrix, a, b, scale=True)
+
+
+@pytest.mark.parametrize("at", [0, 700_001, -1])
+def test_a_wrong_index_among_many_is_refused(at: int) -> None:
+    matrix = csr_tensor(ROW_LENGTHS["even"](), torch.int32)
+    a, b = torch.randn(4000, 64, device="cuda"), torch.randn(N, 64, device="cuda").mT
+    right = sddmm.sddmm(like(matrix), a, b)
+    for indices in ("crow_indices", "col_indices"):
+        wrong = like(matrix)
+        changed = getattr(wrong, indices)()
+        changed[at if abs(at) < len(changed) else len(changed) // 2] = 2**31 - 1
+        with pytest.raises(ValueError, match=indices):
+            sddmm.sddmm(wrong, a, b)
+        assert torch.equal(sddmm.sddmm(like(matrix), a, b).values(), right.values())
+
+
+def test_these_patterns_are_gathered_by_rows() -> None:
+    """Else this file would test another kernel."""
+    for lengths in ROW_LENGTHS.values():
+        assert int(lengths().sum()) >= gather_rows.LONG_ROW * len(lengths())
