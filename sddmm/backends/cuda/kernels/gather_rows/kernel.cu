@@ -1,7 +1,6 @@
 // SDDMM of a CSR pattern of long rows in a single launch: adds to row_gather that a warp takes a row, so
-// that warps of a block are near the same columns at the same time and find rows of B in L1; and that
-// its first blocks check the caller's indices, and report to the host while the others gather. Limit:
-// L1's rate where neighbouring rows have the same columns, as those of masks; else L2's.
+// that warps side by side find rows of B in L1, and that its first blocks check the caller's indices.
+// Limit: L1's rate where neighbouring rows have the same columns, as those of masks; else L2's.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/expand_rows.cuh"
 #include "sddmm/gather.cuh"
