@@ -49,9 +49,12 @@ def test_long_rows_of_any_lengths(
     a = torch.randn(matrix.shape[0], k, device="cuda").to(dtype)
     b = torch.randn(N, k, device="cuda").to(dtype).mT
     out_dtype = torch.promote_types(dtype, torch.float32)
-    options = {"alpha": -0.5, "scale": False, "out_dtype": out_dtype}
-    first, again = (sddmm.sddmm(like(matrix), a, b, **options).values() for _ in range(2))
-    assert_close(first, matrix, a, b, **options)
+    first, again = (
+        sddmm.sddmm(like(matrix), a, b, alpha=-0.5, scale=False, out_dtype=out_dtype).values()
+        for _ in range(2)
+    )
+    assert first.dtype == out_dtype
+    assert_close(first, matrix, a, b, alpha=-0.5, scale=False)
     assert torch.equal(first, again)
 
 
