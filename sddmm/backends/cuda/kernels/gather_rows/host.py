@@ -112,7 +112,7 @@ def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:
     defines, _ = gather_macros(spec, k, dtype, problem.out_dtype, step, long_rows=True)
     defines["INDEX"] = INDEX_DTYPES[problem.index_dtype]
     if dtype == torch.float32 and defines["NO_TAIL"]:
-        # Rows of B are often found in L1, so warps wait less for more loads at a time. The guards of
+        # Rows of B are often found in L1, so warps wait less for more loads at a time. Guards of
         # rows' ends leave no registers for them.
         defines |= {"BATCHES": 4, "MIN_BLOCKS": spec.min_blocks}
     return macros(defines)
