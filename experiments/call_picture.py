@@ -41,8 +41,6 @@ PARTS = (
         Step("sddmm/prepared.py", "Keeps a pattern's plans; for how many runs is the next?", True),
     )),
     Part("Compute without a plan", (
-        Step("sddmm/problem.py", "What is computed: sizes, dtypes; the result's shape."),
-        Step(f"{_CUDA}/backend.py", "Serves the problem: the first backend not to refuse it."),
         Step(f"{_CUDA}/single_run.py", "Launches analysis and row_gather; ready per problem."),
         Step(f"{_CUDA}/analysis.py", "The pass over the indices: are they valid, how ordered?"),
         Step(f"{_CUDA}/pinned_results.py", "The words in which it reports; the host polls them."),

@@ -18,13 +18,15 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, select_backend
+from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda.comparison import same_indices
 from sddmm.memory import memory_blocks, total_bytes
 from sddmm.prepared import (
+    FirstCalls,
     FirstRun,
     PlanKey,
     PreparedPlan,
+    SeenTensor,
     SeenTensors,
     V,
     is_capturing,
@@ -179,14 +181,13 @@ class Cache:
             self.count_growth(pattern)
         return prepared
 
-    def run_first(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> Tensor:
+    def run_first(self, pattern: SparsePattern, first: FirstCalls, run: FirstRun) -> Tensor:
         """The values of a call that is planned for a single run."""
-        if not is_capturing(problem.device) and select_backend(problem)[0].run_once(
-            pattern, problem, run
-        ):
-            self.count_growth(pattern)
-            return run.out
-        return run.result(self.get_or_prepare(pattern, problem, calls=1, first_run=run).execute)
+        if is_capturing(first.problem.device) or not first.run(pattern, run):
+            plan = self.get_or_prepare(pattern, first.problem, calls=1, first_run=run)
+            run(plan.execute)
+        self.count_growth(pattern)
+        return run.out
 
     def count_growth(self, pattern: SparsePattern) -> None:
         """Count what a pattern keeps now, and forget others if all together is too much."""
@@ -207,25 +208,25 @@ class Cache:
 
     def of_sparse(
         self, pattern: SparsePattern, owner: Tensor, is_sampled_at_once: bool = False
-    ) -> tuple[SparsePattern, set[SddmmProblem] | None]:
+    ) -> tuple[SparsePattern, SeenTensor | None]:
         """As `of_tensors`, for a sparse tensor's indices: changes of them through the tensors that
         it was made of are not counted, so their content is compared. It goes with its owner.
 
-        is_sampled_at_once: whether `pattern` itself, of which nothing is kept, may serve an owner
-        that comes for the first time; a set to add the problem to is returned with it, else None.
+        is_sampled_at_once: whether `pattern` itself may serve an owner that comes for the first
+        time. What is noted of the owner, all that is kept, is returned with it, else None.
         """
-        problems = self._seen.problems(owner)
-        if problems is None and is_sampled_at_once and not self._entries:
+        seen = self._seen.find(owner)
+        if seen is None and is_sampled_at_once and not self._entries:
             return pattern, self._seen.add(owner)
         key = _key(pattern)
         cached = self._match(pattern, key, is_counted=False)[1]
         if cached is not None:
             return cached, None
-        if problems is None and is_sampled_at_once:
+        if seen is None and is_sampled_at_once:
             return pattern, self._seen.add(owner)
         cached = self._add(pattern, key, False, True, (owner,))
-        if problems is not None:
-            plans_of(cached).seen = problems
+        if seen is not None:
+            plans_of(cached).seen = seen.problems
         return cached, None
 
     def of_operator(self, pattern: SparsePattern) -> SparsePattern:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import MANY_CALLS, Executor, select_backend
+from sddmm.backends.base import CHOICES, MANY_CALLS, Executor, select_backend
 from sddmm.memory import new_memory
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
 
 if TYPE_CHECKING:
-    from sddmm.backends.base import PreparedAttention, PreparedProduct
+    from sddmm.backends.base import PreparedAttention, PreparedProduct, SingleRuns
     from sddmm.problem import AttentionProblem, SpmmProblem
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,11 @@ _log = logging.getLogger(__name__)
 MAX_PLANS_PER_PATTERN = 64
 _MAX_SIGNATURES_PER_PATTERN = 256
 _RESULT = "a result of shape {shape}"
+
+# torch's public function asks this one.
+_is_stream_capturing: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
 
 K = TypeVar("K")
 V = TypeVar("V", bound="WithNotes")
@@ -91,10 +97,13 @@ class FirstRun:
     """The run of a call that may have to prepare its plan first, with memory for its result.
 
     Calling it with an executor launches the run, which a backend may do before it has finished
-    preparing. `result` launches it, unless that was done.
+    preparing. `result` launches it, unless that was done. wrap: converts the result for the caller,
+    which a backend may do while its device still computes (`wrap_result`).
     """
 
-    __slots__ = ("_out", "_problem", "is_launched", "keeps_pattern", "operands")
+    __slots__ = (
+        "_out", "_problem", "_wrap", "_wrapped", "is_launched", "keeps_pattern", "operands"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -104,11 +113,13 @@ class FirstRun:
         values: Tensor | None,
         alpha: float,
         keeps_pattern: bool = True,
+        wrap: Callable[[Tensor], Any] | None = None,
     ) -> None:
         self.keeps_pattern = keeps_pattern
         self.operands = a, b, values, alpha
-        self._problem = problem
+        self._problem, self._wrap = problem, wrap
         self._out: Tensor | None = None
+        self._wrapped: Any = None
         self.is_launched = problem.nnz == 0 or problem.heads == 0
 
     @property
@@ -118,7 +129,7 @@ class FirstRun:
 
     def allocate(self) -> Tensor:
         problem = self._problem
-        shape = problem.values_shape()
+        shape = (problem.nnz,) if problem.heads is None else (problem.heads, problem.nnz)
         self._out = out = new_memory(_RESULT, shape, problem.out_dtype, problem.device)
         return out
 
@@ -130,6 +141,40 @@ class FirstRun:
     def result(self, execute: Executor) -> Tensor:
         self(execute)
         return self.out
+
+    def wrap_result(self) -> Any:
+        """The result as the caller gets it. Its values may follow, as the device computes them."""
+        if self._wrap is None:
+            return self.out
+        if self._wrapped is None:
+            self._wrapped = self._wrap(self.out)
+        return self._wrapped
+
+
+class FirstCalls:
+    """First calls with one problem on patterns of one form, and who computes them.
+
+    is_kept: whether the pattern stays, for later calls.
+    """
+
+    __slots__ = ("_is_csr", "_is_kept", "_runs", "backend", "problem")
+
+    def __init__(self, problem: SddmmProblem, is_csr: bool, is_kept: bool) -> None:
+        self.problem, self.backend = problem, select_backend(problem, None)[0]
+        self._is_csr, self._is_kept = is_csr, is_kept
+        self._runs: tuple[SingleRuns | None] | None = None
+
+    def run(self, pattern: SparsePattern, run: FirstRun) -> bool:
+        """Launch a run without a plan and check its pattern; False if there is no such way."""
+        if self._runs is None:  # not before a run: this may load kernels
+            self._runs = (self.backend.single_runs(self.problem, self._is_csr, self._is_kept),)
+        (runs,) = self._runs
+        return runs is not None and runs(pattern, run)
+
+
+# The first calls with a problem; `CHOICES` says for how long they are right.
+first_calls = functools.lru_cache(maxsize=1024)(FirstCalls)
+CHOICES.append(first_calls.cache_clear)
 
 
 class PlanStore:
@@ -193,7 +238,7 @@ def log_notes(prepared: WithNotes, what: str, *arguments: object) -> None:
 
 def is_capturing(device: torch.device) -> bool:
     """Whether a CUDA graph is being captured from torch's current stream."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return device.type == "cuda" and _is_stream_capturing()
 
 
 def calls_to_expect(
@@ -253,24 +298,27 @@ def prepare(
 
 def run_once(
     pattern: SparsePattern,
-    problem: SddmmProblem,
+    first: FirstCalls,
     a: Tensor,
     b: Tensor,
     values: Tensor | None,
     alpha: float,
     calls: int = 1,
-) -> Tensor:
+    wrap: Callable[[Tensor], Any] | None = None,
+) -> Any:
     """The values of a call of which nothing is kept. Raises as `prepare`.
 
-    calls: the number of runs to plan for, where the call is to give the bits of those.
+    calls: the number of runs to plan for, where the call is to give the bits of those. wrap: what
+    converts the values, if it is not to be the caller.
     """
-    run = FirstRun(problem, a, b, values, alpha, keeps_pattern=False)
-    backend = select_backend(problem)[0]
+    problem = first.problem
+    run = FirstRun(problem, a, b, values, alpha, False, wrap)
     refuse_capture(problem.device)
-    if calls == 1 and backend.run_once(pattern, problem, run):
-        return run.out
+    if calls == 1 and first.run(pattern, run):
+        return run.wrap_result()
     run.allocate()
-    return run.result(backend.prepare(pattern, problem, None, calls, run))
+    run(first.backend.prepare(pattern, problem, None, calls, run))
+    return run.wrap_result()
 
 
 def refuse_capture(device: torch.device) -> None:
@@ -283,35 +331,46 @@ def refuse_capture(device: torch.device) -> None:
         )
 
 
-class _Seen(NamedTuple):
-    owner: weakref.ref[Tensor]
-    problems: set[SddmmProblem]
+class SeenTensor(weakref.ref[Tensor]):
+    """A sparse tensor that came. first_problem: that of its first call, None if it had none."""
+
+    __slots__ = ("_problems", "first_problem", "number")
+
+    number: int
+    first_problem: SddmmProblem | None
+    _problems: set[SddmmProblem] | None
+
+    @property
+    def problems(self) -> set[SddmmProblem]:
+        """The problems for which the tensor came. No set is made in the first call: a problem takes
+        long to hash."""
+        if self._problems is None:
+            self._problems = set() if self.first_problem is None else {self.first_problem}
+        return self._problems
 
 
 class SeenTensors:
-    """Sparse tensors that came, while they live, and the problems for which they came. Nothing else
-    is kept of a tensor's first call.
-    """
+    """Sparse tensors that came, while they live. Nothing else is kept of a tensor's first call."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, SeenTensor] = {}
 
-    def problems(self, tensor: Tensor) -> set[SddmmProblem] | None:
-        """The problems for which a tensor came; None if it never came."""
+    def find(self, tensor: Tensor) -> SeenTensor | None:
+        """What is known of a tensor; None if it never came."""
         seen = self._seen.get(id(tensor))
-        return seen.problems if seen is not None and seen.owner() is tensor else None
+        return seen if seen is not None and seen() is tensor else None
 
-    def add(self, tensor: Tensor) -> set[SddmmProblem]:
-        """The set of a tensor's problems, from now on."""
-        number = id(tensor)
-        seen = _Seen(weakref.ref(tensor, lambda dead: self._forget(number, dead)), set())
+    def add(self, tensor: Tensor) -> SeenTensor:
+        """Note that a tensor came."""
+        seen = SeenTensor(tensor, self._forget)
+        seen.number = number = id(tensor)
+        seen.first_problem = seen._problems = None
         self._seen[number] = seen
-        return seen.problems
+        return seen
 
     def clear(self) -> None:
         self._seen.clear()
 
-    def _forget(self, number: int, dead: object) -> None:
-        seen = self._seen.get(number)
-        if seen is not None and seen.owner is dead:
-            del self._seen[number]
+    def _forget(self, dead: SeenTensor) -> None:
+        if self._seen.get(dead.number) is dead:
+            del self._seen[dead.number]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sddmm.backends.base import select_backend
+from sddmm.backends.base import forget_choices
 from sddmm.cache import CACHE
 from sddmm.testing import H200, poisoned_outputs
 
@@ -47,7 +47,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in logging.root.manager.loggerDict:
         logging.getLogger(name).disabled = False
     CACHE.clear()
-    select_backend.cache_clear()
+    forget_choices()
     monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "datasets-cache"))
     with poisoned_outputs():
         yield

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +55,17 @@ class FirstRun(Protocol):
 
     def __call__(self, execute: Executor) -> None:
         """Launch the run with an executor, unless that was done."""
+
+    def wrap_result(self) -> Any:
+        """Do the host's work on the result, when the run is launched: while the device computes."""
+
+
+class SingleRuns(Protocol):
+    """Runs of one problem, each as quick as a single one can be: without a plan."""
+
+    def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
+        """Launch a run and check its pattern (ValueError). False if its tensors, or the state of
+        the device, need another way; nothing was done then."""
 
 
 class PreparedProduct(Protocol):
@@ -194,10 +205,11 @@ class Backend(Protocol):
         first_run: may be called with the executor before `prepare` has finished, to save time.
         """
 
-    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
-        """Launch a run as quickly as a single one can be, without a plan, and check the pattern.
+    def single_runs(self, problem: SddmmProblem, is_csr: bool, is_kept: bool) -> SingleRuns | None:
+        """The runs without a plan of a problem that this backend serves; None if there are none.
 
-        False if there is no such way, and nothing was done.
+        is_csr: the form of the patterns. is_kept: whether later calls may use what is prepared of
+        them. The answer is kept until `forget_choices`.
         """
 
     def refuses_product(self, problem: SpmmProblem) -> str | None:
@@ -280,6 +292,20 @@ def select_attention_backend(problem: AttentionProblem) -> Backend | None:
             return backend
         _log.debug("backend %s refuses the attention: %s", backend.name, reason)
     return None
+
+
+CHOICES: list[Callable[[], None]] = [
+    select_backend.cache_clear,
+    select_product_backend.cache_clear,
+    select_attention_backend.cache_clear,
+]
+"""What forgets the choices that were made: other modules add theirs."""
+
+
+def forget_choices() -> None:
+    """Choose a backend for every problem anew, as BACKENDS or what they can serve has changed."""
+    for forget in CHOICES:
+        forget()
 
 
 def resolve_lazy_view(x: Tensor) -> Tensor:

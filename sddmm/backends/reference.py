@@ -49,8 +49,8 @@ class ReferenceBackend:
         pattern.check()
         return ReferenceExecutor(pattern, problem)
 
-    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
-        return False
+    def single_runs(self, problem: SddmmProblem, is_csr: bool, is_kept: bool) -> None:
+        return None
 
     def refuses_product(self, problem: SpmmProblem) -> str | None:
         return None

@@ -56,8 +56,8 @@ class TorchCsrBackend:
         pattern.check()
         return TorchCsrExecutor(pattern, problem)
 
-    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
-        return False
+    def single_runs(self, problem: SddmmProblem, is_csr: bool, is_kept: bool) -> None:
+        return None
 
     def refuses_product(self, problem: SpmmProblem) -> str | None:
         if problem.device.type not in ("cpu", "cuda"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
 import sddmm.prepared as prepared
-from sddmm.backends.base import MANY_CALLS
+from sddmm.backends.base import CHOICES, MANY_CALLS
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.operands import (
@@ -26,8 +27,16 @@ from sddmm.ops import traced
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.plan import Plan, sample_by_operator
-from sddmm.prepared import FirstRun, PlanStore, Signature, calls_to_expect, run_once
-from sddmm.problem import SddmmProblem, checked_integer, make_problem
+from sddmm.prepared import (
+    FirstCalls,
+    FirstRun,
+    PlanStore,
+    Signature,
+    calls_to_expect,
+    first_calls,
+    run_once,
+)
+from sddmm.problem import checked_integer, make_problem
 from sddmm.sparse.containers import SparseInput, parse_sparse, to_container
 from sddmm.sparse.pattern import SparsePattern
 
@@ -104,6 +113,8 @@ def sddmm(
         return to_output(_sample(S, a, b, None, alpha, out_dtype, precision))
     sparse = parse_sparse(S, is_sampled_at_once=_is_sampled_at_once(S, a, b))
     values = sparse.values if scale else None
+    if sparse.new_tensor is not None:
+        return _sample_new(sparse, a, b, values, alpha, out_dtype, precision, to_output)
     pattern = sparse.pattern
     if sparse.transposed:
         a, b = transpose_if_csc(a, b, pattern, True)
@@ -235,21 +246,26 @@ def _sample(
         out_dtype, precision,
     )  # fmt: skip
     plan = plans = None
-    is_kept = sparse is None or not (sparse.is_scipy or sparse.first_problems is not None)
+    is_kept = sparse is None or not (sparse.is_scipy or sparse.new_tensor is not None)
     if is_kept:
         plans = pattern.derive(prepared.PLANS, PlanStore)  # plans_of, without a call
         plan = plans.by_signature.get(signature)
-    problem = _problem(pattern, a, b, signature) if plan is None else plan.problem
+    if plan is None:
+        first = _first_calls(pattern, a, b, signature, is_kept)
+        problem = first.problem
+    else:
+        problem = plan.problem
     if values is not None:
         check_values(values, problem)
         if not read_values:
             values = None
     if plans is None:
         assert sparse is not None
-        return _sample_once(pattern, problem, a, b, values, alpha, sparse)
+        result: Tensor = _sample_once(pattern, first, a, b, values, alpha, sparse)
+        return result
     if plan is None:
         return _sample_by_new_plan(
-            pattern, problem, a, b, values, alpha, plans, signature, sparse is None
+            pattern, first, a, b, values, alpha, plans, signature, sparse is None
         )
     if needs_grad(a, b, values):
         return Plan(pattern, plan, alpha, values).sample(a, b)
@@ -258,7 +274,7 @@ def _sample(
 
 def _sample_by_new_plan(
     pattern: SparsePattern,
-    problem: SddmmProblem,
+    first: FirstCalls,
     a: Tensor,
     b: Tensor,
     values: Tensor | None,
@@ -268,6 +284,7 @@ def _sample_by_new_plan(
     is_callers: bool,
 ) -> Tensor:
     """The values of a call whose signature leads to no plan. is_callers: whether S is a pattern."""
+    problem = first.problem
     # The cached pattern of the very tensors of a caller's pattern may have the plan already.
     owner = CACHE.find(pattern) if is_callers else pattern
     calls = calls_to_expect(owner, problem)
@@ -275,7 +292,7 @@ def _sample_by_new_plan(
         return sample_by_operator(owner, problem, a, b, values, alpha, None, None, calls)
     run = FirstRun(problem, a, b, values, alpha)
     if calls == 1:
-        return CACHE.run_first(owner, problem, run)
+        return CACHE.run_first(owner, first, run)
     plan = CACHE.get_or_prepare(owner, problem, calls=calls, first_run=run)
     if is_callers:
         CACHE.of_pattern(pattern)  # for calls with its tensors as a tuple
@@ -285,40 +302,73 @@ def _sample_by_new_plan(
 
 def _sample_once(
     pattern: SparsePattern,
-    problem: SddmmProblem,
+    first: FirstCalls,
     a: Tensor,
     b: Tensor,
     values: Tensor | None,
     alpha: float,
     sparse: SparseInput,
-) -> Tensor:
+) -> Any:
     """The values of a call of which nothing is kept but, of a sparse tensor, that it came."""
-    calls = 1
+    calls, problem = 1, first.problem
     if sparse.is_scipy:
         result_dtype = problem.out_dtype if problem.heads is None else None
         check_scipy(result_dtype, "pass out_dtype=torch.float32", a, b)
         if torch.are_deterministic_algorithms_enabled():
             calls = MANY_CALLS
-    elif sparse.first_problems is not None:
-        sparse.first_problems.add(problem)
-    return run_once(pattern, problem, a, b, values, alpha, calls)
+    elif sparse.new_tensor is not None:
+        sparse.new_tensor.first_problem = problem
+    return run_once(pattern, first, a, b, values, alpha, calls)
 
 
-# The problems of calls by the metadata of pattern and operands: equal calls need no second check.
-_PROBLEMS: dict[Signature, SddmmProblem] = {}
-_MAX_PROBLEMS = 1024
+def _sample_new(
+    sparse: SparseInput,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    alpha: float,
+    out_dtype: torch.dtype | None,
+    precision: str,
+    to_output: Callable[[Tensor], Any],
+) -> Any:
+    """The result of the first call with a torch sparse tensor, in its kind. `_sample` gives its
+    values, in more steps."""
+    signature = (
+        a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout,
+        out_dtype, precision,
+    )  # fmt: skip
+    pattern, new_tensor = sparse.pattern, sparse.new_tensor
+    assert new_tensor is not None
+    first = _first_calls(pattern, a, b, signature, False)
+    if values is not None:
+        check_values(values, first.problem)
+    new_tensor.first_problem = first.problem
+    return run_once(
+        pattern, first, a, b, values, alpha, 1, lambda out: to_container(sparse, out, to_output)
+    )
 
 
-def _problem(pattern: SparsePattern, a: Tensor, b: Tensor, signature: Signature) -> SddmmProblem:
-    """The problem of a call with this signature on a pattern; raises if the operands do not fit."""
+# First calls by the metadata of pattern and operands. Equal calls need no second check of them, and
+# one look-up leads to what computes them.
+_FIRST_CALLS: dict[tuple[object, ...], FirstCalls] = {}
+_MAX_FIRST_CALLS = 1024
+CHOICES.append(_FIRST_CALLS.clear)
+
+
+def _first_calls(
+    pattern: SparsePattern, a: Tensor, b: Tensor, signature: Signature, is_kept: bool
+) -> FirstCalls:
+    """What computes a first call with this signature; raises if the operands do not fit the
+    pattern. is_kept: whether the pattern stays, for later calls."""
     key = (
         pattern.shape, pattern.nnz, pattern.blocksize, pattern.index_dtype, pattern.device,
-        signature,
+        pattern.is_csr, is_kept, signature,
     )  # fmt: skip
-    problem = _PROBLEMS.get(key)
-    if problem is None:
+    first = _FIRST_CALLS.get(key)
+    if first is None:
         problem = problem_of(pattern, a, b, *signature[-2:])
-        if len(_PROBLEMS) >= _MAX_PROBLEMS:
-            _PROBLEMS.clear()
-        _PROBLEMS[key] = problem
-    return problem
+        first = first_calls(problem, pattern.is_csr, is_kept)
+        if len(_FIRST_CALLS) >= _MAX_FIRST_CALLS:
+            _FIRST_CALLS.clear()
+        _FIRST_CALLS[key] = first
+    return first

@@ -14,7 +14,7 @@ from sddmm.operands import check_operands, check_values, problem_of
 from sddmm.ops.base import Operator, magnitude, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import sum_over_heads
-from sddmm.prepared import FirstRun, calls_to_expect
+from sddmm.prepared import FirstRun, calls_to_expect, first_calls
 from sddmm.problem import SddmmProblem, checked_integer
 from sddmm.sparse.pattern import SparsePattern
 
@@ -67,7 +67,7 @@ def _compute(
     run = FirstRun(problem, a, b, values, alpha)
     calls = checked_integer(calls, "calls", 1)
     if calls == 1 and backend is None and kernel_name is None:
-        return CACHE.run_first(pattern, problem, run)
+        return CACHE.run_first(pattern, first_calls(problem, pattern.is_csr, True), run)
     plan = CACHE.get_or_prepare(pattern, problem, backend, kernel_name, calls, run)
     return run.result(plan.execute)
 

@@ -24,7 +24,7 @@ from sddmm.sparse.torch_tensors import (
 )
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
+    from sddmm.prepared import SeenTensor
 
 
 class SparseInput(NamedTuple):
@@ -34,8 +34,8 @@ class SparseInput(NamedTuple):
     `is_scipy`: S is a scipy or cupyx matrix, which holds no gradients and no half types, and whose
     memory, which the pattern is over, may change unseen.
     `is_cupyx`: that memory is CuPy's, whose stream waits for what reads it (`cupy_arrays.py`).
-    `first_problems`: a set for the problem of this call, if S is a torch sparse tensor that comes
-    for the first time, and whose own indices, which the pattern is then over, serve the call.
+    `new_tensor`: what is noted of S, if it is a torch sparse tensor that comes for the first time,
+    and whose own indices, which the pattern is then over, serve the call.
     `source`: the pattern over a sparse tensor's own indices, whose counted changes say when to
     compare them again; None where the changes of `pattern` itself are counted.
     """
@@ -47,7 +47,7 @@ class SparseInput(NamedTuple):
     is_scipy: bool = False
     source: SparsePattern | None = None
     is_cupyx: bool = False
-    first_problems: set[SddmmProblem] | None = None
+    new_tensor: SeenTensor | None = None
 
     def stable_pattern(self) -> SparsePattern:
         """The pattern for what outlives the call: of its own memory, if changes go unseen."""
@@ -129,9 +129,9 @@ def _from_torch(S: Tensor, is_sampled_at_once: bool) -> SparseInput:
     # A CPU sorts COO nonzeros, which the second call should not repeat.
     runs_as_stored = pattern.is_csr or pattern.device.type != "cpu"
     is_sampled_at_once = is_sampled_at_once and S.grad_fn is None and runs_as_stored
-    cached, first_problems = CACHE.of_sparse(pattern, S, is_sampled_at_once)
-    if first_problems is not None:
-        return SparseInput(pattern, parts.values, parts.wrap, first_problems=first_problems)
+    cached, new_tensor = CACHE.of_sparse(pattern, S, is_sampled_at_once)
+    if new_tensor is not None:
+        return SparseInput(pattern, parts.values, parts.wrap, new_tensor=new_tensor)
     if S.grad_fn is not None:
         check_gradient_order(S, cached)
     return SparseInput(cached, parts.values, parts.wrap, source=pattern)

@@ -21,11 +21,7 @@ from gemm_core.emulation.kernel import (
 )
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import Parameters
-from sddmm.backends.base import (
-    select_attention_backend,
-    select_backend,
-    select_product_backend,
-)
+from sddmm.backends.base import forget_choices
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, Macros
 from sddmm.prepared import PlanStore
@@ -85,18 +81,12 @@ def _only_thread() -> Iterator[None]:
 def _own_plans() -> Iterator[None]:
     """Within the block no pattern has the plans that it has outside, and outside none of these."""
     key = DerivedKey[PlanStore]("plans for an emulated GPU")
-    _forget_backends()
+    forget_choices()
     try:
         with mock.patch.object(prepared, "PLANS", key):
             yield
     finally:
-        _forget_backends()
-
-
-def _forget_backends() -> None:
-    select_backend.cache_clear()
-    select_product_backend.cache_clear()
-    select_attention_backend.cache_clear()
+        forget_choices()
 
 
 class _EmulatedRuntime(loader.CudaRuntime):

@@ -13,6 +13,7 @@ import torch
 import sddmm
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.single_run import SingleRun
 from sddmm.testing import assert_close, random_pattern
 from tests.cases import cases
 
@@ -33,15 +34,15 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(number)
         return prepare(self, pattern, problem, kernel, number, *rest)
 
-    run_once = CudaBackend.run_once
+    run_once = SingleRun.__call__
 
-    def counting_once(self: CudaBackend, pattern: Any, problem: Any, run: Any) -> bool:
-        is_done = run_once(self, pattern, problem, run)
+    def counting_once(self: SingleRun[Any], pattern: Any, run: Any) -> bool:
+        is_done = run_once(self, pattern, run)
         calls.extend([1] * is_done)
         return is_done
 
     monkeypatch.setattr(CudaBackend, "prepare", counting)
-    monkeypatch.setattr(CudaBackend, "run_once", counting_once)
+    monkeypatch.setattr(SingleRun, "__call__", counting_once)
     return calls
 
 

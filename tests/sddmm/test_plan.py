@@ -13,7 +13,7 @@ import torch
 
 import sddmm
 from sddmm import SparsePattern
-from sddmm.backends.base import BACKENDS, Executor, select_backend
+from sddmm.backends.base import BACKENDS, Executor, forget_choices, select_backend
 from sddmm.backends.cpu.backend import CpuBackend
 from sddmm.cache import CACHE, Cache
 from sddmm.prepared import MAX_PLANS_PER_PATTERN, plans_of
@@ -279,7 +279,7 @@ def test_backends_are_asked_in_order_and_the_last_always_serves(
     # As where numba is not installed.
     monkeypatch.setattr("sddmm.backends.cpu.backend.find_spec", lambda name: None)
     assert select_backend(problem_for(S))[0].name == "cpu"  # asked once
-    select_backend.cache_clear()
+    forget_choices()
     backend, refusals = select_backend(problem_for(S))
     assert backend.name == "torch_csr"
     assert refusals["cpu"] == "numba is not installed (pip install 'sddmm[cpu]')"

@@ -68,19 +68,10 @@ class CpuBackend:
         pattern.check()
         return CpuExecutor(pattern.by_row, problem)
 
-    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
-        """A CSR pattern's columns are checked while they are in cache for their products."""
-        if run.is_launched or not pattern.is_csr or pattern.blocksize is not None:
-            return False
-        view = CompressedView(pattern.major_indices, pattern.col_indices, None)
-        execute = CpuExecutor(view, problem, is_checked=False)
-        if _kernels().crow_is_valid(execute.indptr, problem.nnz):
-            execute(*run.operands, run.out)
-            run.is_launched = not execute.found_invalid
-        if not run.is_launched:
-            pattern.check()
-            raise ValueError(f"{pattern!r} has indices outside its shape")
-        return True
+    def single_runs(
+        self, problem: SddmmProblem, is_csr: bool, is_kept: bool
+    ) -> CpuSingleRuns | None:
+        return CpuSingleRuns(problem) if is_csr and problem.blocksize is None else None
 
     def refuses_product(self, problem: SpmmProblem) -> str | None:
         if problem.device.type != "cpu":
@@ -101,6 +92,26 @@ class CpuBackend:
         self, pattern: SparsePattern, problem: AttentionProblem
     ) -> PreparedAttention:
         return CpuAttention(pattern, problem)
+
+
+class CpuSingleRuns:
+    """Runs on CSR patterns whose columns are checked while they are in cache for their products."""
+
+    def __init__(self, problem: SddmmProblem) -> None:
+        self._problem = problem
+
+    def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
+        if run.is_launched:
+            return False
+        view = CompressedView(pattern.major_indices, pattern.col_indices, None)
+        execute = CpuExecutor(view, self._problem, is_checked=False)
+        if _kernels().crow_is_valid(execute.indptr, self._problem.nnz):
+            execute(*run.operands, run.out)
+            run.is_launched = not execute.found_invalid
+        if not run.is_launched:
+            pattern.check()
+            raise ValueError(f"{pattern!r} has indices outside its shape")
+        return True
 
 
 class CpuExecutor:

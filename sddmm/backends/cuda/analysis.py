@@ -16,7 +16,7 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import INT, LONG, POINTER, UINT
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import TileOffsets
-from sddmm.backends.cuda.pinned_results import PinnedResults
+from sddmm.backends.cuda.pinned_results import ThreadResults
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec, Macros, macros
 from sddmm.dtypes import INDEX_DTYPES
 
@@ -125,7 +125,8 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     if request.tile_row_offsets:
         memory = cols.new_empty(sizes.offset_count, dtype=torch.int32)
         offsets = TileOffsets(memory, 0, sizes.tile_row_stride, 1, sizes.row_stride)
-    kernel, results = kernel_and_results(cols.device, device.index, narrow, csr)
+    kernel, thread_results = kernel_and_results(cols.device, device.index, narrow, csr)
+    results = thread_results.own
     results.reset()
     kernel(
         sizes.blocks, major.data_ptr(), cols.data_ptr(),
@@ -189,10 +190,10 @@ def macros_of(narrow: bool, csr: bool) -> Macros:
 @functools.cache
 def kernel_and_results(
     torch_device: torch.device, device_index: int, narrow: bool, csr: bool
-) -> tuple[Callable[..., None], PinnedResults]:
+) -> tuple[Callable[..., None], ThreadResults]:
     """The kernel for indices of this kind, and the words in which it reports. They share one cache
     look-up, which every analysis makes."""
     kernel = loader.runtime.load_kernel(
         ANALYSE, macros_of(narrow, csr), AnalyseArguments, device_index
     )
-    return kernel, PinnedResults(torch_device, _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS)
+    return kernel, ThreadResults(torch_device, _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +23,6 @@ from sddmm.backends.cuda.kernels.registry import (
 )
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.one_off import OneOffPlanner
-from sddmm.backends.cuda.pattern_layouts import ANALYSES
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import SingleRun, single_run
@@ -62,7 +60,6 @@ class CudaBackend:
         )
         self.one_off = OneOffPlanner(tuple(kernels.values()))
         self.blocks = BlockPlanner(BLOCK_KERNELS)
-        self._single_run = functools.lru_cache(maxsize=256)(self._find_single_run)
 
     @property
     def kernels(self) -> Sequence[str]:
@@ -132,25 +129,10 @@ class CudaBackend:
 
         return _on_device(problem, prepare)
 
-    def run_once(self, pattern: SparsePattern, problem: SddmmProblem, run: FirstRun) -> bool:
-        launch = self._single_run(
-            loader.runtime, problem, pattern.is_csr, run.keeps_pattern
-        )  # fmt: skip
-        if launch is None or not launch.is_current() or not launch.serves(pattern, run):
-            return False
-        analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
-        if analyses:  # of another problem
-            return False
-        analysis = launch(pattern, run)
-        if analyses is not None and analysis is not None:
-            analyses.append(analysis)
-        run.is_launched = True
-        return True
-
-    def _find_single_run(
-        self, runtime: loader.CudaRuntime, problem: SddmmProblem, is_csr: bool, is_kept: bool
+    def single_runs(
+        self, problem: SddmmProblem, is_csr: bool, is_kept: bool
     ) -> SingleRun[Any] | None:
-        """The quick way for a problem, if the kernel for a single run is one of any order."""
+        """None unless the kernel for a single run is one that takes nonzeros in any order."""
         device = _device(problem)
         if problem.blocksize is not None or min(problem.m, problem.n, problem.nnz, problem.k) <= 0:
             return None

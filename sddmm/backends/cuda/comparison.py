@@ -13,7 +13,7 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.device import device as device_of
 from gemm_core.runtime.launch import LONG, POINTER
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.pinned_results import PinnedResults
+from sddmm.backends.cuda.pinned_results import ThreadResults
 from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
 from sddmm.dtypes import INDEX_DTYPES
 from sddmm.sparse.pattern import SparsePattern
@@ -66,7 +66,8 @@ def _equal(cached: SparsePattern, caller: SparsePattern) -> bool:
 def same_by_kernel(cached: SparsePattern, caller: SparsePattern, device: Device) -> bool:
     """`same_indices` by the kernel, on the current device; all index tensors are contiguous."""
     major, cols = caller.major_indices, caller.col_indices
-    kernel, results = _kernel_and_results(cols.device, device.index, cols.dtype)
+    kernel, thread_results = _kernel_and_results(cols.device, device.index, cols.dtype)
+    results = thread_results.own
     results.reset()
     longest = max(major.numel(), cols.numel())
     blocks = max(1, min(ceil_div(longest, _INDICES_PER_BLOCK), device.sm_count * _BLOCKS_PER_SM))
@@ -81,13 +82,13 @@ def same_by_kernel(cached: SparsePattern, caller: SparsePattern, device: Device)
 @functools.cache
 def _kernel_and_results(
     torch_device: torch.device, device_index: int, dtype: torch.dtype
-) -> tuple[Callable[..., None], PinnedResults]:
+) -> tuple[Callable[..., None], ThreadResults]:
     """The kernel for indices of this dtype, and the word in which it reports. They share one cache
     look-up, which every comparison makes."""
     kernel = loader.runtime.load_kernel(
         SAME_INDICES, macros_of(dtype), SameIndicesArguments, device_index
     )
-    return kernel, PinnedResults(torch_device, words=1, state_words=1)
+    return kernel, ThreadResults(torch_device, words=1, state_words=1)
 
 
 def macros_of(dtype: torch.dtype) -> Macros:

@@ -15,14 +15,14 @@ _PENDING = -1  # the first words until a kernel has written them all
 _MAX_POLLS = 2000  # before the host waits for the driver; some 0.1 ms
 
 
-class PinnedResults(threading.local):
-    """The words in which kernels report to the host: pinned memory that the host polls.
+class PinnedResults:
+    """The words in which kernels report to one thread: pinned memory that the host polls.
 
     A copy from the device would cost more than the analysis of a small pattern, and so would the
-    driver's wait. Each thread has its own words, as it waits for one report before it asks for
-    another. `state` is memory of the device, zero at first, that the blocks of one launch share,
-    and `next_state` that of the next. polled: the number of words, at most two, the first, that a
-    kernel writes last; 0: the host waits for the stream instead.
+    driver's wait. The thread waits for one report before it asks for another. `state` is memory of
+    the device, zero at first, that the blocks of one launch share, and `next_state` that of the
+    next. polled: the number of words, at most two, the first, that a kernel writes last; 0: the
+    host waits for the stream instead.
     """
 
     def __init__(self, device: torch.device, words: int, state_words: int, polled: int = 1) -> None:
@@ -54,8 +54,15 @@ class PinnedResults(threading.local):
         return words.tolist()
 
 
+class ThreadResults(threading.local):
+    """The results of each thread."""
+
+    def __init__(self, device: torch.device, words: int, state_words: int, polled: int = 1) -> None:
+        self.own = PinnedResults(device, words, state_words, polled)
+
+
 @functools.cache
-def validity_result(device: torch.device) -> PinnedResults:
+def validity_result(device: torch.device) -> ThreadResults:
     """The word in which a kernel that checks a pattern, and counts nothing, reports whether it is
     invalid."""
-    return PinnedResults(device, words=1, state_words=1)
+    return ThreadResults(device, words=1, state_words=1)

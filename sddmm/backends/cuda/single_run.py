@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import FirstRun
@@ -32,7 +31,8 @@ from sddmm.backends.cuda.kernels.row_gather.host import (
     slices_of,
     specialise,
 )
-from sddmm.backends.cuda.pinned_results import validity_result
+from sddmm.backends.cuda.pattern_layouts import ANALYSES
+from sddmm.backends.cuda.pinned_results import PinnedResults, validity_result
 from sddmm.backends.cuda.spec import ROW_IDS
 from sddmm.memory import new_memory
 
@@ -46,6 +46,10 @@ _INDICES = "row ids and columns of {shape[0]} nonzeros"
 
 # What a slice of k is launched with: a kernel and the sizes of its launch.
 V = TypeVar("V")
+
+Operands: TypeAlias = "tuple[tuple[V, ...], tuple[int, int, int], tuple[int, int, int, int]]"
+"""The variants for the slices of k, the addresses of a, b and values, and the strides of the rows
+of a and of b, and from head to head."""
 
 
 class SliceRun(NamedTuple):
@@ -62,9 +66,10 @@ class SliceRun(NamedTuple):
 
 
 class SingleRun(ABC, Generic[V]):
-    """The runs of one problem on patterns of one form. Use it where `serves` says that it can."""
+    """The runs of one problem on patterns of one form."""
 
     def __init__(self, kernel: RowGather, problem: SddmmProblem, device: Device) -> None:
+        self._runtime = loader.runtime
         self._kernel, self._problem, self._device = kernel, problem, device
         self._nnz, self._itemsize = problem.nnz, problem.dtype.itemsize
         self._row_bytes = problem.k * self._itemsize
@@ -72,10 +77,20 @@ class SingleRun(ABC, Generic[V]):
         self._variants: dict[int, tuple[V, ...]] = {}
         self._heads = 1 if problem.heads is None else problem.heads
 
+    def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
+        """Launch a run and check its pattern: ValueError. False, and nothing was done, if a tensor
+        cannot be read as it is, or torch's current device is not the problem's."""
+        runtime = loader.runtime
+        if runtime is not self._runtime or runtime.current_device() != self._device.index:
+            return False
+        if not (pattern.major_indices.is_contiguous() and pattern.col_indices.is_contiguous()):
+            return False
+        operands = self._read(run)
+        return operands is not None and self._launch(pattern, run, operands)
+
     @abstractmethod
-    def __call__(self, pattern: SparsePattern, run: FirstRun) -> Analysis | None:
-        """Launch a run, and return when the pattern is checked: the analysis, where that has done
-        it. ValueError for a wrong pattern."""
+    def _launch(self, pattern: SparsePattern, run: FirstRun, operands: Operands[V]) -> bool:
+        """Launch a run on these operands, and return True when the pattern is checked."""
 
     @abstractmethod
     def _specialise(self, part: SddmmProblem, step: int) -> V:
@@ -87,31 +102,35 @@ class SingleRun(ABC, Generic[V]):
         clamped."""
         return min(problem.m, problem.n, problem.nnz, problem.k) > 0 and problem.heads != 0
 
-    def is_current(self) -> bool:
-        """Whether torch's current device is the problem's, as it must be for a launch."""
-        current: int = loader.runtime.current_device()
-        return self._device.index == current
-
-    def serves(self, pattern: SparsePattern, run: FirstRun) -> bool:
-        """Whether all tensors can be read as they are, without a copy."""
+    def _read(self, run: FirstRun) -> Operands[V] | None:
+        """The operands of a run; None if a kernel cannot read them without a copy."""
         a, b, values, _ = run.operands
-        if not (pattern.major_indices.is_contiguous() and pattern.col_indices.is_contiguous()):
-            return False
-        if (a.stride(-1) != 1 or b.stride(-2) != 1) and self._problem.k != 1:
-            return False
-        if a.is_neg() or b.is_neg() or a._is_zerotensor() or b._is_zerotensor():
-            return False
-        return values is None or _is_plain(values)
-
-    def _each_slice(self, run: FirstRun) -> Iterator[tuple[V, SliceRun]]:
-        """The launches that compute the slices of k, each of which adds to the sums of the last."""
-        a, b, values, alpha = run.operands
-        strides, step = self._strides_and_step(a, b)
-        slices = self._slices
+        strides_a, strides_b = a.stride(), b.stride()
+        if (strides_a[-1] != 1 or strides_b[-2] != 1) and self._problem.k != 1:
+            return None
+        if a.is_neg() or b.is_neg():
+            return None
+        address_a, address_b, address_values = a.data_ptr(), b.data_ptr(), 0
+        if address_a == 0 or address_b == 0:  # zeros, of which torch keeps none
+            return None
+        if values is not None:
+            address_values = values.data_ptr()
+            if address_values == 0 or values.is_neg() or not values.is_contiguous():
+                return None
+        pitch_a, pitch_b = strides_a[-2], strides_b[-1]
+        head_a, head_b = (strides_a[0], strides_b[0]) if len(strides_a) == 3 else (0, 0)
+        bytes_apart = (pitch_a | pitch_b | head_a | head_b) * self._itemsize | self._row_bytes
+        # The largest power of two, up to 16, that divides the address of every row of both.
+        bits = address_a | address_b | bytes_apart | 16
+        step = bits & -bits
         variants = self._variants.get(step) or self._new_variants(step)
-        address_a, address_b = a.data_ptr(), b.data_ptr()
-        address_values = 0 if values is None else values.data_ptr()
-        out = run.out.data_ptr()
+        strides = pitch_a, pitch_b, head_a, head_b
+        return variants, (address_a, address_b, address_values), strides
+
+    def _each_slice(self, run: FirstRun, operands: Operands[V]) -> Iterator[tuple[V, SliceRun]]:
+        """The launches that compute the slices of k, each of which adds to the sums of the last."""
+        variants, (address_a, address_b, address_values), strides = operands
+        alpha, slices, out = run.operands[3], self._slices, run.out.data_ptr()
         if len(slices) == 1:
             addresses = address_a, address_b, address_values, 0, out
             yield variants[0], SliceRun(addresses, strides, self._problem.k, alpha)
@@ -129,20 +148,21 @@ class SingleRun(ABC, Generic[V]):
                 SliceRun(addresses, strides, part.problem.k, alpha if part is last else 1.0),
             )
 
+    def _finish(self, pattern: SparsePattern, run: FirstRun, results: PinnedResults) -> bool:
+        """Return True when a kernel has reported that the pattern is right, else raise."""
+        try:
+            run.wrap_result()
+        finally:  # the next run writes the same words
+            (is_invalid,) = results.wait(self._device.index)
+        if is_invalid:
+            raise_invalid(pattern)
+        run.is_launched = True
+        return True
+
     def _new_variants(self, step: int) -> tuple[V, ...]:
         variants = tuple(self._specialise(part.problem, step) for part in self._slices)
         self._variants[step] = variants
         return variants
-
-    def _strides_and_step(self, a: Tensor, b: Tensor) -> tuple[tuple[int, int, int, int], int]:
-        """The pitches of both operands and their strides from head to head; and the largest power
-        of two, up to 16, that divides the address of every row of theirs."""
-        strides_a, strides_b = a.stride(), b.stride()
-        pitch_a, pitch_b = strides_a[-2], strides_b[-1]
-        head_a, head_b = (strides_a[0], strides_b[0]) if len(strides_a) == 3 else (0, 0)
-        bytes_apart = (pitch_a | pitch_b | head_a | head_b) * self._itemsize | self._row_bytes
-        bits = a.data_ptr() | b.data_ptr() | bytes_apart | 16
-        return (pitch_a, pitch_b, head_a, head_b), bits & -bits
 
 
 class AnalysedRun(SingleRun[Variant]):
@@ -162,7 +182,10 @@ class AnalysedRun(SingleRun[Variant]):
             problem.device, device.index, self._is_narrow, is_csr
         )
 
-    def __call__(self, pattern: SparsePattern, run: FirstRun) -> Analysis | None:
+    def _launch(self, pattern: SparsePattern, run: FirstRun, operands: Operands[Variant]) -> bool:
+        analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
+        if analyses:  # of another problem
+            return False
         rows, cols = pattern.major_indices, pattern.col_indices
         address_rows, address_cols = rows.data_ptr(), cols.data_ptr()
         stored_rows = stored_cols = 0
@@ -172,7 +195,7 @@ class AnalysedRun(SingleRun[Variant]):
         if not self._is_narrow:
             cols = new_memory(_INDICES, self._index_shape, torch.int32, self._torch_device)
             stored_cols = cols.data_ptr()
-        results = self._results
+        results = self._results.own
         results.reset()
         no_tiles = 0, 0
         self._analyse(
@@ -181,14 +204,19 @@ class AnalysedRun(SingleRun[Variant]):
         )  # fmt: skip
         results.swap_state()
         try:
-            self._gather(stored_rows or address_rows, stored_cols or address_cols, run)
+            self._gather(stored_rows or address_rows, stored_cols or address_cols, run, operands)
+            run.wrap_result()
         finally:
             words = results.wait(self._device.index)
-        return Analysis(ROW_IDS, rows, cols, None, None, pattern, lambda: words).wait()
+        done = Analysis(ROW_IDS, rows, cols, None, None, pattern, lambda: words).wait()
+        if analyses is not None:
+            analyses.append(done)
+        run.is_launched = True
+        return True
 
-    def _gather(self, rows: int, cols: int, run: FirstRun) -> None:
+    def _gather(self, rows: int, cols: int, run: FirstRun, operands: Operands[Variant]) -> None:
         problem = self._problem
-        for variant, part in self._each_slice(run):
+        for variant, part in self._each_slice(run, operands):
             variant.kernel(  # in the order of row_gather's Arguments
                 variant.blocks, *part.addresses, rows, cols, 0, self._nnz, *part.strides, self._nnz,
                 variant.warps_per_head, variant.nnz_per_warp, self._heads, problem.m, problem.n,
@@ -207,12 +235,14 @@ class LongRowsRun(SingleRun[gather_rows.Variant]):
         self._pieces = gather_rows.pieces_of(problem, device)
         self._results = validity_result(problem.device)
 
-    def __call__(self, pattern: SparsePattern, run: FirstRun) -> Analysis | None:
-        problem, results = self._problem, self._results
+    def _launch(
+        self, pattern: SparsePattern, run: FirstRun, operands: Operands[gather_rows.Variant]
+    ) -> bool:
+        problem, results = self._problem, self._results.own
         crow, cols = pattern.major_indices.data_ptr(), pattern.col_indices.data_ptr()
         reports = results.state, results.next_state, results.address
         results.reset()
-        for i, (variant, part) in enumerate(self._each_slice(run)):
+        for i, (variant, part) in enumerate(self._each_slice(run, operands)):
             checkers = 0 if i else variant.checkers
             variant.kernel(  # in the order of gather_rows' Arguments
                 checkers + variant.blocks, *part.addresses, crow, cols, *reports, self._nnz,
@@ -220,9 +250,7 @@ class LongRowsRun(SingleRun[gather_rows.Variant]):
                 problem.n, part.k, part.alpha,
             )  # fmt: skip
         results.swap_state()
-        if results.wait(self._device.index)[0]:
-            raise_invalid(pattern)
-        return None
+        return self._finish(pattern, run, results)
 
     def _specialise(self, part: SddmmProblem, step: int) -> gather_rows.Variant:
         return gather_rows.specialise(self._kernel, part, self._pieces, self._device, step)
@@ -235,24 +263,18 @@ class SingleLaunch(SingleRun[Variant]):
         super().__init__(kernel, problem, device)
         self._results = validity_result(problem.device)
 
-    def __call__(self, pattern: SparsePattern, run: FirstRun) -> Analysis | None:
-        a, b, values, alpha = run.operands
-        strides, step = self._strides_and_step(a, b)
-        problem = self._problem
-        (variant,) = self._variants.get(step) or self._new_variants(step)
-        results = self._results
+    def _launch(self, pattern: SparsePattern, run: FirstRun, operands: Operands[Variant]) -> bool:
+        (variant,), addresses, strides = operands
+        results, problem = self._results.own, self._problem
         results.reset()
         variant.kernel(  # in the order of gather_csr's Arguments
-            variant.blocks, a.data_ptr(), b.data_ptr(), 0 if values is None else values.data_ptr(),
-            run.out.data_ptr(), pattern.major_indices.data_ptr(), pattern.col_indices.data_ptr(),
-            results.state, results.next_state, results.address, self._nnz, *strides, self._nnz,
-            variant.warps_per_head, variant.nnz_per_warp, self._heads, problem.m, problem.n,
-            problem.k, alpha,
+            variant.blocks, *addresses, run.out.data_ptr(), pattern.major_indices.data_ptr(),
+            pattern.col_indices.data_ptr(), results.state, results.next_state, results.address,
+            self._nnz, *strides, self._nnz, variant.warps_per_head, variant.nnz_per_warp,
+            self._heads, problem.m, problem.n, problem.k, run.operands[3],
         )  # fmt: skip
         results.swap_state()
-        if results.wait(self._device.index)[0]:
-            raise_invalid(pattern)
-        return None
+        return self._finish(pattern, run, results)
 
     def _specialise(self, part: SddmmProblem, step: int) -> Variant:
         return gather_csr.specialise(self._kernel, part, self._device, step)
@@ -272,7 +294,3 @@ def single_run(
     if gather_rows.serves(problem, is_csr, is_kept):
         return LongRowsRun(kernel, problem, device)
     return AnalysedRun(kernel, problem, device, is_csr)
-
-
-def _is_plain(values: Tensor) -> bool:
-    return values.is_contiguous() and not (values.is_neg() or values._is_zerotensor())

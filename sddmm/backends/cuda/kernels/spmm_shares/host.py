@@ -14,7 +14,7 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.backends.cuda.pinned_results import PinnedResults
+from sddmm.backends.cuda.pinned_results import ThreadResults
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.dtypes import DTYPES
 
@@ -64,7 +64,7 @@ def share_rows(
     blocks = max(1, ceil_div(nnz + m, block_size))
     warps = blocks * warps_per_block
     memory = torch.empty(warps * SHARE_BYTES, dtype=torch.uint8, device=nonzeros.rows.device)
-    results = _results(nonzeros.rows.device)
+    results = _results(nonzeros.rows.device).own
     results.reset()
     load(loader.runtime, device.index)(  # in the order of Arguments
         ceil_div(warps, SPMM_SHARES.threads // 32), nonzeros.rows.data_ptr(), memory.data_ptr(),
@@ -74,6 +74,6 @@ def share_rows(
 
 
 @functools.cache
-def _results(torch_device: torch.device) -> PinnedResults:
+def _results(torch_device: torch.device) -> ThreadResults:
     """The word in which the kernel reports: whether there are cuts."""
-    return PinnedResults(torch_device, words=1, state_words=0, polled=0)
+    return ThreadResults(torch_device, words=1, state_words=0, polled=0)
