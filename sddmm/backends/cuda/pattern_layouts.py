@@ -133,7 +133,7 @@ class AheadLayouts:
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         raise AssertionError("which tiles are dense is known after the analysis")
 
-    def facts(self) -> PatternFacts:
+    def facts(self, count_tiles: bool = True) -> PatternFacts:
         raise AssertionError("the facts of a pattern are known after the analysis")
 
 

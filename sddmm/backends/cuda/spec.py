@@ -82,8 +82,8 @@ class Layouts(Protocol):
     def outside_tiles(self, block: tuple[int, int], min_nnz: int) -> Nonzeros:
         """The nonzeros by row that are in no such tile."""
 
-    def facts(self) -> PatternFacts:
-        """The facts of the pattern on which costs depend."""
+    def facts(self, count_tiles: bool = True) -> PatternFacts:
+        """The facts of the pattern on which costs depend. count_tiles: else tiles have none."""
 
 
 class OperatorKernel(Protocol[P, L]):

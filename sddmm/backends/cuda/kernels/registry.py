@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
+from sddmm.backends.cuda.kernels.attention_scores.host import AttentionScores
 from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE, ATTENTION_TILE_SIMT
 from sddmm.backends.cuda.kernels.block import BlockKernel, BlockRate
 from sddmm.backends.cuda.kernels.block_mma.host import block_mma
@@ -101,7 +102,13 @@ SPMM_KERNELS: dict[str, ProductKernel] = {kernel.name: kernel for kernel in _ALL
 """All that the planner of spmm asks."""
 
 ATTENTION_KERNELS: dict[str, AttentionKernel] = {
-    kernel.name: kernel for kernel in (ATTENTION_GATHER, ATTENTION_TILE, ATTENTION_TILE_SIMT)
+    kernel.name: kernel
+    for kernel in (
+        ATTENTION_GATHER,
+        AttentionScores("attention_scores", ATTENTION_GATHER, ROW_GATHER, WINDOWS),
+        ATTENTION_TILE,
+        ATTENTION_TILE_SIMT,
+    )
 }
 """All that the planner of attention asks."""
 

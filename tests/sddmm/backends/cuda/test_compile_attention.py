@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.attention_delta import host as attention_delta
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER, specialise
 from sddmm.backends.cuda.kernels.attention_gradient import host as gradient
+from sddmm.backends.cuda.kernels.attention_scores.host import TUNING
 from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE, ATTENTION_TILE_SIMT
 from sddmm.backends.cuda.kernels.attention_tile_gradient import host as tile_gradient
 from sddmm.problem import AttentionProblem
@@ -72,8 +74,12 @@ def compile_size(
                 device,
             )  # fmt: skip
     if "forward" in kernels:
-        for has_bias in (False, True):
-            specialise(loader.runtime, ATTENTION_GATHER, *options, has_bias, merges, device)
+        for has_bias, has_scores in itertools.product((False, True), repeat=2):
+            tuning = TUNING if has_scores else ATTENTION_GATHER.tuning
+            for merge_threads in (0, 128, 512) if merges else (0,):
+                specialise(
+                    loader.runtime, tuning, *options, has_bias, has_scores, merge_threads, device
+                )  # fmt: skip
         attention_delta.load(loader.runtime, size[1], size[2], step, device)
     for name in ("rows", "columns"):
         if name in kernels:

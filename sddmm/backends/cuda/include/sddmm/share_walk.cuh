@@ -13,9 +13,10 @@ struct SharedNonzeros {
   const int2* slots;  // null if no share cuts a row
 };
 
-// What a lane knows of a nonzero of its group. row: -1 past the end of the group.
+// What a lane knows of a nonzero of its group: its position in S, and its number by row. row: -1 past
+// the end of the group.
 struct NonzeroIndex {
-  int row, col, position;
+  int row, col, position, number;
 };
 
 // The nonzeros that a group works on at a time: those of one row, from its next one on, up to BATCH.
@@ -96,10 +97,11 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
   };
 
   auto load_index = [&](int at) {
-    NonzeroIndex index{-1, 0, 0};
+    NonzeroIndex index{-1, 0, 0, 0};
     if (at < count) {
       const u32 i = static_cast<u32>(begin) + at;
-      index = {nonzeros.rows[i], nonzeros.cols[i], static_cast<int>(i)};
+      const int number = static_cast<int>(i);
+      index = {nonzeros.rows[i], nonzeros.cols[i], number, number};
       if (nonzeros.perm != nullptr) index.position = nonzeros.perm[i];
     }
     return index;

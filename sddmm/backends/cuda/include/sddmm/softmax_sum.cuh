@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm_core/ptx/ex2.cuh"
+#include "gemm_core/ptx/lg2.cuh"
 #include "gemm_core/ptx/rcp.cuh"
 #include "sddmm/value.cuh"
 #include "sddmm/warp.cuh"
@@ -24,6 +25,7 @@ __device__ __forceinline__ float finite_base(float largest) {
 template <int CHUNKS, int ELEMENTS>
 struct SoftmaxSum {
   static constexpr int COUNT = 2 + CHUNKS * ELEMENTS;
+  static constexpr float MAX_RISE = 8.f;  // see raise_rarely
   float largest = minus_infinity(), sum = 0.f;
   float out[CHUNKS][ELEMENTS] = {};
 
@@ -52,9 +54,19 @@ struct SoftmaxSum {
   // The same, by all lanes of a warp, and faster: `largest` may stay MAX_RISE below the largest score,
   // so that few scores rise above it by more. Powers of two are then at most 2^MAX_RISE, not 1.
   __device__ __forceinline__ float raise_rarely(float score) {
-    constexpr float MAX_RISE = 8.f;
     const bool rises = score > largest + MAX_RISE;
     if (__any_sync(FULL_MASK, rises)) raise(rises ? score : largest);
+    return finite_base(largest);
+  }
+  // The same where each lane of a group of LANES lanes has a score of its own.
+  template <int LANES>
+  __device__ __forceinline__ float raise_rarely_to_largest(float score) {
+    if (__any_sync(FULL_MASK, score > largest + MAX_RISE)) {
+#pragma unroll
+      for (int distance = LANES / 2; distance > 0; distance /= 2)
+        score = fmaxf(score, __shfl_xor_sync(FULL_MASK, score, distance));
+      raise(score > largest + MAX_RISE ? score : largest);
+    }
     return finite_base(largest);
   }
   __device__ __forceinline__ void merge(const SoftmaxSum& other) {
@@ -70,7 +82,7 @@ struct SoftmaxSum {
     return largest == minus_infinity() && sum == 0.f ? 1.f : gemm_core::ptx::rcp(sum);
   }
   __device__ __forceinline__ float log_sum() const {
-    return sum == 0.f ? largest : largest * LN_2 + logf(sum);
+    return sum == 0.f ? largest : (largest + gemm_core::ptx::lg2(sum)) * LN_2;
   }
 };
 

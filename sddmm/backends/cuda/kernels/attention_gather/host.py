@@ -25,8 +25,10 @@ from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.attention import AttentionSpec
+from sddmm.backends.cuda.kernels.attention_gather.costs import one_step_us
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
     MAX_ROW_BYTES,
+    THREADS,
     Groups,
     Tuning,
     common_step,
@@ -42,6 +44,8 @@ from sddmm.backends.cuda.kernels.attention_gather.shares import (
     rows_by_warp,
 )
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
+from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES
+from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import Layouts, macros
 from sddmm.dropout import kept_factor, threshold
 from sddmm.dtypes import DTYPES
@@ -50,23 +54,21 @@ if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
 
 _LOG2_E = math.log2(math.e)
-# The time of a nonzero on an H200 that does not depend on the bytes of its rows, and the least time
-# of one, in bytes.
-_NONZERO_BYTES, _LEAST_BYTES = 60, 200
+_SLOT_BYTES = 8  # of SharedRows.slots
 
 
 class Arguments(ctypes.Structure):
     """The parameters of attention_gather/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("q", "k", "v", "bias", "out", "lse")),
+        *((name, POINTER) for name in ("q", "k", "v", "bias", "scores", "out", "lse")),
         *((name, POINTER) for name in ("rows", "cols", "perm", "shares", "slots", "cut_rows")),
         *((name, POINTER) for name in ("pieces", "seed")),
         ("dropout_threshold", LONG),
-        *((name, LONG) for name in ("head_q", "head_k", "head_v", "head_bias")),
+        *((f"head_{name}", LONG) for name in ("q", "k", "v", "bias", "scores")),
         *((name, INT) for name in ("pitch_q", "pitch_k", "pitch_v")),
         *((name, INT) for name in ("shares_per_head", "cut_rows_per_head", "pieces_per_head")),
-        *((name, INT) for name in ("m", "d", "dv", "heads")),
+        *((name, INT) for name in ("m", "d", "dv", "heads", "first_head", "first_score")),
         ("scale", FLOAT),
         ("kept", FLOAT),
     ]
@@ -88,24 +90,12 @@ class AttentionGather(AttentionSpec):
     def cost_us(
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
-        return Cost(attention_us(problem, model))
+        return Cost(one_step_us(problem, model))
 
     def prepare(
         self, layouts: Layouts, problem: AttentionProblem, model: DeviceModel
     ) -> tuple[AttentionPlan, ...]:
-        return (_Plan(self, layouts, problem, model.device),)
-
-
-def attention_us(problem: AttentionProblem, model: DeviceModel) -> float:
-    """The forward: two rows per nonzero out of L2, and all operands and results once out of
-    memory."""
-    groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, Tuning())
-    row_bytes = 16 * groups.lanes * (groups.key_chunks + groups.value_chunks)
-    nonzero_bytes = max(row_bytes + _NONZERO_BYTES, _LEAST_BYTES)
-    l2_us = 1e6 * problem.nnz * nonzero_bytes / model.l2_bytes
-    rows = min(problem.m, problem.nnz) + min(problem.n, problem.nnz)
-    memory_us = 1e6 * rows * row_bytes / model.memory_bytes
-    return model.launch_us + problem.heads * (l2_us + memory_us)
+        return (_Plan(self, layouts.by_row(), problem, model.device),)
 
 
 class Variant(NamedTuple):
@@ -118,36 +108,42 @@ class Variant(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def specialise(
     runtime: loader.CudaRuntime,
-    spec: AttentionGather,
+    tuning: Tuning,
     sizes: tuple[int, int, torch.dtype],
     step: int,
     step_out: int,
     bias_or_dropout: bool,
-    merges: bool,
+    has_scores: bool,
+    merge_threads: int,
     device: Device,
 ) -> Variant:
     """The kernels for rows of d and dv elements of a dtype, which start and end at multiples of
-    `step` bytes, and those of the result at multiples of `step_out`."""
+    `step` bytes, and those of the result at multiples of `step_out`.
+
+    merge_threads: of a block that merges pieces of cut rows; 0 if there are none.
+    """
     d, dv, dtype = sizes
-    groups = groups_of(d, dv, dtype.itemsize, spec.tuning)
-    floats = piece_floats(groups, dtype)
-    spec = _spec_with_memory(spec, (2 * floats + 1) * spec.threads * 4)
+    floats = piece_floats(groups_of(d, dv, dtype.itemsize, tuning), dtype)
     defines: dict[str, str | int | bool] = {
-        "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out,
-        **row_macros(d, dv, dtype.itemsize, step, spec.tuning, device, bias_or_dropout),
+        "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "HAS_SCORES": has_scores,
+        **row_macros(d, dv, dtype.itemsize, step, tuning, device, bias_or_dropout),
     }  # fmt: skip
 
-    def load(merges: bool) -> Kernel:
-        # What merges pieces reads no nonzeros.
-        own = {"MERGES": merges, "BIAS_OR_DROPOUT": bias_or_dropout and not merges}
+    def load(threads: int, own: dict[str, int | bool]) -> Kernel:
+        spec = _spec_of_size(threads, (2 * floats + 1) * threads * 4)
         return runtime.load_kernel(spec, macros({**defines, **own}), Arguments, device.index)
 
-    return Variant(load(False), load(True) if merges else None)
+    kernel = load(THREADS, {"MERGES": False, "BIAS_OR_DROPOUT": bias_or_dropout})
+    if not merge_threads:
+        return Variant(kernel, None)
+    # What merges pieces reads no nonzeros.
+    own = {"MERGES": True, "BIAS_OR_DROPOUT": False, "MIN_BLOCKS": 1}
+    return Variant(kernel, load(merge_threads, own))
 
 
 @functools.lru_cache(maxsize=64)
-def _spec_with_memory(spec: AttentionGather, shared_bytes: int) -> AttentionGather:
-    return replace(spec, shared_bytes=shared_bytes)
+def _spec_of_size(threads: int, shared_bytes: int) -> AttentionGather:
+    return replace(ATTENTION_GATHER, threads=threads, shared_bytes=shared_bytes)
 
 
 def piece_floats(groups: Groups, dtype: torch.dtype) -> int:
@@ -155,48 +151,112 @@ def piece_floats(groups: Groups, dtype: torch.dtype) -> int:
     return 2 + groups.value_chunks * 16 // dtype.itemsize
 
 
+class Part(NamedTuple):
+    """What one launch computes: some heads, and of each the nonzeros of some shares.
+
+    scores: (heads, nonzeros of the launch) float32, by row, of the nonzeros from first_nonzero on;
+    None where the kernel computes them.
+    """
+
+    first_head: int
+    heads: int
+    first_share: int
+    shares: int
+    scores: Tensor | None = None
+    first_nonzero: int = 0
+
+
+class Launcher:
+    """Launches attention over the nonzeros of one pattern.
+
+    has_scores: whether scores come from memory; d is then the number of columns of v too.
+    """
+
+    def __init__(
+        self,
+        tuning: Tuning,
+        nonzeros: Nonzeros,
+        problem: AttentionProblem,
+        device: Device,
+        has_scores: bool = False,
+    ) -> None:
+        self._tuning, self._problem, self._device = tuning, problem, device
+        self._has_scores = has_scores
+        self._d = problem.dv if has_scores else problem.d
+        self._groups = groups_of(self._d, problem.dv, problem.dtype.itemsize, tuning)
+        self.rows = rows_by_warp(nonzeros, problem, problem.m, tuning, device)
+
+    def new_pieces(self, heads: int) -> Tensor | None:
+        """Memory for what launches of so many heads leave of cut rows until they are merged."""
+        floats = self._groups.lanes * piece_floats(self._groups, self._problem.dtype)
+        return new_pieces(self._problem._replace(heads=heads), self.rows, floats)
+
+    def run(
+        self,
+        operands: AttentionOperands,
+        out: Tensor,
+        lse: Tensor,
+        part: Part,
+        pieces: Tensor | None,
+        merges: bool = True,
+    ) -> None:
+        """Launch a part on torch's current stream. merges: whether all pieces of its heads are
+        there then."""
+        problem, rows = self._problem, self.rows
+        q, k, v = operands.q, operands.k, operands.v
+        size = problem.dtype.itemsize
+        read = (v,) if self._has_scores else (q, k, v)
+        step = common_step(
+            self._d * size, problem.dv * size,
+            *(multiple for x in read for multiple in row_multiples(x)),
+        )  # fmt: skip
+        variant = specialise(
+            loader.runtime, self._tuning, (self._d, problem.dv, problem.dtype), step,
+            common_step(out.data_ptr(), problem.dv * size), has_bias_or_dropout(operands),
+            self._has_scores, rows.merge_threads, self._device,
+        )  # fmt: skip
+        somewhere = lse.data_ptr()  # where a tensor without elements may begin
+        nonzeros, bias, scores = rows.nonzeros, operands.bias, part.scores
+        head, share = part.first_head, part.first_share
+        head_bias = head_stride(bias)
+        arguments = (  # in the order of Arguments
+            *(_address_of_head(x, head) or somewhere for x in (q, k, v)),
+            0 if bias is None else bias.data_ptr() + head * head_bias * size, address(scores),
+            _address_of_head(out, head) or somewhere, _address_of_head(lse, head),
+            nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
+            rows.shares.data_ptr() + share * SHARE_BYTES,
+            0 if rows.slots is None else rows.slots.data_ptr() + share * _SLOT_BYTES,
+            address(rows.cut_rows), address(pieces), address(operands.seed),
+            threshold(operands.dropout_p), q.stride(0), k.stride(0), v.stride(0), head_bias,
+            0 if scores is None else scores.stride(0), pitch_bytes(q), pitch_bytes(k),
+            pitch_bytes(v), part.shares, rows.cuts, rows.pieces, problem.m, self._d, problem.dv,
+            problem.heads, head, part.first_nonzero,
+            _LOG2_E if self._has_scores else operands.scale * _LOG2_E,
+            kept_factor(operands.dropout_p),
+        )  # fmt: skip
+        variant.kernel(ceil_div(part.shares, THREADS // 32) * part.heads, *arguments)
+        if variant.merge is not None and merges:
+            variant.merge(rows.cuts * part.heads, *arguments)
+
+
+def _address_of_head(x: Tensor, head: int) -> int:
+    return x.data_ptr() + head * x.stride(0) * x.element_size()
+
+
 class _Plan:
     """Launches attention over one pattern."""
 
     def __init__(
-        self, spec: AttentionGather, layouts: Layouts, problem: AttentionProblem, device: Device
+        self, spec: AttentionGather, nonzeros: Nonzeros, problem: AttentionProblem, device: Device
     ) -> None:
-        self._spec, self._problem, self._device = spec, problem, device
-        groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, spec.tuning)
-        self._piece_floats = groups.lanes * piece_floats(groups, problem.dtype)
-        self._rows = rows_by_warp(layouts.by_row(), problem, problem.m, spec.tuning, device)
-        nonzeros = self._rows.nonzeros
+        self._heads = problem.heads
+        self._launcher = Launcher(spec.tuning, nonzeros, problem, device)
         self._gradients = Gradients(spec.gradient_tuning, nonzeros, problem, device)
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
-        problem, rows, spec = self._problem, self._rows, self._spec
-        q, k, v = operands.q, operands.k, operands.v
-        size = problem.dtype.itemsize
-        step = common_step(
-            problem.d * size, problem.dv * size,
-            *(multiple for x in (q, k, v) for multiple in row_multiples(x)),
-        )  # fmt: skip
-        variant = specialise(
-            loader.runtime, spec, (problem.d, problem.dv, problem.dtype), step,
-            common_step(out.data_ptr(), problem.dv * size), has_bias_or_dropout(operands),
-            rows.cuts > 0, self._device,
-        )  # fmt: skip
-        pieces = new_pieces(problem, rows, self._piece_floats)
-        somewhere = lse.data_ptr()  # where a tensor without elements may begin
-        nonzeros, bias = rows.nonzeros, operands.bias
-        arguments = (  # in the order of Arguments
-            q.data_ptr() or somewhere, k.data_ptr() or somewhere, v.data_ptr() or somewhere,
-            address(bias), out.data_ptr() or somewhere, lse.data_ptr(), nonzeros.rows.data_ptr(),
-            nonzeros.cols.data_ptr(), address(nonzeros.perm), rows.shares.data_ptr(),
-            address(rows.slots), address(rows.cut_rows), address(pieces), address(operands.seed),
-            threshold(operands.dropout_p), q.stride(0), k.stride(0), v.stride(0),
-            head_stride(bias), pitch_bytes(q), pitch_bytes(k), pitch_bytes(v), rows.number,
-            rows.cuts, rows.pieces, problem.m, problem.d, problem.dv, problem.heads,
-            operands.scale * _LOG2_E, kept_factor(operands.dropout_p),
-        )  # fmt: skip
-        variant.kernel(ceil_div(rows.number, spec.threads // 32) * problem.heads, *arguments)
-        if variant.merge is not None:
-            variant.merge(rows.cuts * problem.heads, *arguments)
+        heads, launcher = self._heads, self._launcher
+        part = Part(0, heads, 0, launcher.rows.number)
+        launcher.run(operands, out, lse, part, launcher.new_pieces(heads))
 
     def prepare_backward(self) -> None:
         self._gradients.prepare()
@@ -217,5 +277,5 @@ ATTENTION_GATHER = AttentionGather(
     "attention_gather",
     "attention_gather",
     (torch.float16, torch.bfloat16, torch.float32),
-    threads=128,
+    threads=THREADS,
 )

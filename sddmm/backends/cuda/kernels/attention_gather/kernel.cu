@@ -15,6 +15,8 @@ struct Config {
   using Element = SDDMM_ELEMENT;
   // Whether this launch merges the pieces of cut rows.
   static constexpr bool MERGES = SDDMM_MERGES;
+  // Whether scores are in memory, computed by another kernel; else from rows of Q and K.
+  static constexpr bool HAS_SCORES = SDDMM_HAS_SCORES;
   // The number of bytes of one load of Q, K and V, and of one store of the result; all rows start and
   // end at multiples of it.
   static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES, STORE_BYTES = SDDMM_STORE_BYTES;
@@ -44,6 +46,7 @@ static_assert(GroupPieces<Partial, LANES, Config::THREADS>::BYTES <= Config::SHA
 
 struct Arguments {
   const Element *q, *k, *v, *bias;  // bias: (nnz,) or (heads, nnz); may be null
+  const float* scores;              // (heads, nonzeros of this launch), by row, where HAS_SCORES
   Element* out;                     // (heads, m, dv), contiguous
   float* lse;                       // (heads, m), contiguous
   const int *rows, *cols, *perm;    // (nnz,), sorted by row; perm may be null
@@ -53,10 +56,12 @@ struct Arguments {
   float* pieces;                    // (heads, pieces, Partial::COUNT, LANES)
   const unsigned long long* seed;   // null without dropout
   i64 dropout_threshold;
-  i64 head_q, head_k, head_v, head_bias;    // elements from head to head
+  i64 head_q, head_k, head_v, head_bias, head_scores;  // elements from head to head
   int pitch_q, pitch_k, pitch_v;            // bytes from row to row
   int shares_per_head, cut_rows_per_head, pieces_per_head;
   int m, d, dv, heads;
+  int first_head;   // the number of this launch's first head, to which all addresses belong
+  int first_score;  // the nonzero to which the first of `scores` belongs
   float scale;  // of scores in units of log(2)
   float kept;   // the factor of weights that dropout keeps
 };
@@ -66,17 +71,19 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 struct Forward {
   static constexpr int LANES = ::LANES, BATCH = Config::BATCH, THREADS = Config::THREADS;
   using Partial = ::Partial;
-  // The rows of a batch, with the bias and the factor by which dropout keeps the lane's own nonzero.
+  // The rows of a batch, with the score of the lane's own nonzero, if it is in memory, its bias, and
+  // the factor by which dropout keeps it.
   struct Loads {
     Keys::Part keys[BATCH];
     Values::Part values[BATCH];
-    float bias, kept;
+    float score, bias, kept;
   };
 
   const Keys q, k;
   const Values v;
   const Arguments& p;
   const Element* const bias;
+  const float* const scores;
   const Dropout dropout;
   const float scale;
   const int head, dv;
@@ -88,26 +95,31 @@ struct Forward {
         v(p.v, head * p.head_v, p.pitch_v, p.dv),
         p(p),
         bias(p.bias == nullptr ? nullptr : p.bias + head * p.head_bias),
+        scores(p.scores + head * p.head_scores),
         dropout{p.seed, p.dropout_threshold, p.kept},
         scale(p.scale),
         head(head),
         dv(p.dv) {}
 
-  __device__ __forceinline__ void begin_row(int row) { own = q.load(row); }
+  __device__ __forceinline__ void begin_row(int row) {
+    if constexpr (!Config::HAS_SCORES) own = q.load(row);
+  }
 
   __device__ __forceinline__ Loads load(const RowBatch<LANES>& batch) const {
     Loads loads;
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
       const int col = __shfl_sync(FULL_MASK, batch.own.col, batch.lane_of(j));
-      loads.keys[j] = k.load_if(j < batch.size, col);
+      if constexpr (!Config::HAS_SCORES) loads.keys[j] = k.load_if(j < batch.size, col);
       loads.values[j] = v.load_if(j < batch.size, col);
     }
+    if constexpr (Config::HAS_SCORES)
+      loads.score = batch.has_own ? scores[batch.own.number - p.first_score] : 0.f;
     if constexpr (Config::BIAS_OR_DROPOUT) {
       loads.bias = 0.f, loads.kept = 1.f;
       if (batch.has_own) {
         if (bias != nullptr) loads.bias = widened(bias[batch.own.position]) * LOG2_E;
-        loads.kept = dropout.factor(head, batch.own.position);
+        loads.kept = dropout.factor(p.first_head + head, batch.own.position);
       }
     }
     return loads;
@@ -115,6 +127,16 @@ struct Forward {
 
   __device__ __forceinline__ void add(const RowBatch<LANES>& batch, const Loads& loads,
                                       Partial& partial) const {
+    if constexpr (Config::HAS_SCORES) {
+      add_by_scores(batch, loads, partial);
+    } else {
+      add_by_keys(batch, loads, partial);
+    }
+  }
+
+  // All lanes of a group compute the scores, and the weights, of all nonzeros of a batch.
+  __device__ __forceinline__ void add_by_keys(const RowBatch<LANES>& batch, const Loads& loads,
+                                              Partial& partial) const {
     float scores[BATCH], largest = minus_infinity();
     group_dots<Element, LANES>(loads.keys, own, scores);
 #pragma unroll
@@ -129,6 +151,24 @@ struct Forward {
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
       float weight = gemm_core::ptx::ex2(scores[j] - base);
+      partial.sum += weight;
+      if constexpr (Config::BIAS_OR_DROPOUT)
+        weight *= __shfl_sync(FULL_MASK, loads.kept, batch.lane_of(j));
+      add_part<Element>(partial.out, loads.values[j], weight);
+    }
+  }
+
+  // Each lane computes the weight of its own nonzero; it is 0 in those without any.
+  __device__ __forceinline__ void add_by_scores(const RowBatch<LANES>& batch, const Loads& loads,
+                                                Partial& partial) const {
+    float score = minus_infinity();
+    if (batch.has_own) score = loads.score * scale;
+    if constexpr (Config::BIAS_OR_DROPOUT) score += loads.bias;
+    const float base = partial.template raise_rarely_to_largest<LANES>(score);
+    const float own_weight = gemm_core::ptx::ex2(score - base);
+#pragma unroll
+    for (int j = 0; j < BATCH; ++j) {
+      float weight = __shfl_sync(FULL_MASK, own_weight, batch.lane_of(j));
       partial.sum += weight;
       if constexpr (Config::BIAS_OR_DROPOUT)
         weight *= __shfl_sync(FULL_MASK, loads.kept, batch.lane_of(j));

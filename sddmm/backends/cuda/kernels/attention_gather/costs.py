@@ -1,0 +1,51 @@
+"""What gathering attention takes, as measured on an H200."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sddmm.backends.cuda.cost_model import DeviceModel
+from sddmm.backends.cuda.kernels.attention_gather.groups import LANE_BYTES, Tuning, groups_of
+
+if TYPE_CHECKING:
+    from sddmm.problem import AttentionProblem
+
+# The time of a nonzero that does not depend on the bytes of its rows, and the least time of one, in
+# bytes out of L2: in one step, and where scores are in memory.
+_NONZERO_BYTES, _LEAST_BYTES = 60, 200
+_SCORED_NONZERO_BYTES = 45
+# The time of a row, beside that of its nonzeros, where scores are in memory.
+_SCORED_ROW_US = 0.08e-3
+# The part of L2 that rows can be expected to fill, and the part of the rows that do not fit which
+# memory has to deliver, as some are gathered more often than others.
+_L2_FRACTION, _MISSED = 0.8, 0.65
+
+
+def one_step_us(problem: AttentionProblem, model: DeviceModel) -> float:
+    """Scores and result in one launch: a row of K and one of V per nonzero."""
+    groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, Tuning())
+    row_bytes = LANE_BYTES * groups.lanes * (groups.key_chunks + groups.value_chunks)
+    nonzero_bytes = max(row_bytes + _NONZERO_BYTES, _LEAST_BYTES)
+    return model.launch_us + problem.heads * _head_us(problem, nonzero_bytes, row_bytes, model)
+
+
+def by_scores_us(problem: AttentionProblem, tuning: Tuning, model: DeviceModel) -> float:
+    """The result where the scores are in memory: a row of V per nonzero."""
+    groups = groups_of(problem.dv, problem.dv, problem.dtype.itemsize, tuning)
+    row_bytes = LANE_BYTES * groups.lanes * groups.value_chunks
+    nonzero_bytes = row_bytes + _SCORED_NONZERO_BYTES
+    head_us = _head_us(problem, nonzero_bytes, row_bytes, model) + problem.m * _SCORED_ROW_US
+    return model.launch_us + problem.heads * head_us
+
+
+def _head_us(
+    problem: AttentionProblem, nonzero_bytes: float, row_bytes: int, model: DeviceModel
+) -> float:
+    """A head: its nonzeros out of L2, or out of memory where their rows do not fit into L2; and all
+    operands and results once out of memory."""
+    columns, rows = min(problem.n, problem.nnz), min(problem.m, problem.nnz)
+    fitting = _L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes)
+    missed_bytes = _MISSED * max(0.0, 1.0 - fitting) * row_bytes
+    slower = max(0.0, 1 / model.memory_bytes - 1 / model.l2_bytes)
+    seconds = problem.nnz * (nonzero_bytes / model.l2_bytes + missed_bytes * slower)
+    return 1e6 * (seconds + (rows + columns) * row_bytes / model.memory_bytes)

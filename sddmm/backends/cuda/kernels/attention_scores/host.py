@@ -1,0 +1,212 @@
+"""attention_scores: the scores by a kernel of SDDMM, then their softmax and V in another launch.
+
+The two steps read K and V apart, so L2 has to hold the rows of one of them at a time, and the
+scores come from whichever kernel of SDDMM is the fastest. In between the scores are in memory as
+float32, those of so many heads or nonzeros at a time that they take little of it. It has no source
+of its own: attention_gather's launches the second step, and attention_gradient has the gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.device import Device
+from sddmm.backends.base import AttentionGradients, AttentionOperands
+from sddmm.backends.cuda.attention import AttentionPlan
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel
+from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
+from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.kernels.attention_gather.costs import by_scores_us
+from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning
+from sddmm.backends.cuda.kernels.attention_gather.host import AttentionGather, Launcher, Part
+from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
+from sddmm.backends.cuda.kernels.row_gather.host import RowGather
+from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES
+from sddmm.backends.cuda.kernels.windows.host import Windows
+from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.backends.cuda.spec import Layouts
+from sddmm.memory import new_memory
+from sddmm.problem import SddmmProblem
+
+if TYPE_CHECKING:
+    from sddmm.problem import AttentionProblem
+
+# The most scores that are in memory at a time, beside which SDDMM may keep as many partial sums;
+# and where it keeps none, as its rows, of at most so many bytes, are gathered whole.
+_MOST_SCORES = 2**22
+_MOST_SCORES_ALONE, _WHOLE_ROW_BYTES = 2**23, 512
+
+# Of the second step.
+TUNING = Tuning(batch=8, min_blocks=(6, 4), spared=1, min_lanes=8)
+
+
+class _Step(NamedTuple):
+    """Some nonzeros of some heads: the launches of their scores, and the shares of warps that read
+    them."""
+
+    scores: GpuExecutor
+    first_share: int
+    shares: int
+    first_nonzero: int
+    nonzeros: int
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionScores:
+    """Pays where rows are long, whose bytes count more than those of scores written and read.
+
+    one_step: the kernel that serves the same problems, and the gradients of all. row_gather,
+    windows: the kernels of SDDMM, which serve every pattern; the second is not asked where scores
+    are computed in pieces of a head.
+    """
+
+    name: str
+    one_step: AttentionGather
+    row_gather: RowGather
+    windows: Windows
+    parts = ()
+    tile_sizes = ()
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        return self.one_step.dtypes
+
+    def refuses(self, problem: AttentionProblem, device: Device) -> str | None:
+        return self.one_step.refuses(problem, device)
+
+    def needs_ahead(self, problem: AttentionProblem, model: DeviceModel) -> None:
+        return None
+
+    def cost_us(
+        self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
+    ) -> Cost:
+        scores = self._fastest(problem, facts, model)[1]
+        launches = ceil_div(problem.nnz * problem.heads, _MOST_SCORES_ALONE)
+        run_us = by_scores_us(problem, TUNING, model) + 2 * launches * model.launch_us
+        return Cost(run_us + scores.run_us, scores.prepare_us)
+
+    def prepare(
+        self, layouts: Layouts, problem: AttentionProblem, model: DeviceModel
+    ) -> tuple[AttentionPlan, ...]:
+        nonzeros, device = layouts.by_row(), model.device
+        launcher = Launcher(TUNING, nonzeros, problem, device, has_scores=True)
+        heads = _heads_at_once(problem)
+        if problem.nnz > _MOST_SCORES:
+            steps = self._pieces_of_head(launcher, problem, device)
+        else:
+            kernel = self._fastest(problem, layouts.facts(count_tiles=False), model)[0]
+            by_row = _ByRow(nonzeros._replace(perm=None))
+            plans = kernel.prepare(by_row, _sampled(problem, problem.nnz, heads), model)
+            steps = [_Step(_executor(plans, device), 0, launcher.rows.number, 0, problem.nnz)]
+        gradients = Gradients(self.one_step.gradient_tuning, nonzeros, problem, device)
+        return (_Plan(launcher, steps, heads, problem, gradients),)
+
+    def _fastest(
+        self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
+    ) -> tuple[RowGather | Windows, Cost]:
+        """The kernel of the scores, and what it costs for all heads."""
+        sampled = _sampled(problem, problem.nnz, problem.heads)
+        kernels: list[RowGather | Windows] = [self.row_gather]
+        if problem.nnz <= _MOST_SCORES and self.windows.refuses(sampled, model.device) is None:
+            kernels.append(self.windows)
+        costs = [(kernel, kernel.cost_us(sampled, facts, model)) for kernel in kernels]
+        return min(costs, key=lambda pair: pair[1].run_us)
+
+    def _pieces_of_head(
+        self, launcher: Launcher, problem: AttentionProblem, device: Device
+    ) -> list[_Step]:
+        """The steps of one head, of about as many shares of warps each."""
+        rows = launcher.rows
+        is_whole = problem.d * problem.dtype.itemsize <= _WHOLE_ROW_BYTES
+        most = _MOST_SCORES_ALONE if is_whole else _MOST_SCORES
+        # A few nonzeros fewer than `most`, as shares move to the ends of rows.
+        count = ceil_div(problem.nnz + problem.m, most * 15 // 16)
+        firsts = [rows.number * i // count for i in range(count)]
+        begin_of = rows.shares.view(torch.int64).view(rows.number, SHARE_BYTES // 8)[:, 0]
+        begins = begin_of[firsts].tolist()
+        steps = []
+        for first, last, begin, end in zip(
+            firsts, [*firsts[1:], rows.number], begins, [*begins[1:], problem.nnz], strict=True
+        ):
+            own = Nonzeros(rows.nonzeros.rows[begin:end], rows.nonzeros.cols[begin:end], None)
+            plan = self.row_gather.plan(own, _sampled(problem, end - begin, 1), device)
+            steps.append(_Step(_executor((plan,), device), first, last - first, begin, end - begin))
+        return steps
+
+
+class _ByRow:
+    """The nonzeros of a pattern by row, as if it had them in that order."""
+
+    def __init__(self, nonzeros: Nonzeros) -> None:
+        self._nonzeros = nonzeros
+
+    def by_row(self) -> Nonzeros:
+        return self._nonzeros
+
+
+def _heads_at_once(problem: AttentionProblem) -> int:
+    """The most heads that are few enough, and of which all heads are a multiple."""
+    most = max(1, min(problem.heads, _MOST_SCORES // max(1, problem.nnz)))
+    return next(heads for heads in range(most, 0, -1) if problem.heads % heads == 0)
+
+
+def _sampled(problem: AttentionProblem, nnz: int, heads: int) -> SddmmProblem:
+    """The scores of so many nonzeros and heads as a problem of SDDMM."""
+    return SddmmProblem(
+        problem.m, problem.n, problem.d, nnz, problem.dtype, torch.float32, "ieee", torch.int32,
+        heads, problem.device,
+    )  # fmt: skip
+
+
+def _executor(plans: tuple[KernelPlan, ...], device: Device) -> GpuExecutor:
+    return GpuExecutor(plans, list, {}, device.index)
+
+
+class _Plan:
+    """Launches attention over one pattern: the steps of so many heads at a time."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        steps: list[_Step],
+        heads: int,
+        problem: AttentionProblem,
+        gradients: Gradients,
+    ) -> None:
+        self._launcher, self._steps, self._heads = launcher, steps, heads
+        self._problem, self._gradients = problem, gradients
+        self._most = max(step.nonzeros for step in steps)
+
+    def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
+        problem, launcher, heads = self._problem, self._launcher, self._heads
+        count = heads * self._most
+        memory = new_memory("scores of nonzeros", (count,), torch.float32, problem.device)
+        pieces = launcher.new_pieces(heads)
+        for first in range(0, problem.heads, heads):
+            own = slice(first, first + heads)
+            q, k_t = operands.q[own], operands.k[own].mT
+            for step in self._steps:
+                scores = memory[: heads * step.nonzeros].view(heads, step.nonzeros)
+                if step.nonzeros:
+                    step.scores(q, k_t, None, operands.scale, scores)
+                part = Part(first, heads, step.first_share, step.shares, scores, step.first_nonzero)
+                launcher.run(operands, out, lse, part, pieces, step is self._steps[-1])
+
+    def prepare_backward(self) -> None:
+        self._gradients.prepare()
+
+    def backward(
+        self,
+        operands: AttentionOperands,
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        grad_lse: Tensor | None,
+        gradients: AttentionGradients,
+    ) -> None:
+        self._gradients.run(operands, out, lse, grad_out, grad_lse, gradients)
