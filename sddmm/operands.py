@@ -270,7 +270,7 @@ def check_values(values: Tensor, problem: SddmmProblem) -> None:
             f"S has values of {values.dtype} and a, b are {problem.dtype}; "
             f"convert one, or pass scale=False to leave S's values out"
         )
-    if tuple(values.shape) != (problem.nnz,):
+    if values.shape != (problem.nnz,):
         raise ValueError(
             f"S must have one value per nonzero, ({problem.nnz},), got shape {shape_text(values)}"
         )

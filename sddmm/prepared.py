@@ -20,7 +20,7 @@ from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
 
 if TYPE_CHECKING:
-    from sddmm.backends.base import PreparedAttention, PreparedProduct, SingleRuns
+    from sddmm.backends.base import PreparedAttention, PreparedProduct
     from sddmm.problem import AttentionProblem, SpmmProblem
 
 _log = logging.getLogger(__name__)
@@ -125,12 +125,11 @@ class FirstRun:
     @property
     def out(self) -> Tensor:
         """Memory for the result; allocated when it is needed, as the GPU may analyse meanwhile."""
-        return self.allocate() if self._out is None else self._out
-
-    def allocate(self) -> Tensor:
-        problem = self._problem
-        shape = (problem.nnz,) if problem.heads is None else (problem.heads, problem.nnz)
-        self._out = out = new_memory(_RESULT, shape, problem.out_dtype, problem.device)
+        out = self._out
+        if out is None:
+            problem = self._problem
+            shape = (problem.nnz,) if problem.heads is None else (problem.heads, problem.nnz)
+            self._out = out = new_memory(_RESULT, shape, problem.out_dtype, problem.device)
         return out
 
     def __call__(self, execute: Executor) -> None:
@@ -154,22 +153,27 @@ class FirstRun:
 class FirstCalls:
     """First calls with one problem on patterns of one form, and who computes them.
 
-    is_kept: whether the pattern stays, for later calls.
+    is_kept: whether the pattern stays, for later calls. run: launches a run without a plan and
+    checks its pattern; False if there is no such way.
     """
 
-    __slots__ = ("_is_csr", "_is_kept", "_runs", "backend", "problem")
+    __slots__ = ("_is_csr", "_is_kept", "backend", "problem", "run")
 
     def __init__(self, problem: SddmmProblem, is_csr: bool, is_kept: bool) -> None:
         self.problem, self.backend = problem, select_backend(problem, None)[0]
         self._is_csr, self._is_kept = is_csr, is_kept
-        self._runs: tuple[SingleRuns | None] | None = None
+        # Found at the first run, as this may load kernels.
+        self.run: Callable[[SparsePattern, FirstRun], bool] = self._find_runs
 
-    def run(self, pattern: SparsePattern, run: FirstRun) -> bool:
-        """Launch a run without a plan and check its pattern; False if there is no such way."""
-        if self._runs is None:  # not before a run: this may load kernels
-            self._runs = (self.backend.single_runs(self.problem, self._is_csr, self._is_kept),)
-        (runs,) = self._runs
-        return runs is not None and runs(pattern, run)
+    def _find_runs(self, pattern: SparsePattern, run: FirstRun) -> bool:
+        self.run = (
+            self.backend.single_runs(self.problem, self._is_csr, self._is_kept) or _no_single_runs
+        )
+        return self.run(pattern, run)
+
+
+def _no_single_runs(pattern: SparsePattern, run: FirstRun) -> bool:
+    return False
 
 
 # The first calls with a problem; `CHOICES` says for how long they are right.
@@ -286,7 +290,7 @@ def prepare(
     if calls > 1 or first_run is None:  # a call for a single run has looked
         refuse_capture(problem.device)
     if first_run is not None:
-        first_run.allocate()  # out of memory for it is no failure to prepare
+        first_run.out  # noqa: B018 - out of memory for it is no failure to prepare
     execute = backend.prepare(pattern, problem, kernel, calls, first_run)
     prepare_ms = (time.perf_counter() - begin) * 1e3
     log_notes(execute, "%d run(s) of %s by %s", calls, problem, backend.name)
@@ -316,7 +320,7 @@ def run_once(
     refuse_capture(problem.device)
     if calls == 1 and first.run(pattern, run):
         return run.wrap_result()
-    run.allocate()
+    run.out  # noqa: B018 - as in `prepare`
     run(first.backend.prepare(pattern, problem, None, calls, run))
     return run.wrap_result()
 

@@ -127,8 +127,9 @@ class Kernel:
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:
         """Launch `blocks` blocks with these parameter values; 0 blocks launch nothing."""
-        self._arguments.pack(*values)
-        self.launch(blocks, self._arguments)
+        arguments = self._arguments
+        arguments.pack(*values)
+        self.launch(blocks, arguments)
 
     def launch(self, blocks: int, arguments: Parameters) -> None:
         """Launch `blocks` blocks with packed parameters."""

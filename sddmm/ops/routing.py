@@ -62,6 +62,8 @@ def is_plain(a: Any, b: Any) -> bool:
     """Whether torch runs eagerly, and no operand is a tensor of a subclass."""
     if is_intercepted() or _is_any_autocast_enabled():
         return False
+    if type(a) in _PLAIN_TYPES and type(b) in _PLAIN_TYPES:
+        return True
     return not (is_subclass(a) or is_subclass(b))
 
 

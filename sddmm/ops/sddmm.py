@@ -18,6 +18,7 @@ from sddmm.operands import (
     as_operands,
     check_scipy,
     check_values,
+    identity,
     needs_grad,
     problem_of,
     real_number,
@@ -104,7 +105,8 @@ def sddmm(
             S, a, b, alpha=alpha, scale=scale, out_dtype=out_dtype, precision=precision
         )
     a, b, to_output = as_operands(a, b)
-    alpha = real_number(alpha, "alpha")
+    if type(alpha) is not float:
+        alpha = real_number(alpha, "alpha")
     if not is_plain(a, b) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         result = traced.sample(parts, a, b, alpha, scale, out_dtype, precision)
@@ -218,11 +220,10 @@ def plan(
 def _is_sampled_at_once(S: Any, a: Tensor, b: Tensor) -> bool:
     """Whether nothing of a call with a torch sparse tensor outlives it: no gradient, no plan that
     later calls must give the bits of."""
-    return (
-        isinstance(S, Tensor)
-        and not needs_grad(a, b, S)
-        and not torch.are_deterministic_algorithms_enabled()
-    )
+    if not isinstance(S, Tensor) or torch.are_deterministic_algorithms_enabled():
+        return False
+    requires_grad = a.requires_grad or b.requires_grad or S.requires_grad
+    return not (requires_grad and torch.is_grad_enabled())  # needs_grad, without a call
 
 
 def _sample(
@@ -343,9 +344,13 @@ def _sample_new(
     if values is not None:
         check_values(values, first.problem)
     new_tensor.first_problem = first.problem
-    return run_once(
-        pattern, first, a, b, values, alpha, 1, lambda out: to_container(sparse, out, to_output)
-    )
+    wrap = sparse.wrap
+    if to_output is not identity or first.problem.heads is not None:
+
+        def wrap(out: Tensor) -> Any:
+            return to_container(sparse, out, to_output)
+
+    return run_once(pattern, first, a, b, values, alpha, 1, wrap)
 
 
 # First calls by the metadata of pattern and operands. Equal calls need no second check of them, and
@@ -361,8 +366,8 @@ def _first_calls(
     """What computes a first call with this signature; raises if the operands do not fit the
     pattern. is_kept: whether the pattern stays, for later calls."""
     key = (
-        pattern.shape, pattern.nnz, pattern.blocksize, pattern.index_dtype, pattern.device,
-        pattern.is_csr, is_kept, signature,
+        pattern.shape, pattern.col_indices.numel(), pattern.blocksize, pattern.index_dtype,
+        pattern.device, pattern.is_csr, is_kept, signature,
     )  # fmt: skip
     first = _FIRST_CALLS.get(key)
     if first is None:

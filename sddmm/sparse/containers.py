@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,15 +19,14 @@ from sddmm.sparse.torch_tensors import (
     KINDS,
     Parts,
     check_gradient_order,
-    parts_of_tensor,
-    pattern_over,
+    pattern_and_values,
 )
 
 if TYPE_CHECKING:
     from sddmm.prepared import SeenTensor
 
 
-class SparseInput(NamedTuple):
+class SparseInput:
     """The pattern of S, its values (or None), and the function that wraps new values like S.
 
     `transposed`: the pattern is that of S's transpose (S is CSC), in the same order of nonzeros.
@@ -40,14 +39,19 @@ class SparseInput(NamedTuple):
     compare them again; None where the changes of `pattern` itself are counted.
     """
 
-    pattern: SparsePattern
-    values: Tensor | None
-    wrap: Callable[[Tensor], Any]
-    transposed: bool = False
-    is_scipy: bool = False
+    transposed = False
+    is_scipy = False
     source: SparsePattern | None = None
-    is_cupyx: bool = False
-    new_tensor: SeenTensor | None = None
+    is_cupyx = False
+
+    def __init__(
+        self,
+        pattern: SparsePattern,
+        values: Tensor | None,
+        wrap: Callable[[Tensor], Any],
+        new_tensor: SeenTensor | None = None,
+    ) -> None:
+        self.pattern, self.values, self.wrap, self.new_tensor = pattern, values, wrap, new_tensor
 
     def stable_pattern(self) -> SparsePattern:
         """The pattern for what outlives the call: of its own memory, if changes go unseen."""
@@ -62,10 +66,10 @@ def parse_sparse(S: Any, use_cache: bool = True, is_sampled_at_once: bool = Fals
     use_cache: whether the cached pattern of the very same indices, which may have plans already,
     may take the place of a SparsePattern or a tuple.
     """
-    if isinstance(S, SparsePattern):
-        return SparseInput(CACHE.of_pattern(S) if use_cache else S, None, identity)
     if isinstance(S, Tensor):
         return _from_torch(S, is_sampled_at_once)
+    if isinstance(S, SparsePattern):
+        return SparseInput(CACHE.of_pattern(S) if use_cache else S, None, identity)
     if isinstance(S, tuple) and len(S) == 3:
         if use_cache and isinstance(S[0], Tensor) and isinstance(S[1], Tensor):
             return SparseInput(CACHE.of_tensors(_coo_pattern(*S)), None, identity)
@@ -124,17 +128,18 @@ def _coo_pattern(rows: Tensor, cols: Tensor, shape: Any) -> SparsePattern:
 
 
 def _from_torch(S: Tensor, is_sampled_at_once: bool) -> SparseInput:
-    parts = parts_of_tensor(S)
-    pattern = pattern_over(parts)
+    pattern, values, wrap = pattern_and_values(S)
     # A CPU sorts COO nonzeros, which the second call should not repeat.
     runs_as_stored = pattern.is_csr or pattern.device.type != "cpu"
     is_sampled_at_once = is_sampled_at_once and S.grad_fn is None and runs_as_stored
     cached, new_tensor = CACHE.of_sparse(pattern, S, is_sampled_at_once)
     if new_tensor is not None:
-        return SparseInput(pattern, parts.values, parts.wrap, new_tensor=new_tensor)
+        return SparseInput(pattern, values, wrap, new_tensor)
     if S.grad_fn is not None:
         check_gradient_order(S, cached)
-    return SparseInput(cached, parts.values, parts.wrap, source=pattern)
+    sparse = SparseInput(cached, values, wrap)
+    sparse.source = pattern
+    return sparse
 
 
 def _from_scipy_like(S: Any) -> SparseInput:
@@ -161,5 +166,6 @@ def _from_scipy_like(S: Any) -> SparseInput:
         shape = S.shape[::-1] if S.format == "csc" else S.shape
         crow, cols = (tensor(x, "S's indices") for x in (S.indptr, S.indices))
         pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)
-    transposed = S.format == "csc"
-    return SparseInput(pattern, values, wrap, transposed, is_scipy=True, is_cupyx=on_gpu)
+    sparse = SparseInput(pattern, values, wrap)
+    sparse.transposed, sparse.is_scipy, sparse.is_cupyx = S.format == "csc", True, on_gpu
+    return sparse

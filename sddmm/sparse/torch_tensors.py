@@ -21,6 +21,10 @@ KINDS = (
 )
 
 
+_CSR, _COO, _BSR = torch.sparse_csr, torch.sparse_coo, torch.sparse_bsr
+_LAYOUTS = (_CSR, _COO, _BSR)
+
+
 class Parts(NamedTuple):
     """S as the torch operator takes it: its index tensors (CSR if `compressed`), shape and values.
 
@@ -39,17 +43,31 @@ class Parts(NamedTuple):
 
 def parts_of_tensor(S: Tensor) -> Parts:
     """The parts of a torch CSR, COO or BSR tensor. Its data is not read."""
-    if S.layout not in (torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr):
-        raise TypeError(f"S must be {KINDS}; got {_other_layout(S)}")
-    if S.dim() != 2 or S.dense_dim():
-        raise ValueError(
-            f"S must be a 2-D sparse tensor without dense dimensions, got shape {tuple(S.shape)}; "
-            f"call once for each matrix of a batch, or give operands with heads over one matrix"
-        )
-    shape = (S.shape[0], S.shape[1])
-    if S.layout == torch.sparse_bsr:
+    layout, shape = _layout_and_shape(S)
+    if layout == _BSR:
         return _of_bsr(S, shape)
-    return _of_csr(S, shape) if S.layout == torch.sparse_csr else _of_coo(S, shape)
+    if layout == _COO:
+        return _of_coo(S, shape)
+    crow, cols = S.crow_indices(), S.col_indices()
+    return Parts(crow, cols, True, shape, S.values(), _csr_wrap(crow, cols, shape))
+
+
+def pattern_and_values(
+    S: Tensor,
+) -> tuple[SparsePattern, Tensor | None, Callable[[Tensor], Any]]:
+    """The pattern over a tensor's own indices, its values, and the function that wraps new values
+    like it. Each property of a CSR tensor is read once: its first call waits for them."""
+    layout, shape = _layout_and_shape(S)
+    if layout != _CSR:
+        parts = parts_of_tensor(S)
+        return pattern_over(parts), parts.values, parts.wrap
+    crow, cols = S.crow_indices(), S.col_indices()
+    # They are on one device, or torch would have raised.
+    if crow.numel() == shape[0] + 1 and crow.dtype == cols.dtype and not cols.is_meta:
+        pattern = SparsePattern(shape, cols, crow_indices=crow)
+    else:
+        pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)  # which raises the error
+    return pattern, S.values(), _csr_wrap(crow, cols, shape)
 
 
 def pattern_over(parts: Parts) -> SparsePattern:
@@ -85,8 +103,21 @@ def check_gradient_order(S: Tensor, pattern: SparsePattern) -> None:
         )
 
 
-def _of_csr(S: Tensor, shape: tuple[int, int]) -> Parts:
-    crow, cols = S.crow_indices(), S.col_indices()
+def _layout_and_shape(S: Tensor) -> tuple[torch.layout, tuple[int, int]]:
+    """The layout and the shape of a tensor, which raise if no operator takes them."""
+    layout, shape = S.layout, S.shape
+    if layout not in _LAYOUTS:
+        raise TypeError(f"S must be {KINDS}; got {_other_layout(S)}")
+    if len(shape) != 2 or S.dense_dim():
+        raise ValueError(
+            f"S must be a 2-D sparse tensor without dense dimensions, got shape {tuple(shape)}; "
+            f"call once for each matrix of a batch, or give operands with heads over one matrix"
+        )
+    return layout, (shape[0], shape[1])
+
+
+def _csr_wrap(crow: Tensor, cols: Tensor, shape: tuple[int, int]) -> Callable[[Tensor], Tensor]:
+    """The function that wraps new values, (nnz,), with these indices."""
 
     def wrap(new: Tensor) -> Tensor:
         if new.requires_grad:
@@ -95,7 +126,7 @@ def _of_csr(S: Tensor, shape: tuple[int, int]) -> Parts:
             crow, cols, new, shape, device=new.device, check_invariants=False
         )
 
-    return Parts(crow, cols, True, shape, S.values(), wrap)
+    return wrap
 
 
 def _of_bsr(S: Tensor, shape: tuple[int, int]) -> Parts:

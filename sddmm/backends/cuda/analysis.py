@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # The 64-bit words of the kernel's results (row segments, runs, four flags) and of the state that
 # its blocks accumulate. It writes the counts of segments and of runs last.
 _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 2, 2
+INVALID_WORD = 2  # the first flag: whether the pattern is wrong
 _ITEMS_PER_BLOCK = 2048  # nonzeros, or entries of crow_indices, that a block of the kernel reads
 
 

@@ -11,8 +11,8 @@ problem is found once, by `single_run`, and a run touches the addresses alone. I
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import torch
 
@@ -52,17 +52,9 @@ Operands: TypeAlias = "tuple[tuple[V, ...], tuple[int, int, int], tuple[int, int
 of a and of b, and from head to head."""
 
 
-class SliceRun(NamedTuple):
-    """The arguments of a launch that computes a slice of k, but for the pattern.
-
-    addresses: of a, b, values, the sums over earlier slices, and the output. strides: of the rows
-    of a and of b, and from head to head.
-    """
-
-    addresses: tuple[int, int, int, int, int]
-    strides: tuple[int, int, int, int]
-    k: int
-    alpha: float
+SliceRun: TypeAlias = "tuple[V, tuple[int, int, int, int, int], int, float]"
+"""What differs between the launches of slices of k: the variant, the addresses of a, b, values, the
+sums over earlier slices and the output, k and alpha."""
 
 
 class SingleRun(ABC, Generic[V]):
@@ -71,11 +63,11 @@ class SingleRun(ABC, Generic[V]):
     def __init__(self, kernel: RowGather, problem: SddmmProblem, device: Device) -> None:
         self._runtime = loader.runtime
         self._kernel, self._problem, self._device = kernel, problem, device
-        self._nnz, self._itemsize = problem.nnz, problem.dtype.itemsize
+        self._nnz, self._k, self._itemsize = problem.nnz, problem.k, problem.dtype.itemsize
         self._row_bytes = problem.k * self._itemsize
         self._slices = slices_of(problem, problem.nnz, device)
         self._variants: dict[int, tuple[V, ...]] = {}
-        self._heads = 1 if problem.heads is None else problem.heads
+        self._heads_m_n = 1 if problem.heads is None else problem.heads, problem.m, problem.n
 
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
         """Launch a run and check its pattern: ValueError. False, and nothing was done, if a tensor
@@ -83,14 +75,24 @@ class SingleRun(ABC, Generic[V]):
         runtime = loader.runtime
         if runtime is not self._runtime or runtime.current_device() != self._device.index:
             return False
-        if not (pattern.major_indices.is_contiguous() and pattern.col_indices.is_contiguous()):
+        major, cols = pattern.major_indices, pattern.col_indices
+        if not (major.is_contiguous() and cols.is_contiguous()):
             return False
         operands = self._read(run)
-        return operands is not None and self._launch(pattern, run, operands)
+        if operands is None:
+            return False
+        return self._launch(pattern, (major.data_ptr(), cols.data_ptr()), run, operands)
 
     @abstractmethod
-    def _launch(self, pattern: SparsePattern, run: FirstRun, operands: Operands[V]) -> bool:
-        """Launch a run on these operands, and return True when the pattern is checked."""
+    def _launch(
+        self,
+        pattern: SparsePattern,
+        indices: tuple[int, int],
+        run: FirstRun,
+        operands: Operands[V],
+    ) -> bool:
+        """Launch a run on these operands, and return True when the pattern is checked. indices: the
+        addresses of both index tensors."""
 
     @abstractmethod
     def _specialise(self, part: SddmmProblem, step: int) -> V:
@@ -106,7 +108,7 @@ class SingleRun(ABC, Generic[V]):
         """The operands of a run; None if a kernel cannot read them without a copy."""
         a, b, values, _ = run.operands
         strides_a, strides_b = a.stride(), b.stride()
-        if (strides_a[-1] != 1 or strides_b[-2] != 1) and self._problem.k != 1:
+        if (strides_a[-1] != 1 or strides_b[-2] != 1) and self._k != 1:
             return None
         if a.is_neg() or b.is_neg():
             return None
@@ -127,14 +129,18 @@ class SingleRun(ABC, Generic[V]):
         strides = pitch_a, pitch_b, head_a, head_b
         return variants, (address_a, address_b, address_values), strides
 
-    def _each_slice(self, run: FirstRun, operands: Operands[V]) -> Iterator[tuple[V, SliceRun]]:
+    def _slice_runs(self, run: FirstRun, operands: Operands[V]) -> Iterable[SliceRun[V]]:
         """The launches that compute the slices of k, each of which adds to the sums of the last."""
-        variants, (address_a, address_b, address_values), strides = operands
+        variants, addresses, _ = operands
+        if len(variants) > 1:
+            return self._each_slice(run, operands)
+        all_addresses = *addresses, 0, run.out.data_ptr()
+        return ((variants[0], all_addresses, self._k, run.operands[3]),)
+
+    def _each_slice(self, run: FirstRun, operands: Operands[V]) -> Iterator[SliceRun[V]]:
+        """A generator keeps the memory of the sums until the last slice is launched."""
+        variants, (address_a, address_b, address_values), _ = operands
         alpha, slices, out = run.operands[3], self._slices, run.out.data_ptr()
-        if len(slices) == 1:
-            addresses = address_a, address_b, address_values, 0, out
-            yield variants[0], SliceRun(addresses, strides, self._problem.k, alpha)
-            return
         partial_sums = new_partial_sums(self._problem)
         sums, last = partial_sums.data_ptr(), slices[-1]
         for part, variant in zip(slices, variants, strict=True):
@@ -143,10 +149,7 @@ class SingleRun(ABC, Generic[V]):
             addresses = address_a + first, address_b + first, 0, before, sums
             if part is last:
                 addresses = address_a + first, address_b + first, address_values, sums, out
-            yield (
-                variant,
-                SliceRun(addresses, strides, part.problem.k, alpha if part is last else 1.0),
-            )
+            yield variant, addresses, part.problem.k, alpha if part is last else 1.0
 
     def _finish(self, pattern: SparsePattern, run: FirstRun, results: PinnedResults) -> bool:
         """Return True when a kernel has reported that the pattern is right, else raise."""
@@ -182,12 +185,17 @@ class AnalysedRun(SingleRun[Variant]):
             problem.device, device.index, self._is_narrow, is_csr
         )
 
-    def _launch(self, pattern: SparsePattern, run: FirstRun, operands: Operands[Variant]) -> bool:
+    def _launch(
+        self,
+        pattern: SparsePattern,
+        indices: tuple[int, int],
+        run: FirstRun,
+        operands: Operands[Variant],
+    ) -> bool:
         analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
         if analyses:  # of another problem
             return False
         rows, cols = pattern.major_indices, pattern.col_indices
-        address_rows, address_cols = rows.data_ptr(), cols.data_ptr()
         stored_rows = stored_cols = 0
         if self._stores_rows:
             rows = new_memory(_INDICES, self._index_shape, torch.int32, self._torch_device)
@@ -199,28 +207,30 @@ class AnalysedRun(SingleRun[Variant]):
         results.reset()
         no_tiles = 0, 0
         self._analyse(
-            self._blocks, address_rows, address_cols, stored_rows, stored_cols, *no_tiles,
+            self._blocks, *indices, stored_rows, stored_cols, *no_tiles,
             results.state, results.next_state, results.address, *self._sizes,
         )  # fmt: skip
         results.swap_state()
         try:
-            self._gather(stored_rows or address_rows, stored_cols or address_cols, run, operands)
+            self._gather(stored_rows or indices[0], stored_cols or indices[1], run, operands)
             run.wrap_result()
         finally:
             words = results.wait(self._device.index)
-        done = Analysis(ROW_IDS, rows, cols, None, None, pattern, lambda: words).wait()
         if analyses is not None:
+            done = Analysis(ROW_IDS, rows, cols, None, None, pattern, lambda: words).wait()
             analyses.append(done)
+        elif words[analysis.INVALID_WORD]:
+            raise_invalid(pattern)
         run.is_launched = True
         return True
 
     def _gather(self, rows: int, cols: int, run: FirstRun, operands: Operands[Variant]) -> None:
-        problem = self._problem
-        for variant, part in self._each_slice(run, operands):
-            variant.kernel(  # in the order of row_gather's Arguments
-                variant.blocks, *part.addresses, rows, cols, 0, self._nnz, *part.strides, self._nnz,
-                variant.warps_per_head, variant.nnz_per_warp, self._heads, problem.m, problem.n,
-                part.k, part.alpha,
+        nnz, strides = self._nnz, operands[2]
+        for variant, addresses, k, alpha in self._slice_runs(run, operands):
+            kernel, blocks, warps_per_head, nnz_per_warp = variant
+            kernel(  # in the order of row_gather's Arguments
+                blocks, *addresses, rows, cols, 0, nnz, *strides, nnz, warps_per_head, nnz_per_warp,
+                *self._heads_m_n, k, alpha,
             )  # fmt: skip
 
     def _specialise(self, part: SddmmProblem, step: int) -> Variant:
@@ -236,19 +246,25 @@ class LongRowsRun(SingleRun[gather_rows.Variant]):
         self._results = validity_result(problem.device)
 
     def _launch(
-        self, pattern: SparsePattern, run: FirstRun, operands: Operands[gather_rows.Variant]
+        self,
+        pattern: SparsePattern,
+        indices: tuple[int, int],
+        run: FirstRun,
+        operands: Operands[gather_rows.Variant],
     ) -> bool:
-        problem, results = self._problem, self._results.own
-        crow, cols = pattern.major_indices.data_ptr(), pattern.col_indices.data_ptr()
+        nnz, strides, results = self._nnz, operands[2], self._results.own
         reports = results.state, results.next_state, results.address
         results.reset()
-        for i, (variant, part) in enumerate(self._each_slice(run, operands)):
-            checkers = 0 if i else variant.checkers
-            variant.kernel(  # in the order of gather_rows' Arguments
-                checkers + variant.blocks, *part.addresses, crow, cols, *reports, self._nnz,
-                *part.strides, self._nnz, *self._pieces, checkers, self._heads, problem.m,
-                problem.n, part.k, part.alpha,
+        is_first = True
+        for variant, addresses, k, alpha in self._slice_runs(run, operands):
+            kernel, blocks, checkers = variant
+            if not is_first:
+                checkers = 0
+            kernel(  # in the order of gather_rows' Arguments
+                checkers + blocks, *addresses, *indices, *reports, nnz, *strides, nnz,
+                *self._pieces, checkers, *self._heads_m_n, k, alpha,
             )  # fmt: skip
+            is_first = False
         results.swap_state()
         return self._finish(pattern, run, results)
 
@@ -263,15 +279,20 @@ class SingleLaunch(SingleRun[Variant]):
         super().__init__(kernel, problem, device)
         self._results = validity_result(problem.device)
 
-    def _launch(self, pattern: SparsePattern, run: FirstRun, operands: Operands[Variant]) -> bool:
-        (variant,), addresses, strides = operands
-        results, problem = self._results.own, self._problem
+    def _launch(
+        self,
+        pattern: SparsePattern,
+        indices: tuple[int, int],
+        run: FirstRun,
+        operands: Operands[Variant],
+    ) -> bool:
+        ((kernel, blocks, warps_per_head, nnz_per_warp),), addresses, strides = operands
+        nnz, results = self._nnz, self._results.own
         results.reset()
-        variant.kernel(  # in the order of gather_csr's Arguments
-            variant.blocks, *addresses, run.out.data_ptr(), pattern.major_indices.data_ptr(),
-            pattern.col_indices.data_ptr(), results.state, results.next_state, results.address,
-            self._nnz, *strides, self._nnz, variant.warps_per_head, variant.nnz_per_warp,
-            self._heads, problem.m, problem.n, problem.k, run.operands[3],
+        kernel(  # in the order of gather_csr's Arguments
+            blocks, *addresses, run.out.data_ptr(), *indices, results.state, results.next_state,
+            results.address, nnz, *strides, nnz, warps_per_head, nnz_per_warp, *self._heads_m_n,
+            self._k, run.operands[3],
         )  # fmt: skip
         results.swap_state()
         return self._finish(pattern, run, results)
