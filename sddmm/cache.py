@@ -362,8 +362,8 @@ def _is_counted(pattern: SparsePattern) -> bool:
 
 def _counters(pattern: SparsePattern) -> tuple[Tensor, ...]:
     """The tensors whose counts of changes are those of the indices: they, or what they view."""
-    indices = pattern.major_indices, pattern.col_indices
-    return tuple(x if x._base is None else x._base for x in indices)
+    major, cols = pattern.major_indices, pattern.col_indices
+    return major if major._base is None else major._base, cols if cols._base is None else cols._base
 
 
 def _key(pattern: SparsePattern) -> PatternKey:

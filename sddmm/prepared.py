@@ -20,7 +20,7 @@ from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.pattern import SparsePattern
 
 if TYPE_CHECKING:
-    from sddmm.backends.base import PreparedAttention, PreparedProduct
+    from sddmm.backends.base import Backend, PreparedAttention, PreparedProduct
     from sddmm.problem import AttentionProblem, SpmmProblem
 
 _log = logging.getLogger(__name__)
@@ -246,26 +246,27 @@ def is_capturing(device: torch.device) -> bool:
 
 
 def calls_to_expect(
-    pattern: SparsePattern,
+    store: PlanStore,
     problem: SddmmProblem,
+    server: Backend,
     backend: str | None = None,
     kernel: str | None = None,
 ) -> int:
     """For how many runs the next call with a pattern plans: one at the first, then many.
 
-    A call that a CUDA graph captures cannot prepare, and runs what was prepared before it.
-    Deterministic algorithms are prepared for many runs at the first call, so that all calls
-    give the same bits.
+    store: what is prepared of the pattern. server: the backend that serves the problem. backend,
+    kernel: the names in the caller's request. A call that a CUDA graph captures cannot prepare, and
+    runs what was prepared before it. Deterministic algorithms are prepared for many runs at the
+    first call, so that all calls give the same bits.
     """
     if kernel is not None or torch.are_deterministic_algorithms_enabled():
         return MANY_CALLS
-    store = plans_of(pattern)
-    by_key = store.by_key
+    by_key, seen = store.by_key, store.seen
     if by_key and PlanKey(problem, backend, None, MANY_CALLS) in by_key:
         return MANY_CALLS
-    if not select_backend(problem, backend)[0].plans_by_calls:
+    if not server.plans_by_calls:
         return MANY_CALLS
-    if problem not in store.seen:
+    if not seen or problem not in seen:  # a problem takes long to hash
         refuse_capture(problem.device)
         store.see(problem)
         return 1

@@ -35,6 +35,7 @@ from sddmm.prepared import (
     Signature,
     calls_to_expect,
     first_calls,
+    plans_of,
     run_once,
 )
 from sddmm.problem import checked_integer, make_problem
@@ -288,7 +289,9 @@ def _sample_by_new_plan(
     problem = first.problem
     # The cached pattern of the very tensors of a caller's pattern may have the plan already.
     owner = CACHE.find(pattern) if is_callers else pattern
-    calls = calls_to_expect(owner, problem)
+    calls = calls_to_expect(
+        plans if owner is pattern else plans_of(owner), problem, first.backend
+    )  # fmt: skip
     if needs_grad(a, b, values):
         return sample_by_operator(owner, problem, a, b, values, alpha, None, None, calls)
     run = FirstRun(problem, a, b, values, alpha)

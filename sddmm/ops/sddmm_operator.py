@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sddmm.backends.base import select_backend
 from sddmm.cache import CACHE
 from sddmm.operands import check_operands, check_values, problem_of
 from sddmm.ops.base import Operator, magnitude, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import sum_over_heads
-from sddmm.prepared import FirstRun, calls_to_expect, first_calls
+from sddmm.prepared import FirstRun, calls_to_expect, first_calls, plans_of
 from sddmm.problem import SddmmProblem, checked_integer
 from sddmm.sparse.pattern import SparsePattern
 
@@ -63,7 +64,8 @@ def _compute(
     if values is not None:
         check_values(values, problem)
     if calls is None:
-        calls = calls_to_expect(pattern, problem, backend, kernel_name)
+        server = select_backend(problem, backend)[0]
+        calls = calls_to_expect(plans_of(pattern), problem, server, backend, kernel_name)
     run = FirstRun(problem, a, b, values, alpha)
     calls = checked_integer(calls, "calls", 1)
     if calls == 1 and backend is None and kernel_name is None:

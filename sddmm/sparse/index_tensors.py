@@ -131,12 +131,15 @@ class IndexTensors:
     def is_at(self, versions: tuple[int, ...]) -> bool:
         """Whether the indices are as they were when `versions` was read."""
         if _CHECK_INDICES:
-            self._current()
+            self._current(self.versions)
         return self.versions == versions
 
     def derive(self, key: DerivedKey[T], compute: Callable[[], T]) -> T:
         """The value of compute(), kept until torch changes an index tensor in place."""
-        values = self._current().values
+        derived, versions = self._derived, self.versions
+        if _CHECK_INDICES or derived.versions != versions:
+            derived = self._current(versions)
+        values = derived.values
         if key not in values:
             values.setdefault(key, compute())  # another thread's, if it was quicker
             self.count_growth()
@@ -200,9 +203,8 @@ class IndexTensors:
             return type(self)(self.shape, cols, crow_indices=major, blocksize=self.blocksize)
         return type(self)(self.shape, cols, row_indices=major)
 
-    def _current(self) -> Derived:
-        """The values that belong to the indices as they are now."""
-        versions = self.versions
+    def _current(self, versions: tuple[int, ...]) -> Derived:
+        """The values that belong to the indices as they are now, which is at these versions."""
         derived = self._derived
         if derived.versions != versions:
             self._check_lengths()

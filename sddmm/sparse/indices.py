@@ -76,9 +76,10 @@ def counts_changes(tensor: Tensor) -> bool:
     It does not for memory that it did not allocate, whose storage it cannot resize, for memory
     shared between processes, and for tensors made in inference mode.
     """
-    if tensor.is_inference() or not tensor.untyped_storage().resizable():
+    if tensor.is_inference():
         return False
-    return tensor.device.type != "cpu" or not tensor.untyped_storage().is_shared()
+    storage = tensor.untyped_storage()
+    return storage.resizable() and not (tensor.is_cpu and storage.is_shared())
 
 
 def as_array(tensor: Tensor) -> Any:

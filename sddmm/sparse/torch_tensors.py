@@ -43,7 +43,10 @@ class Parts(NamedTuple):
 
 def parts_of_tensor(S: Tensor) -> Parts:
     """The parts of a torch CSR, COO or BSR tensor. Its data is not read."""
-    layout, shape = _layout_and_shape(S)
+    return _parts(S, *_layout_and_shape(S))
+
+
+def _parts(S: Tensor, layout: torch.layout, shape: tuple[int, int]) -> Parts:
     if layout == _BSR:
         return _of_bsr(S, shape)
     if layout == _COO:
@@ -59,7 +62,7 @@ def pattern_and_values(
     like it. Each property of a CSR tensor is read once: its first call waits for them."""
     layout, shape = _layout_and_shape(S)
     if layout != _CSR:
-        parts = parts_of_tensor(S)
+        parts = _parts(S, layout, shape)
         return pattern_over(parts), parts.values, parts.wrap
     crow, cols = S.crow_indices(), S.col_indices()
     # They are on one device, or torch would have raised.
