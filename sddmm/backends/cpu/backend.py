@@ -17,7 +17,7 @@ from sddmm.backends.base import (
     PreparedProduct,
 )
 from sddmm.backends.cpu.attention import CpuAttention
-from sddmm.backends.cpu.dense import contiguous_array
+from sddmm.backends.cpu.dense import contiguous_array, contiguous_transpose
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.backends.cpu.product import CpuProduct
 from sddmm.dtypes import DTYPES
@@ -94,24 +94,69 @@ class CpuBackend:
         return CpuAttention(pattern, problem)
 
 
+class _Sampling:
+    """What a problem says of the kernel's arguments, and the arrays of operands."""
+
+    def __init__(self, problem: SddmmProblem) -> None:
+        # numba has no half types on the CPU: operands are up-cast, sums are float32.
+        self.dtype = dtype = DTYPES[problem.dtype].accumulator
+        self._number = np.float64 if dtype == torch.float64 else np.float32
+        self._no_factors = np.empty(0, self._number)
+        self.width, self.chunk = tile_width(problem, dtype.itemsize), _TILED_CHUNK
+        if self.width == 0:
+            self.chunk = min(_TILED_CHUNK, max(256, _CHUNK_WORK // max(1, problem.k)))
+
+    def arguments_by_head(
+        self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, sums: Tensor
+    ) -> list[tuple[Any, ...]]:
+        """The kernel's arguments from a to width, for each head. values: in the order of sums."""
+        dtype, factors = self.dtype, self._no_factors
+        if values is not None:
+            factors = contiguous_array(values, dtype)
+        arrays = contiguous_array(a, dtype), contiguous_transpose(b, dtype), sums.numpy()
+        heads = (arrays,) if a.dim() == 2 else zip(*arrays, strict=True)
+        number = self._number(alpha)
+        return [(a, b, number, factors, out, self.width) for a, b, out in heads]
+
+
 class CpuSingleRuns:
     """Runs on CSR patterns whose columns are checked while they are in cache for their products."""
 
     def __init__(self, problem: SddmmProblem) -> None:
-        self._problem = problem
+        self._nnz, self._sampling = problem.nnz, _Sampling(problem)
 
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
         if run.is_launched:
             return False
-        view = CompressedView(pattern.major_indices, pattern.col_indices, None)
-        execute = CpuExecutor(view, self._problem, is_checked=False)
-        if _kernels().crow_is_valid(execute.indptr, self._problem.nnz):
-            execute(*run.operands, run.out)
-            run.is_launched = not execute.found_invalid
-        if not run.is_launched:
+        crow = as_array(pattern.major_indices.contiguous())
+        if not (_kernels().crow_is_valid(crow, self._nnz) and self._sample(crow, pattern, run)):
             pattern.check()
             raise ValueError(f"{pattern!r} has indices outside its shape")
+        run.is_launched = True
         return True
+
+    def _sample(self, crow: Any, pattern: SparsePattern, run: FirstRun) -> bool:
+        """Fill the result; False if a column is outside the matrix, and values are left out."""
+        cols, sampling, out = as_array(pattern.col_indices.contiguous()), self._sampling, run.out
+        kernel, nnz, chunk = _kernels().sample_if_valid, self._nnz, sampling.chunk
+        sums = out
+        if out.dtype != sampling.dtype:
+            sums = torch.empty(out.shape, dtype=sampling.dtype, device="cpu")
+        invalid: list[int] = []  # where chunks begin; a list changes atomically
+        for arguments in sampling.arguments_by_head(*run.operands, sums):
+            if nnz <= chunk:  # as for_chunks, without a function to call
+                if not kernel(crow, cols, *arguments, 0, nnz):
+                    return False
+                continue
+
+            def work(begin: int, end: int, arguments: tuple[Any, ...] = arguments) -> None:
+                if not kernel(crow, cols, *arguments, begin, end):
+                    invalid.append(begin)
+
+            for_chunks(work, nnz, chunk)
+        if sums is not out:
+            out.copy_(sums)
+        return not invalid
 
 
 class CpuExecutor:
@@ -119,56 +164,34 @@ class CpuExecutor:
 
     notes = ()
 
-    def __init__(
-        self, by_row: CompressedView, problem: SddmmProblem, is_checked: bool = True
-    ) -> None:
-        self._perm = by_row.perm
-        self._invalid = None if is_checked else np.zeros(1, np.bool_)
-        # numba has no half types on the CPU: operands are up-cast, sums are float32.
-        self._dtype = dtype = DTYPES[problem.dtype].accumulator
-        self._width, self._chunk = tile_width(problem, dtype.itemsize), _TILED_CHUNK
-        if self._width == 0:
-            self._chunk = min(_TILED_CHUNK, max(256, _CHUNK_WORK // max(1, problem.k)))
-        self.indptr = as_array(by_row.indptr.contiguous())
+    def __init__(self, by_row: CompressedView, problem: SddmmProblem) -> None:
+        self._perm, self._sampling = by_row.perm, _Sampling(problem)
+        self._indptr = as_array(by_row.indptr.contiguous())
         self._indices = as_array(by_row.indices.contiguous())
-        self._kernel = _kernels().sample_scaled if is_checked else _kernels().sample_if_valid
-
-    @property
-    def found_invalid(self) -> bool:
-        """Whether a run has met a column outside the matrix, and left values out."""
-        return self._invalid is not None and bool(self._invalid[0])
+        self._kernel = _kernels().sample_scaled
 
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
     ) -> None:
-        perm, dtype = self._perm, self._dtype
+        perm, dtype = self._perm, self._sampling.dtype
         sums = out
         if perm is not None or out.dtype != dtype:
             sums = torch.empty(out.shape, dtype=dtype, device="cpu")
         if values is not None and perm is not None:
             values = values[perm]
-        arrays = contiguous_array(a, dtype), contiguous_array(b.mT, dtype), sums.numpy()
-        factors = np.empty(0, arrays[0].dtype)
-        if values is not None:
-            factors = contiguous_array(values, dtype)
-        heads: Any = (arrays,) if a.dim() == 2 else zip(*arrays, strict=True)
-        for head in heads:
-            self._sample(head, factors, alpha)
+        for arguments in self._sampling.arguments_by_head(a, b, values, alpha, sums):
+            self._sample(arguments)
         if perm is not None:
             out.index_copy_(-1, perm, sums.to(out.dtype))
         elif sums is not out:
             out.copy_(sums)
 
-    def _sample(self, head: tuple[Any, Any, Any], factors: Any, alpha: float) -> None:
-        a, b, out = head
-        arguments = (
-            self.indptr, self._indices, a, b, a.dtype.type(alpha), factors, out, self._width,
-            *(() if self._invalid is None else (self._invalid,)),
-        )  # fmt: skip
-        kernel = self._kernel
+    def _sample(self, arguments: tuple[Any, ...]) -> None:
+        kernel, indptr, indices = self._kernel, self._indptr, self._indices
         for_chunks(
-            lambda begin, end: kernel(*arguments, begin, end), self._indices.size, self._chunk
-        )
+            lambda begin, end: kernel(indptr, indices, *arguments, begin, end),
+            indices.size, self._sampling.chunk,
+        )  # fmt: skip
 
 
 @functools.cache

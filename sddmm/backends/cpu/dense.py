@@ -17,12 +17,23 @@ _COPY_CHUNK = 2**18
 
 def contiguous_array(x: Tensor, dtype: torch.dtype) -> Any:
     """The numbers of a tensor in the kernel's dtype, contiguous; a copy only where it needs one."""
+    array = _array(x, dtype)
+    return array if array.flags.c_contiguous else _contiguous(array)
+
+
+def contiguous_transpose(x: Tensor, dtype: torch.dtype) -> Any:
+    """`contiguous_array` of x.mT, in less time: torch makes a view in three times that of numpy."""
+    array = _array(x, dtype).swapaxes(-1, -2)
+    return array if array.flags.c_contiguous else _contiguous(array)
+
+
+def _array(x: Tensor, dtype: torch.dtype) -> Any:
     # Asking is quicker than a conversion that changes nothing.
     if x.requires_grad:
         x = x.detach()
     if x.dtype != dtype or x.is_neg() or x._is_zerotensor():
         x = resolve_lazy_view(x).to(dtype)
-    return x.numpy() if x.is_contiguous() else _contiguous(x.numpy())
+    return x.numpy()
 
 
 def _contiguous(x: Any) -> Any:

@@ -110,9 +110,9 @@ def sample_scaled(  # type: ignore[no-untyped-def]
 
 @jit
 def sample_if_valid(  # type: ignore[no-untyped-def]
-    crow, cols, a, b, alpha, factors, out, width, invalid, begin, end
+    crow, cols, a, b, alpha, factors, out, width, begin, end
 ):
-    """`sample_scaled`, unless a column of these nonzeros is outside: then invalid[0] is set.
+    """`sample_scaled`, unless a column of these nonzeros is outside; whether none is.
 
     The columns are checked chunk by chunk, so that the products find them in cache.
     """
@@ -120,10 +120,9 @@ def sample_if_valid(  # type: ignore[no-untyped-def]
     is_outside = False
     for i in range(own.size):
         is_outside |= (own[i] < 0) | (own[i] >= n)
-    if is_outside:
-        invalid[0] = True
-    else:
+    if not is_outside:
         sample_scaled(crow, cols, a, b, alpha, factors, out, width, begin, end)
+    return not is_outside
 
 
 @jit

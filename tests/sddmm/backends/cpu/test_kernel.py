@@ -99,9 +99,12 @@ def test_a_tiled_problem_is_right_end_to_end(monkeypatch: pytest.MonkeyPatch) ->
     assert_close(sddmm.plan(S, k=33, dtype=a.dtype, backend="cpu").run(a, b), S, a, b)
 
 
+@pytest.mark.parametrize("k", [8, 1024])  # of one chunk, and of several
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("wrong", ["col", "negative", "falls", "end", "start"])
-def test_a_first_call_refuses_a_wrong_csr_tensor(index_dtype: torch.dtype, wrong: str) -> None:
+def test_a_first_call_refuses_a_wrong_csr_tensor(
+    index_dtype: torch.dtype, wrong: str, k: int
+) -> None:
     """It checks columns chunk by chunk, and crow_indices before any product."""
     pattern = random_pattern(40, 300, 9000, index_dtype=index_dtype)
     crow, cols = pattern.major_indices.clone(), pattern.col_indices.clone()
@@ -116,4 +119,4 @@ def test_a_first_call_refuses_a_wrong_csr_tensor(index_dtype: torch.dtype, wrong
     indices[at] = value
     for _ in range(2):
         with pytest.raises(ValueError, match=message):
-            sddmm.sddmm(S, torch.randn(40, 8), torch.randn(8, 300))
+            sddmm.sddmm(S, torch.randn(40, k), torch.randn(k, 300))
