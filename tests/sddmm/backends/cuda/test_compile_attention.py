@@ -76,10 +76,7 @@ def compile_size(
     if "forward" in kernels:
         for has_bias, has_scores in itertools.product((False, True), repeat=2):
             tuning = TUNING if has_scores else ATTENTION_GATHER.tuning
-            for merge_threads in (0, 128, 512) if merges else (0,):
-                specialise(
-                    loader.runtime, tuning, *options, has_bias, has_scores, merge_threads, device
-                )  # fmt: skip
+            specialise(loader.runtime, tuning, *options, has_bias, has_scores, merges, device)
         attention_delta.load(loader.runtime, size[1], size[2], step, device)
     for name in ("rows", "columns"):
         if name in kernels:

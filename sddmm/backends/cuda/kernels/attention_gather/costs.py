@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _NONZERO_BYTES, _LEAST_BYTES = 60, 200
 _SCORED_NONZERO_BYTES = 45
 # The time of a row, beside that of its nonzeros, where scores are in memory.
-_SCORED_ROW_US = 0.08e-3
+_SCORED_ROW_US = 0.1e-3
 # The part of L2 that rows can be expected to fill, and the part of the rows that do not fit which
 # memory has to deliver, as some are gathered more often than others.
-_L2_FRACTION, _MISSED = 0.8, 0.65
+_L2_FRACTION, _MISSED = 0.8, 0.2
 
 
 def one_step_us(problem: AttentionProblem, model: DeviceModel) -> float:

@@ -114,36 +114,31 @@ def specialise(
     step_out: int,
     bias_or_dropout: bool,
     has_scores: bool,
-    merge_threads: int,
+    merges: bool,
     device: Device,
 ) -> Variant:
     """The kernels for rows of d and dv elements of a dtype, which start and end at multiples of
-    `step` bytes, and those of the result at multiples of `step_out`.
-
-    merge_threads: of a block that merges pieces of cut rows; 0 if there are none.
-    """
+    `step` bytes, and those of the result at multiples of `step_out`."""
     d, dv, dtype = sizes
-    floats = piece_floats(groups_of(d, dv, dtype.itemsize, tuning), dtype)
+    groups = groups_of(d, dv, dtype.itemsize, tuning)
+    floats = piece_floats(groups, dtype)
+    spec = _spec_with_memory((2 * floats + 1) * THREADS * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "HAS_SCORES": has_scores,
         **row_macros(d, dv, dtype.itemsize, step, tuning, device, bias_or_dropout),
     }  # fmt: skip
 
-    def load(threads: int, own: dict[str, int | bool]) -> Kernel:
-        spec = _spec_of_size(threads, (2 * floats + 1) * threads * 4)
+    def load(merges: bool) -> Kernel:
+        # What merges pieces reads no nonzeros.
+        own = {"MERGES": merges, "BIAS_OR_DROPOUT": bias_or_dropout and not merges}
         return runtime.load_kernel(spec, macros({**defines, **own}), Arguments, device.index)
 
-    kernel = load(THREADS, {"MERGES": False, "BIAS_OR_DROPOUT": bias_or_dropout})
-    if not merge_threads:
-        return Variant(kernel, None)
-    # What merges pieces reads no nonzeros.
-    own = {"MERGES": True, "BIAS_OR_DROPOUT": False, "MIN_BLOCKS": 1}
-    return Variant(kernel, load(merge_threads, own))
+    return Variant(load(False), load(True) if merges else None)
 
 
 @functools.lru_cache(maxsize=64)
-def _spec_of_size(threads: int, shared_bytes: int) -> AttentionGather:
-    return replace(ATTENTION_GATHER, threads=threads, shared_bytes=shared_bytes)
+def _spec_with_memory(shared_bytes: int) -> AttentionGather:
+    return replace(ATTENTION_GATHER, shared_bytes=shared_bytes)
 
 
 def piece_floats(groups: Groups, dtype: torch.dtype) -> int:
@@ -213,7 +208,7 @@ class Launcher:
         variant = specialise(
             loader.runtime, self._tuning, (self._d, problem.dv, problem.dtype), step,
             common_step(out.data_ptr(), problem.dv * size), has_bias_or_dropout(operands),
-            self._has_scores, rows.merge_threads, self._device,
+            self._has_scores, rows.cuts > 0, self._device,
         )  # fmt: skip
         somewhere = lse.data_ptr()  # where a tensor without elements may begin
         nonzeros, bias, scores = rows.nonzeros, operands.bias, part.scores

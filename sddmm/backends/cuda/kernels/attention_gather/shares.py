@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 _SHARE, _MAX_WAVES, _PIECE_BYTES = 512, 16, 2**25
 # The fewest nonzeros and rows of a warp.
 _MIN_SHARE = 64
-# The pieces of a row from which on more threads merge them, each a few.
-_MANY_PIECES, _MANY_MERGE_THREADS = 64, 512
 
 
 class SharedRows(NamedTuple):
     """The nonzeros of a pattern and the shares of its warps; see SharedNonzeros (share_walk.cuh).
 
     slots: (number, 2) int32, and cut_rows: (cuts, 3) int32, where a row is cut; else None.
-    pieces: the pieces that warps leave of cut rows, of each head; of_longest: the most of one row.
+    pieces: the number of pieces that warps leave of cut rows, for each head.
     """
 
     nonzeros: Nonzeros
@@ -46,25 +44,17 @@ class SharedRows(NamedTuple):
     slots: Tensor | None
     cut_rows: Tensor | None
     pieces: int
-    of_longest: int
 
     @property
     def cuts(self) -> int:
         return 0 if self.cut_rows is None else self.cut_rows.shape[0]
-
-    @property
-    def merge_threads(self) -> int:
-        """The threads of a block that merges the pieces of a row; 0 if there are none."""
-        if self.cut_rows is None:
-            return 0
-        return _MANY_MERGE_THREADS if self.of_longest >= _MANY_PIECES else THREADS
 
 
 def shared_rows(nonzeros: Nonzeros, m: int, share: int, device: Device) -> SharedRows:
     """Shares of so many nonzeros and rows, one for each warp, of nonzeros sorted by row."""
     rows = share_rows(nonzeros, m, 1, share, device)
     if not rows.has_cuts:
-        return SharedRows(nonzeros, rows.shares, rows.blocks, None, None, 0, 0)
+        return SharedRows(nonzeros, rows.shares, rows.blocks, None, None, 0)
     # The fields of RowShare (row_shares.cuh).
     begin = rows.shares.view(torch.int64).view(rows.blocks, SHARE_BYTES // 8)[:, 0]
     before, last, after = rows.shares.view(torch.int32).view(rows.blocks, -1)[:, 6:9].unbind(1)
@@ -77,13 +67,10 @@ def shared_rows(nonzeros: Nonzeros, m: int, share: int, device: Device) -> Share
     slot = pieces.cumsum(0) - pieces
     slots = torch.stack([slot, slot + is_cut_before], dim=1)
     starts = slots[begins, 1]
-    total = pieces.sum()
-    lengths = torch.diff(starts, append=total.unsqueeze(0))
+    total = int(pieces.sum())
+    lengths = torch.diff(starts, append=starts.new_tensor([total]))
     cut_rows = torch.stack([after[begins], starts, lengths], dim=1)
-    number, of_longest = torch.stack([total, lengths.max()]).tolist()
-    return SharedRows(
-        nonzeros, rows.shares, rows.blocks, int32(slots), int32(cut_rows), number, of_longest
-    )
+    return SharedRows(nonzeros, rows.shares, rows.blocks, int32(slots), int32(cut_rows), total)
 
 
 def rows_by_warp(

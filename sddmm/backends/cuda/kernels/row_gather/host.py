@@ -57,7 +57,7 @@ _PASS_BYTES, _SEGMENT_BYTES = 512, 64
 
 # The mean nonzeros of a row from which on rows are long: most groups are then of one row, and warps
 # that share a multiprocessor find some rows of B in L1, where these are near.
-_LONG_ROW = 128
+_LONG_ROW = 32
 
 # The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
 # row, and of each segment.
