@@ -235,6 +235,18 @@ PANELS: dict[str, Panel] = {
         limit="one row of K and one row of V per nonzero out of L2",
         operands=("Q, O", "K, V"),
     ),
+    "attention_scores": Panel(
+        "two launches: SDDMM for the scores, then a warp for equally many nonzeros",
+        (_rectangle((5, 8), (0, COLUMNS)),),
+        _in("registers", (6, 7)),
+        _each("l2", SCATTERED[6]),
+        l2="one row of K for every nonzero, later one of V; the scores in between",
+        shared="what the SDDMM keeps; then pieces of rows that lanes of one warp share",
+        registers="a row's largest score, and the weighted sum of rows of V",
+        to_shared="as the SDDMM", to_registers="once per row",
+        limit="that of the SDDMM; then one row of V per nonzero out of L2",
+        operands=("Q, O", "K, V"),
+    ),
     "attention_tile": Panel(
         "one block: the tiles of 64 rows of S, one after the other",
         (_rectangle((4, 8), (0, 6)), _rectangle((4, 8), (6, 12)), _rectangle((4, 8), (12, 18))),
