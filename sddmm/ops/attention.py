@@ -73,8 +73,8 @@ def sparse_attention(
     Returns (m, dv) or (h, m, dv), contiguous and of q's dtype: numpy or CuPy if all operands are. A
     row without nonzeros, or with no score but -inf, is 0, and its logarithm -inf. Half types are
     computed in float32 and rounded once, but `attention_tile`, which multiplies by tensor cores,
-    rounds the weights before. Neither the scores nor the weights of all nonzeros are
-    stored where a fused kernel serves.
+    rounds the weights before. Where a fused kernel serves, no weights are stored, and of the scores
+    at most those of some nonzeros at a time.
 
     Differentiable in q, k, v and bias, by both results; gradients of gradients are computed from
     sddmm, softmax and spmm, and hold their scores. The same call gives the same bits every time,

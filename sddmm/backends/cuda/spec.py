@@ -66,11 +66,15 @@ class AnalysisRequest(NamedTuple):
 ROW_IDS = AnalysisRequest()
 
 
-class Layouts(Protocol):
-    """The arrays of one pattern that kernels read."""
+class RowLayouts(Protocol):
+    """The nonzeros of one pattern, which are all that some kernels read."""
 
     def by_row(self) -> Nonzeros:
         """The nonzeros in ascending order of their rows."""
+
+
+class Layouts(RowLayouts, Protocol):
+    """The arrays of one pattern that kernels read."""
 
     def tiles(self, block: tuple[int, int], min_nnz: int = 1) -> TileWork:
         """The tiles of this size that hold at least `min_nnz` nonzeros, and the nonzeros."""

@@ -77,7 +77,7 @@ def test_scores_of_an_unsorted_pattern_with_a_bias_and_dropout() -> None:
 def test_scores_of_a_few_heads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six heads, of which memory is for five, come by threes. Each draws its own dropout."""
     pattern = with_hubs()
-    monkeypatch.setattr(host, "_MOST_SCORES", 5 * pattern.nnz + 1)
+    monkeypatch.setattr(host, "MOST_SCORES", 5 * pattern.nnz + 1)
     launches = check(pattern, 36, 64, torch.bfloat16, heads=6, dropout_p=0.3, bias=True, gap=4)
     assert launches.count("row_gather") == 2
 
@@ -87,8 +87,8 @@ def test_scores_of_a_part_of_a_head_at_a_time(
     shuffled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows that warps cut reach from one part into the next, and are merged at the end."""
-    monkeypatch.setattr(host, "_MOST_SCORES", 100)
-    monkeypatch.setattr(host, "_MOST_SCORES_ALONE", 200)
+    monkeypatch.setattr(host, "MOST_SCORES", 100)
+    monkeypatch.setattr(host, "MOST_SCORES_ALONE", 200)
     pattern = with_hubs(shuffled)
     launches = check(pattern, 64, 64, torch.float32, heads=2, bias=True)
     steps = launches.count("row_gather") // 2
@@ -107,8 +107,8 @@ def test_memory_for_scores_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return new_memory(what, shape, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(host, "new_memory", spy)
-    monkeypatch.setattr(host, "_MOST_SCORES", 300)
-    monkeypatch.setattr(host, "_MOST_SCORES_ALONE", 600)
+    monkeypatch.setattr(host, "MOST_SCORES", 300)
+    monkeypatch.setattr(host, "MOST_SCORES_ALONE", 600)
     check(random_pattern(100, 100, 299), 32, 32, torch.float32, heads=4)
     check(with_hubs(), 32, 32, torch.float32, heads=2)
     check(with_hubs(), 160, 32, torch.float32)

@@ -12,7 +12,8 @@ import torch
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.attention_delta import host as attention_delta
-from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER, specialise
+from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
+from sddmm.backends.cuda.kernels.attention_gather.launcher import specialise
 from sddmm.backends.cuda.kernels.attention_gradient import host as gradient
 from sddmm.backends.cuda.kernels.attention_scores.host import TUNING
 from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE, ATTENTION_TILE_SIMT
@@ -76,7 +77,10 @@ def compile_size(
     if "forward" in kernels:
         for has_bias, has_scores in itertools.product((False, True), repeat=2):
             tuning = TUNING if has_scores else ATTENTION_GATHER.tuning
-            specialise(loader.runtime, tuning, *options, has_bias, has_scores, merges, device)
+            specialise(
+                loader.runtime, ATTENTION_GATHER, tuning, *options, has_bias, has_scores, merges,
+                device,
+            )  # fmt: skip
         attention_delta.load(loader.runtime, size[1], size[2], step, device)
     for name in ("rows", "columns"):
         if name in kernels:

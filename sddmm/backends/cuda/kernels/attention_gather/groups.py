@@ -27,15 +27,13 @@ class Tuning:
     batch: nonzeros of a group whose loads are in flight together. min_blocks: the blocks that
     share a multiprocessor, for rows that lanes load by one load of 16 bytes and by two. spared: the
     blocks fewer where a bias, dropout, or rows that end before a lane's load need registers.
-    min_lanes: the fewest lanes of a group, a power of two, at least 4 and `batch`. loads: the loads
-    by which the lanes of a group have a row, 1 or 2.
+    min_lanes: the fewest lanes of a group, a power of two, at least 4 and `batch`.
     """
 
     batch: int = 4
     min_blocks: tuple[int, int] = (4, 2)
     spared: int = 0
     min_lanes: int = 4
-    loads: int = 1
 
 
 class Groups(NamedTuple):
@@ -52,10 +50,10 @@ class Groups(NamedTuple):
 
 
 def groups_of(d: int, dv: int, itemsize: int, tuning: Tuning) -> Groups:
-    """The fewest lanes that have the longer row by `tuning.loads` loads, a warp if none do."""
+    """The fewest lanes that load the longer row by one load, a warp if none do."""
     key, value = (max(1, ceil_div(size * itemsize, LANE_BYTES)) for size in (d, dv))
     lanes = tuning.min_lanes
-    while lanes < min(_MAX_LANES, ceil_div(max(key, value), tuning.loads)):
+    while lanes < min(_MAX_LANES, max(key, value)):
         lanes *= 2
     return Groups(lanes, ceil_div(key, lanes), ceil_div(value, lanes))
 

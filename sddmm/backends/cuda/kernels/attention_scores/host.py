@@ -23,23 +23,24 @@ from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.attention_gather.costs import by_scores_us
 from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning
-from sddmm.backends.cuda.kernels.attention_gather.host import AttentionGather, Launcher, Part
+from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
-from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES
-from sddmm.backends.cuda.kernels.windows.host import Windows
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import Layouts
 from sddmm.memory import new_memory
 from sddmm.problem import SddmmProblem
 
 if TYPE_CHECKING:
+    from sddmm.backends.cuda.kernels.attention_gather.host import AttentionGather
+    from sddmm.backends.cuda.kernels.row_gather.host import RowGather
+    from sddmm.backends.cuda.kernels.windows.host import Windows
     from sddmm.problem import AttentionProblem
 
 # The most scores that are in memory at a time, beside which SDDMM may keep as many partial sums;
 # and where it keeps none, as its rows, of at most so many bytes, are gathered whole.
-_MOST_SCORES = 2**22
-_MOST_SCORES_ALONE, _WHOLE_ROW_BYTES = 2**23, 512
+MOST_SCORES = 2**22
+MOST_SCORES_ALONE, _WHOLE_ROW_BYTES = 2**23, 512
 
 # Of the second step.
 TUNING = Tuning(batch=8, min_blocks=(6, 4), spared=1, min_lanes=8)
@@ -86,7 +87,7 @@ class AttentionScores:
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
         scores = self._fastest(problem, facts, model)[1]
-        launches = ceil_div(problem.nnz * problem.heads, _MOST_SCORES_ALONE)
+        launches = ceil_div(problem.nnz * problem.heads, MOST_SCORES_ALONE)
         run_us = by_scores_us(problem, TUNING, model) + 2 * launches * model.launch_us
         return Cost(run_us + scores.run_us, scores.prepare_us)
 
@@ -94,9 +95,9 @@ class AttentionScores:
         self, layouts: Layouts, problem: AttentionProblem, model: DeviceModel
     ) -> tuple[AttentionPlan, ...]:
         nonzeros, device = layouts.by_row(), model.device
-        launcher = Launcher(TUNING, nonzeros, problem, device, has_scores=True)
+        launcher = Launcher(self.one_step, TUNING, nonzeros, problem, device, has_scores=True)
         heads = _heads_at_once(problem)
-        if problem.nnz > _MOST_SCORES:
+        if problem.nnz > MOST_SCORES:
             steps = self._pieces_of_head(launcher, problem, device)
         else:
             kernel = self._fastest(problem, layouts.facts(count_tiles=False), model)[0]
@@ -114,7 +115,7 @@ class AttentionScores:
         # As that of one step, this prediction does not know of nonzeros that are near each other.
         fastest: RowGather | Windows = self.row_gather
         cost = self.row_gather.cost_us(sampled, None, model)
-        if problem.nnz <= _MOST_SCORES and self.windows.refuses(sampled, model.device) is None:
+        if problem.nnz <= MOST_SCORES and self.windows.refuses(sampled, model.device) is None:
             by_windows = self.windows.cost_us(sampled, facts, model)
             if by_windows.run_us < cost.run_us:
                 fastest, cost = self.windows, by_windows
@@ -126,7 +127,7 @@ class AttentionScores:
         """The steps of one head, of about as many shares of warps each."""
         rows = launcher.rows
         is_whole = problem.d * problem.dtype.itemsize <= _WHOLE_ROW_BYTES
-        most = _MOST_SCORES_ALONE if is_whole else _MOST_SCORES
+        most = MOST_SCORES_ALONE if is_whole else MOST_SCORES
         # A few nonzeros fewer than `most`, as shares move to the ends of rows.
         count = ceil_div(problem.nnz + problem.m, most * 15 // 16)
         firsts = [rows.number * i // count for i in range(count)]
@@ -154,7 +155,7 @@ class _ByRow:
 
 def _heads_at_once(problem: AttentionProblem) -> int:
     """The most heads that are few enough, and of which all heads are a multiple."""
-    most = max(1, min(problem.heads, _MOST_SCORES // max(1, problem.nnz)))
+    most = max(1, min(problem.heads, MOST_SCORES // max(1, problem.nnz)))
     return next(heads for heads in range(most, 0, -1) if problem.heads % heads == 0)
 
 

@@ -35,7 +35,7 @@ from sddmm.backends.cuda.spec import (
     ROW_IDS,
     AnalysisRequest,
     KernelSpec,
-    Layouts,
+    RowLayouts,
     macros,
     type_macros,
 )
@@ -106,7 +106,7 @@ class RowGather(KernelSpec):
         return Cost(gather_us(problem, problem.nnz, model, parts))
 
     def prepare(
-        self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
+        self, layouts: RowLayouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         return (self.plan(layouts.by_row(), problem, model.device),)
 

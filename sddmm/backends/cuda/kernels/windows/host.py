@@ -31,7 +31,7 @@ from sddmm.backends.cuda.executor import (
 )
 from sddmm.backends.cuda.facts import PatternFacts, UniformFacts, expected_row_parts
 from sddmm.backends.cuda.layouts import WindowList, window_list
-from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros, type_macros
+from sddmm.backends.cuda.spec import KernelSpec, RowLayouts, macros, type_macros
 from sddmm.dtypes import DTYPES
 from sddmm.memory import new_memory
 
@@ -98,7 +98,7 @@ class Windows(KernelSpec):
         return Cost(run_us, _PREPARE_US + _PREPARE_NONZERO_US * problem.nnz)
 
     def prepare(
-        self, layouts: Layouts, problem: SddmmProblem, model: DeviceModel
+        self, layouts: RowLayouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         geometry = self.geometry(problem)
         work = window_list(layouts.by_row(), problem.n, geometry.width)
