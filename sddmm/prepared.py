@@ -318,7 +318,8 @@ def run_once(
     """
     problem = first.problem
     run = FirstRun(problem, a, b, values, alpha, False, wrap)
-    refuse_capture(problem.device)
+    if is_capturing(problem.device):
+        refuse_capture(problem.device)
     if calls == 1 and first.run(pattern, run):
         return run.wrap_result()
     run.out  # noqa: B018 - as in `prepare`

@@ -344,11 +344,12 @@ def _sample_new(
     pattern, new_tensor = sparse.pattern, sparse.new_tensor
     assert new_tensor is not None
     first = _first_calls(pattern, a, b, signature, False)
-    if values is not None:
-        check_values(values, first.problem)
-    new_tensor.first_problem = first.problem
+    problem = first.problem
+    if values is not None and (values.dtype != problem.dtype or values.shape != (problem.nnz,)):
+        check_values(values, problem)  # which raises; torch has compared the devices
+    new_tensor.first_problem = problem
     wrap = sparse.wrap
-    if to_output is not identity or first.problem.heads is not None:
+    if to_output is not identity or problem.heads is not None:
 
         def wrap(out: Tensor) -> Any:
             return to_container(sparse, out, to_output)

@@ -118,7 +118,8 @@ def _coo_pattern(rows: Tensor, cols: Tensor, shape: Any) -> SparsePattern:
         and rows.dim() == cols.dim() == 1
         and cols.dtype in INDEX_DTYPES
         and type(shape) is tuple
-        and [type(size) for size in shape] == [int, int]
+        and len(shape) == 2
+        and type(shape[0]) is type(shape[1]) is int
         and 0 <= shape[0] < SIZE_LIMIT
         and 0 <= shape[1] < SIZE_LIMIT
         and belong_together(rows, cols, cols.numel())

@@ -43,10 +43,15 @@ class Parts(NamedTuple):
 
 def parts_of_tensor(S: Tensor) -> Parts:
     """The parts of a torch CSR, COO or BSR tensor. Its data is not read."""
-    return _parts(S, *_layout_and_shape(S))
-
-
-def _parts(S: Tensor, layout: torch.layout, shape: tuple[int, int]) -> Parts:
+    layout, size = S.layout, S.shape
+    if layout not in _LAYOUTS:
+        raise TypeError(f"S must be {KINDS}; got {_other_layout(S)}")
+    if len(size) != 2 or S.dense_dim():
+        raise ValueError(
+            f"S must be a 2-D sparse tensor without dense dimensions, got shape {tuple(size)}; "
+            f"call once for each matrix of a batch, or give operands with heads over one matrix"
+        )
+    shape = (size[0], size[1])
     if layout == _BSR:
         return _of_bsr(S, shape)
     if layout == _COO:
@@ -60,10 +65,11 @@ def pattern_and_values(
 ) -> tuple[SparsePattern, Tensor | None, Callable[[Tensor], Any]]:
     """The pattern over a tensor's own indices, its values, and the function that wraps new values
     like it. Each property of a CSR tensor is read once: its first call waits for them."""
-    layout, shape = _layout_and_shape(S)
-    if layout != _CSR:
-        parts = _parts(S, layout, shape)
+    size = S.shape
+    if S.layout != _CSR or len(size) != 2 or S.dense_dim():
+        parts = parts_of_tensor(S)
         return pattern_over(parts), parts.values, parts.wrap
+    shape = (size[0], size[1])
     crow, cols = S.crow_indices(), S.col_indices()
     # They are on one device, or torch would have raised.
     if crow.numel() == shape[0] + 1 and crow.dtype == cols.dtype and not cols.is_meta:
@@ -104,19 +110,6 @@ def check_gradient_order(S: Tensor, pattern: SparsePattern) -> None:
             "duplicates, whose gradient torch returns in another order; sort its columns, or "
             "multiply the values in yourself (scale=False)"
         )
-
-
-def _layout_and_shape(S: Tensor) -> tuple[torch.layout, tuple[int, int]]:
-    """The layout and the shape of a tensor, which raise if no operator takes them."""
-    layout, shape = S.layout, S.shape
-    if layout not in _LAYOUTS:
-        raise TypeError(f"S must be {KINDS}; got {_other_layout(S)}")
-    if len(shape) != 2 or S.dense_dim():
-        raise ValueError(
-            f"S must be a 2-D sparse tensor without dense dimensions, got shape {tuple(shape)}; "
-            f"call once for each matrix of a batch, or give operands with heads over one matrix"
-        )
-    return layout, (shape[0], shape[1])
 
 
 def _csr_wrap(crow: Tensor, cols: Tensor, shape: tuple[int, int]) -> Callable[[Tensor], Tensor]:

@@ -51,7 +51,6 @@ Operands: TypeAlias = "tuple[tuple[V, ...], tuple[int, int, int], tuple[int, int
 """The variants for the slices of k, the addresses of a, b and values, and the strides of the rows
 of a and of b, and from head to head."""
 
-
 SliceRun: TypeAlias = "tuple[V, tuple[int, int, int, int, int], int, float]"
 """What differs between the launches of slices of k: the variant, the addresses of a, b, values, the
 sums over earlier slices and the output, k and alpha."""
@@ -75,12 +74,30 @@ class SingleRun(ABC, Generic[V]):
         runtime = loader.runtime
         if runtime is not self._runtime or runtime.current_device() != self._device.index:
             return False
+        a, b, values, _ = run.operands
+        strides_a, strides_b = a.stride(), b.stride()
+        if (strides_a[-1] != 1 or strides_b[-2] != 1) and self._k != 1:
+            return False
         major, cols = pattern.major_indices, pattern.col_indices
-        if not (major.is_contiguous() and cols.is_contiguous()):
+        if a.is_neg() or b.is_neg() or not (major.is_contiguous() and cols.is_contiguous()):
             return False
-        operands = self._read(run)
-        if operands is None:
+        address_a, address_b, address_values = a.data_ptr(), b.data_ptr(), 0
+        if address_a == 0 or address_b == 0:  # zeros, of which torch keeps none
             return False
+        if values is not None:
+            address_values = values.data_ptr()
+            if address_values == 0 or values.is_neg() or not values.is_contiguous():
+                return False
+        pitch_a, pitch_b = strides_a[-2], strides_b[-1]
+        head_a, head_b = (strides_a[0], strides_b[0]) if len(strides_a) == 3 else (0, 0)
+        bytes_apart = (pitch_a | pitch_b | head_a | head_b) * self._itemsize | self._row_bytes
+        # The largest power of two, up to 16, that divides the address of every row of both.
+        bits = address_a | address_b | bytes_apart | 16
+        step = bits & -bits
+        variants = self._variants.get(step) or self._new_variants(step)
+        operands = (
+            variants, (address_a, address_b, address_values), (pitch_a, pitch_b, head_a, head_b)
+        )  # fmt: skip
         return self._launch(pattern, (major.data_ptr(), cols.data_ptr()), run, operands)
 
     @abstractmethod
@@ -104,31 +121,6 @@ class SingleRun(ABC, Generic[V]):
         clamped."""
         return min(problem.m, problem.n, problem.nnz, problem.k) > 0 and problem.heads != 0
 
-    def _read(self, run: FirstRun) -> Operands[V] | None:
-        """The operands of a run; None if a kernel cannot read them without a copy."""
-        a, b, values, _ = run.operands
-        strides_a, strides_b = a.stride(), b.stride()
-        if (strides_a[-1] != 1 or strides_b[-2] != 1) and self._k != 1:
-            return None
-        if a.is_neg() or b.is_neg():
-            return None
-        address_a, address_b, address_values = a.data_ptr(), b.data_ptr(), 0
-        if address_a == 0 or address_b == 0:  # zeros, of which torch keeps none
-            return None
-        if values is not None:
-            address_values = values.data_ptr()
-            if address_values == 0 or values.is_neg() or not values.is_contiguous():
-                return None
-        pitch_a, pitch_b = strides_a[-2], strides_b[-1]
-        head_a, head_b = (strides_a[0], strides_b[0]) if len(strides_a) == 3 else (0, 0)
-        bytes_apart = (pitch_a | pitch_b | head_a | head_b) * self._itemsize | self._row_bytes
-        # The largest power of two, up to 16, that divides the address of every row of both.
-        bits = address_a | address_b | bytes_apart | 16
-        step = bits & -bits
-        variants = self._variants.get(step) or self._new_variants(step)
-        strides = pitch_a, pitch_b, head_a, head_b
-        return variants, (address_a, address_b, address_values), strides
-
     def _slice_runs(self, run: FirstRun, operands: Operands[V]) -> Iterable[SliceRun[V]]:
         """The launches that compute the slices of k, each of which adds to the sums of the last."""
         variants, addresses, _ = operands
@@ -138,7 +130,8 @@ class SingleRun(ABC, Generic[V]):
         return ((variants[0], all_addresses, self._k, run.operands[3]),)
 
     def _each_slice(self, run: FirstRun, operands: Operands[V]) -> Iterator[SliceRun[V]]:
-        """A generator keeps the memory of the sums until the last slice is launched."""
+        """The launches where there are several. A generator keeps the memory of the sums until the
+        last slice is launched."""
         variants, (address_a, address_b, address_values), _ = operands
         alpha, slices, out = run.operands[3], self._slices, run.out.data_ptr()
         partial_sums = new_partial_sums(self._problem)
@@ -255,16 +248,14 @@ class LongRowsRun(SingleRun[gather_rows.Variant]):
         nnz, strides, results = self._nnz, operands[2], self._results.own
         reports = results.state, results.next_state, results.address
         results.reset()
-        is_first = True
-        for variant, addresses, k, alpha in self._slice_runs(run, operands):
+        for i, (variant, addresses, k, alpha) in enumerate(self._slice_runs(run, operands)):
             kernel, blocks, checkers = variant
-            if not is_first:
+            if i:  # the first launch checks the pattern
                 checkers = 0
             kernel(  # in the order of gather_rows' Arguments
                 checkers + blocks, *addresses, *indices, *reports, nnz, *strides, nnz,
                 *self._pieces, checkers, *self._heads_m_n, k, alpha,
             )  # fmt: skip
-            is_first = False
         results.swap_state()
         return self._finish(pattern, run, results)
 

@@ -164,6 +164,19 @@ def test_deterministic_algorithms_take_the_way_with_a_plan() -> None:
     assert torch.equal(first, second)
 
 
+def test_a_first_call_is_refused_while_a_graph_is_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    S, a, b = csr_tensor(), *operands()
+    with emulated_gpu() as launches:
+        sddmm.sddmm(csr_tensor(), a, b)
+        with monkeypatch.context() as capture:
+            capture.setattr("sddmm.prepared.is_capturing", lambda device: True)
+            with pytest.raises(RuntimeError, match="call it once before the capture"):
+                sddmm.sddmm(S, a, b)
+        assert launches == WITHOUT_PLAN
+
+
 @pytest.mark.parametrize("is_small", [True, False])
 def test_the_host_makes_the_result_before_it_waits(
     is_small: bool, monkeypatch: pytest.MonkeyPatch
