@@ -126,8 +126,8 @@ class AttentionScores:
     ) -> list[_Step]:
         """The steps of one head, of about as many shares of warps each."""
         rows = launcher.rows
-        is_whole = problem.d * problem.dtype.itemsize <= _WHOLE_ROW_BYTES
-        most = MOST_SCORES_ALONE if is_whole else MOST_SCORES
+        row_bytes = problem.d * problem.dtype.itemsize
+        most = MOST_SCORES_ALONE if row_bytes <= _WHOLE_ROW_BYTES else MOST_SCORES
         # A few nonzeros fewer than `most`, as shares move to the ends of rows.
         count = ceil_div(problem.nnz + problem.m, most * 15 // 16)
         firsts = [rows.number * i // count for i in range(count)]
