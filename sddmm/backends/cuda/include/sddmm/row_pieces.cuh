@@ -75,11 +75,6 @@ struct WarpPieces {
   }
 };
 
-// A row that is cut: its pieces first .. first + count - 1.
-struct CutRow {
-  int row, first, count;
-};
-
 // Merges the pieces of one row, by a block of THREADS threads: in every lane of the first group. The
 // order depends on their number alone. floats: Partial::COUNT * THREADS of shared memory.
 template <class Partial, int LANES, int THREADS>

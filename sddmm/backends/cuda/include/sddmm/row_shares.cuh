@@ -15,4 +15,10 @@ struct alignas(16) RowShare {
 };
 static_assert(sizeof(RowShare) == 48, "spmm_shares/host.py: SHARE_BYTES");
 
+// A row that shares cut: its pieces first .. first + count - 1, one of each share in order.
+struct CutRow {
+  int row, first, count;
+};
+static_assert(sizeof(CutRow) == 12, "spmm_shares/host.py: CUT_ROW_BYTES");
+
 }  // namespace sddmm

@@ -10,7 +10,7 @@ namespace sddmm {
 struct SharedNonzeros {
   const int *rows, *cols, *perm;  // (nnz,), sorted by row; perm may be null
   const RowShare* shares;
-  const int2* slots;  // null if no share cuts a row
+  const int2* slots;  // of shares that cut a row
 };
 
 // What a lane knows of a nonzero of its group: its position in S, and its number by row. row: -1 past

@@ -51,7 +51,7 @@ struct Arguments {
   float* lse;                       // (heads, m), contiguous
   const int *rows, *cols, *perm;    // (nnz,), sorted by row; perm may be null
   const RowShare* shares;           // (shares,)
-  const int2* slots;                // (shares,), see walk_share; null if no row is cut
+  const int2* slots;                // (shares,), see walk_share; read where rows are cut
   const CutRow* cut_rows;           // (cut_rows,)
   float* pieces;                    // (heads, pieces, Partial::COUNT, LANES)
   const unsigned long long* seed;   // null without dropout

@@ -31,7 +31,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     row_multiples,
 )
 from sddmm.backends.cuda.kernels.attention_gather.shares import new_pieces, rows_by_warp
-from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES
+from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES, SLOT_BYTES
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import macros
 from sddmm.dropout import kept_factor, threshold
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
 
 _LOG2_E = math.log2(math.e)
-_SLOT_BYTES = 8  # of SharedRows.slots
 
 
 class Arguments(ctypes.Structure):
@@ -185,9 +184,9 @@ class Launcher:
             0 if bias is None else bias.data_ptr() + head * head_bias * size, address(scores),
             _address_of_head(out, head) or somewhere, _address_of_head(lse, head),
             nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
-            rows.shares.data_ptr() + share * SHARE_BYTES,
-            0 if rows.slots is None else rows.slots.data_ptr() + share * _SLOT_BYTES,
-            address(rows.cut_rows), address(pieces), address(operands.seed),
+            rows.shares.address + share * SHARE_BYTES,
+            rows.shares.slots_address + share * SLOT_BYTES,
+            rows.shares.cut_rows_address, address(pieces), address(operands.seed),
             threshold(operands.dropout_p), q.stride(0), k.stride(0), v.stride(0), head_bias,
             0 if scores is None else scores.stride(0), pitch_bytes(q), pitch_bytes(k),
             pitch_bytes(v), part.shares, rows.cuts, rows.pieces, problem.m, self._d, problem.dv,

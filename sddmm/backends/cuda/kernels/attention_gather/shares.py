@@ -16,8 +16,8 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     groups_of,
     row_macros,
 )
-from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES, share_rows
-from sddmm.backends.cuda.layouts import Nonzeros, int32
+from sddmm.backends.cuda.kernels.spmm_shares.host import RowShares, share_rows
+from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
@@ -32,45 +32,26 @@ _MIN_SHARE = 64
 
 
 class SharedRows(NamedTuple):
-    """The nonzeros of a pattern and the shares of its warps; see SharedNonzeros (share_walk.cuh).
-
-    slots: (number, 2) int32, and cut_rows: (cuts, 3) int32, where a row is cut; else None.
-    pieces: the number of pieces that warps leave of cut rows, for each head.
-    """
+    """The nonzeros of a pattern by row, and the shares of its warps (SharedNonzeros of
+    share_walk.cuh)."""
 
     nonzeros: Nonzeros
-    shares: Tensor
-    number: int
-    slots: Tensor | None
-    cut_rows: Tensor | None
-    pieces: int
+    shares: RowShares
+
+    @property
+    def number(self) -> int:
+        """The number of shares, one for each warp."""
+        return self.shares.blocks
 
     @property
     def cuts(self) -> int:
-        return 0 if self.cut_rows is None else self.cut_rows.shape[0]
+        """The number of rows that warps cut."""
+        return self.shares.cuts
 
-
-def shared_rows(nonzeros: Nonzeros, m: int, share: int, device: Device) -> SharedRows:
-    """Shares of so many nonzeros and rows, one for each warp, of nonzeros sorted by row."""
-    rows = share_rows(nonzeros, m, 1, share, device)
-    if not rows.has_cuts:
-        return SharedRows(nonzeros, rows.shares, rows.blocks, None, None, 0)
-    # The fields of RowShare (row_shares.cuh).
-    begin = rows.shares.view(torch.int64).view(rows.blocks, SHARE_BYTES // 8)[:, 0]
-    before, last, after = rows.shares.view(torch.int32).view(rows.blocks, -1)[:, 6:9].unbind(1)
-    nnz = nonzeros.rows.numel()
-    first_row = nonzeros.rows[begin.clamp(max=nnz - 1)]
-    is_cut_before = (before >= 0) & (first_row == before) & (begin < nnz)
-    is_cut_after = (last >= 0) & (last == after)
-    begins = is_cut_after & ~(is_cut_before & (before == after))
-    pieces = is_cut_before.long() + begins.long()
-    slot = pieces.cumsum(0) - pieces
-    slots = torch.stack([slot, slot + is_cut_before], dim=1)
-    starts = slots[begins, 1]
-    total = int(pieces.sum())
-    lengths = torch.diff(starts, append=starts.new_tensor([total]))
-    cut_rows = torch.stack([after[begins], starts, lengths], dim=1)
-    return SharedRows(nonzeros, rows.shares, rows.blocks, int32(slots), int32(cut_rows), total)
+    @property
+    def pieces(self) -> int:
+        """The number of pieces that warps leave of cut rows, for each head."""
+        return self.shares.pieces
 
 
 def rows_by_warp(
@@ -90,7 +71,8 @@ def rows_by_warp(
     waves = min(_MAX_WAVES * heads, ceil_div(total * heads, warps * _SHARE))
 
     def shared(count: int) -> SharedRows:
-        return shared_rows(nonzeros, m, max(_MIN_SHARE, ceil_div(total, max(1, count))), device)
+        share = max(_MIN_SHARE, ceil_div(total, max(1, count)))
+        return SharedRows(nonzeros, share_rows(nonzeros, m, 1, share, device, lists_cut_rows=True))
 
     count = warps * waves // heads
     shares = shared(count)

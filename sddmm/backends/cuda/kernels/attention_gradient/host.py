@@ -159,8 +159,8 @@ class Gradients(GradientPasses):
         nonzeros = rows.nonzeros
         arguments: dict[str, int | float] = {
             "rows": nonzeros.rows.data_ptr(), "cols": nonzeros.cols.data_ptr(),
-            "perm": address(nonzeros.perm), "shares": rows.shares.data_ptr(),
-            "slots": address(rows.slots), "cut_rows": address(rows.cut_rows),
+            "perm": address(nonzeros.perm), "shares": rows.shares.address,
+            "slots": rows.shares.slots_address, "cut_rows": rows.shares.cut_rows_address,
             "shares_per_head": rows.number, "cut_rows_per_head": rows.cuts,
             "pieces_per_head": rows.pieces,
             **{f"pitch_{name}": pitch_bytes(x) for name, x in operands.items()},

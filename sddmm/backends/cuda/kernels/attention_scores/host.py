@@ -25,7 +25,6 @@ from sddmm.backends.cuda.kernels.attention_gather.costs import by_scores_us
 from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning
 from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
-from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import Layouts
 from sddmm.memory import new_memory
@@ -131,8 +130,7 @@ class AttentionScores:
         # A few nonzeros fewer than `most`, as shares move to the ends of rows.
         count = ceil_div(problem.nnz + problem.m, most * 15 // 16)
         firsts = [rows.number * i // count for i in range(count)]
-        begin_of = rows.shares.view(torch.int64).view(rows.number, SHARE_BYTES // 8)[:, 0]
-        begins = begin_of[firsts].tolist()
+        begins = rows.shares.begins(firsts)
         steps = []
         for first, last, begin, end in zip(
             firsts, [*firsts[1:], rows.number], begins, [*begins[1:], problem.nnz], strict=True

@@ -140,7 +140,7 @@ class _Launcher:
             _common_step(address_out, k * out.element_size()),
         )  # fmt: skip
         piece_bytes, pieces, records = 0, 0, 0
-        if shares.has_cuts:
+        if shares.cuts:
             piece_bytes = 2 * shares.blocks * slices.number * slices.columns
             piece_bytes *= problem.accumulator.itemsize  # of a head
             heads_bytes = piece_bytes * (problem.heads or 1)
@@ -156,11 +156,11 @@ class _Launcher:
                 dense.data_ptr() + head * head_dense * size, weights.address, weights.factors,
                 address_out + head * problem.m * k * out.element_size(),
                 nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), weights.perm,
-                shares.shares.data_ptr(), pieces and pieces + head * piece_bytes, records,
+                shares.address, pieces and pieces + head * piece_bytes, records,
                 head_dense, weights.head_stride, problem.m * k, pitch_bytes, shares.blocks,
                 slices.number, part.first_block, part.blocks, k, alpha,
             )  # fmt: skip
-        if shares.has_cuts:
+        if shares.cuts:
             variant.merge(
                 shares.blocks * slices.number * (problem.heads or 1), pieces, records, address_out,
                 problem.m * k, shares.blocks, slices.number, k, alpha,

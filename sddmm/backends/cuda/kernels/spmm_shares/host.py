@@ -15,18 +15,22 @@ from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.pinned_results import ThreadResults
-from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.backends.cuda.spec import KernelSpec, macros
 from sddmm.dtypes import DTYPES
 
-SHARE_BYTES = 48
-"""The size of RowShare (row_shares.cuh)."""
+SHARE_BYTES, CUT_ROW_BYTES, SLOT_BYTES = 48, 12, 8
+"""The sizes of RowShare, of CutRow (row_shares.cuh), and of the two slots of a share."""
+
+# The 64-bit words of the kernel's State, and of its results: the cuts and the pieces.
+_STATE_WORDS, _RESULT_WORDS = 3, 2
 
 
 class Arguments(ctypes.Structure):
     """The parameters of spmm_shares/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("rows", "shares", "has_cuts")),
+        *((name, POINTER) for name in ("rows", "shares", "slots", "cut_rows")),
+        *((name, POINTER) for name in ("state", "next_state", "results")),
         *((name, LONG) for name in ("nnz", "block_size")),
         *((name, INT) for name in ("m", "blocks", "warps")),
     ]
@@ -36,44 +40,80 @@ SPMM_SHARES = KernelSpec("spmm_shares", "spmm_shares", tuple(DTYPES), threads=12
 
 
 def load(runtime: loader.CudaRuntime, device_index: int) -> Kernel:
-    return runtime.load_kernel(SPMM_SHARES, (), Arguments, device_index)
+    own = macros({"STATE_WORDS": _STATE_WORDS})
+    return runtime.load_kernel(SPMM_SHARES, own, Arguments, device_index)
 
 
 class RowShares(NamedTuple):
-    """The share of each warp of each block, as the kernels read it. has_cuts: whether any row is
-    summed by several blocks."""
+    """The share of each warp of each block, as the kernels read it.
 
-    shares: Tensor
+    memory: the shares of blocks of so many warps; then, of blocks of one warp that list the rows
+    that they cut, the slots of all shares, and the cut rows. cuts: the rows that several blocks
+    sum, or where they are not listed the blocks that begin within a row. pieces: of all rows that
+    are listed.
+    """
+
+    memory: Tensor
     blocks: int
-    has_cuts: bool
+    warps: int
+    cuts: int
+    pieces: int
+
+    @property
+    def address(self) -> int:
+        return self.memory.data_ptr()
+
+    @property
+    def slots_address(self) -> int:
+        return self.memory.data_ptr() + self.blocks * self.warps * SHARE_BYTES
+
+    @property
+    def cut_rows_address(self) -> int:
+        return self.slots_address + self.blocks * SLOT_BYTES
 
     def begins(self, blocks: list[int]) -> list[int]:
         """The first nonzero of each of these blocks; waits for the GPU."""
-        of_blocks = self.shares.view(torch.int64).view(self.blocks, -1)[:, 0]  # RowShare.begin
-        begins: list[int] = of_blocks[blocks].tolist()
+        words = self.memory[: self.blocks * self.warps * SHARE_BYTES].view(torch.int64)
+        begins: list[int] = words.view(self.blocks, -1)[blocks, 0].tolist()  # RowShare.begin
         return begins
 
 
 def share_rows(
-    nonzeros: Nonzeros, m: int, warps_per_block: int, share: int, device: Device
+    nonzeros: Nonzeros,
+    m: int,
+    warps_per_block: int,
+    share: int,
+    device: Device,
+    lists_cut_rows: bool = False,
 ) -> RowShares:
     """Shares of so many nonzeros and rows, of `nonzeros` that are sorted by row; when the GPU has
-    written them."""
+    written them. lists_cut_rows: whether the rows that blocks cut are listed, by blocks of one
+    warp."""
+    assert warps_per_block == 1 or not lists_cut_rows, "a row is cut where a block ends"
     nnz = nonzeros.cols.numel()
     block_size = share * warps_per_block
     blocks = max(1, ceil_div(nnz + m, block_size))
     warps = blocks * warps_per_block
-    memory = torch.empty(warps * SHARE_BYTES, dtype=torch.uint8, device=nonzeros.rows.device)
+    size = warps * SHARE_BYTES
+    if lists_cut_rows:
+        size += blocks * (SLOT_BYTES + CUT_ROW_BYTES)
+    memory = torch.empty(size, dtype=torch.uint8, device=nonzeros.rows.device)
+    shares = RowShares(memory, blocks, warps_per_block, 0, 0)
     results = _results(nonzeros.rows.device).own
     results.reset()
     load(loader.runtime, device.index)(  # in the order of Arguments
-        ceil_div(warps, SPMM_SHARES.threads // 32), nonzeros.rows.data_ptr(), memory.data_ptr(),
-        results.address, nnz, block_size, m, blocks, warps_per_block,
+        ceil_div(warps, SPMM_SHARES.threads // 32), nonzeros.rows.data_ptr(), shares.address,
+        shares.slots_address if lists_cut_rows else 0,
+        shares.cut_rows_address if lists_cut_rows else 0,
+        results.state, results.next_state, results.address, nnz, block_size, m, blocks,
+        warps_per_block,
     )  # fmt: skip
-    return RowShares(memory, blocks, bool(results.wait(device.index)[0]))
+    results.swap_state()
+    cuts, pieces = results.wait(device.index)
+    return shares._replace(cuts=cuts, pieces=pieces)
 
 
 @functools.cache
 def _results(torch_device: torch.device) -> ThreadResults:
-    """The word in which the kernel reports: whether there are cuts."""
-    return ThreadResults(torch_device, words=1, state_words=0, polled=0)
+    """The words in which the kernel reports, both of which it writes last."""
+    return ThreadResults(torch_device, _RESULT_WORDS, _STATE_WORDS, polled=_RESULT_WORDS)

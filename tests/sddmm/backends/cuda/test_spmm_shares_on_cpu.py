@@ -1,0 +1,74 @@
+"""spmm_shares, run on the CPU: the rows that shares of one warp cut, and their pieces."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sddmm.backends.cuda.kernels.spmm_shares.host import (
+    CUT_ROW_BYTES,
+    SHARE_BYTES,
+    SLOT_BYTES,
+    RowShares,
+    share_rows,
+)
+from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.testing import H200, emulated_gpu
+
+
+def with_a_hub(seed: int) -> tuple[Tensor, int]:
+    """Sorted row ids, many of one row; and the number of rows, some of which have no nonzeros."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(high: int) -> int:
+        return int(torch.randint(high, (1,), generator=generator))
+
+    m, nnz = 1 + draw(60), draw(900)
+    of_hub = torch.full((draw(nnz + 1),), draw(m))
+    others = torch.randint(m, (nnz - len(of_hub),), generator=generator)
+    return torch.cat([of_hub, others]).sort().values.int(), m
+
+
+def lists_of(shares: RowShares) -> tuple[list[list[int]], dict[int, tuple[int, int]]]:
+    """The two slots of each share; and of each cut row its first piece and their number."""
+    number = shares.blocks
+    at = number * SHARE_BYTES
+    slots = shares.memory[at : at + number * SLOT_BYTES].view(torch.int32).view(number, 2)
+    at += number * SLOT_BYTES
+    listed = shares.memory[at : at + shares.cuts * CUT_ROW_BYTES].view(torch.int32).view(-1, 3)
+    return slots.tolist(), {row: (first, count) for row, first, count in listed.tolist()}
+
+
+@pytest.mark.parametrize("share", [4, 31, 85])
+def test_every_row_in_several_shares_has_a_piece_in_each(share: int) -> None:
+    """Shares end at the end of a row if one is near, so that few rows are cut."""
+    with emulated_gpu():
+        for seed in range(15):
+            rows, m = with_a_hub(seed)
+            nonzeros = Nonzeros(rows, torch.zeros_like(rows), None)
+            shares = share_rows(nonzeros, m, 1, share, H200, lists_cut_rows=True)
+            slots, listed = lists_of(shares)
+            begins = [*shares.begins(list(range(shares.blocks))), len(rows)]
+            sharing: dict[int, list[int]] = {}
+            for i in range(shares.blocks):
+                for row in set(rows[begins[i] : begins[i + 1]].tolist()):
+                    sharing.setdefault(row, []).append(i)
+            cut = {row: own for row, own in sharing.items() if len(own) > 1}
+            assert set(listed) == set(cut)
+            pieces: list[int] = []
+            for row, own in cut.items():
+                first, count = listed[row]
+                assert count == len(own)
+                # In the share where the row begins it is the second slot, later the first.
+                found = [slots[i][number == 0] for number, i in enumerate(own)]
+                assert found == list(range(first, first + count))
+                pieces += found
+            assert sorted(pieces) == list(range(shares.pieces))
+
+
+def test_blocks_of_several_warps_only_tell_whether_any_begins_within_a_row() -> None:
+    with emulated_gpu():
+        for rows, has_cuts in ((torch.zeros(500), True), (torch.arange(500), False)):
+            nonzeros = Nonzeros(rows.int(), torch.zeros(500, dtype=torch.int32), None)
+            assert bool(share_rows(nonzeros, 500, 4, 20, H200).cuts) == has_cuts
