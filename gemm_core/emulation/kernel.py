@@ -45,7 +45,10 @@ def missing_compiler() -> str | None:
 
 
 class EmulatedKernel:
-    """A kernel that runs on the CPU at once, on operands in the memory of the CPU."""
+    """A kernel that runs on the CPU at once, on operands in the memory of the CPU.
+
+    blocks_per_sm: the blocks that a multiprocessor is taken to hold at a time.
+    """
 
     def __init__(
         self,
@@ -53,8 +56,10 @@ class EmulatedKernel:
         library: Path,
         parameters: tuple[Any, ...] | type[ctypes.Structure],
         threads: int,
+        blocks_per_sm: int = 1,
     ) -> None:
         self.name, self.parameters, self.threads = name, parameters, threads
+        self.blocks_per_sm = blocks_per_sm
         self._run = ctypes.CDLL(str(library)).run
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:

@@ -96,7 +96,8 @@ class Kernel:
     """A kernel loaded on one device, ready to launch.
 
     parameters: the C types of its parameters, or the ctypes.Structure of the one struct that it
-    takes. A launch passes raw values and does not synchronize; a CUDA graph can capture it.
+    takes. blocks_per_sm: the blocks that a multiprocessor holds at a time. A launch passes raw
+    values and does not synchronize; a CUDA graph can capture it.
     """
 
     def __init__(
@@ -123,6 +124,11 @@ class Kernel:
                 attribute = driver.CUfunction_attribute
                 largest = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._call(driver.cuFuncSetAttribute(self._function, largest, shared_bytes))
+            self.blocks_per_sm: int = self._call(
+                driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                    self._function, threads, shared_bytes
+                )
+            )
         self._launch, self._stream_of = driver.cuLaunchKernel, _raw_stream()
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:

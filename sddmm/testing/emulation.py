@@ -132,4 +132,4 @@ def _load_kernel(
 ) -> EmulatedKernel:
     all_macros = loader.compile_macros(spec, macros, parameters)
     library = compile_library(spec.path, "sddmm_kernel", all_macros, loader.INCLUDE)
-    return _Kernel(spec.name, library, parameters, spec.threads)
+    return _Kernel(spec.name, library, parameters, spec.threads, spec.min_blocks)

@@ -70,7 +70,7 @@ class Compiler(loader.CudaRuntime):
         macros = loader.compile_macros(spec, macros, parameters)
         cubin = compile_kernel(spec.path, macros, self.arch, loader.INCLUDE)
         self.cubins.setdefault(spec.name, []).append(cubin)
-        return mock.Mock(parameters=parameters)
+        return mock.Mock(parameters=parameters, blocks_per_sm=spec.min_blocks)
 
     def tensor_map(self, *_: object) -> bytes:
         return bytes(128)

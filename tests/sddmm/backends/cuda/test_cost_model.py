@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,11 @@ from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS, SPMM_KERNELS
-from sddmm.backends.cuda.kernels.row_gather.host import gather_slice, gather_us
+from sddmm.backends.cuda.kernels.row_gather.host import (
+    gather_slice,
+    gather_us,
+    share_of_warp,
+)
 from sddmm.backends.cuda.kernels.spmm_gather import host as spmm_gather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.kernels.tile import TileKernel
@@ -302,3 +307,15 @@ def test_products_by_gathering_cost_what_an_h200_takes(
     )
     predicted_us = spmm_gather.gather_us(asked, MODEL, is_sorted)
     assert predicted_us == pytest.approx(measured_us, rel=0.1)
+
+
+@pytest.mark.parametrize("warps_per_sm", [16, 20, 28])
+def test_warps_of_a_large_problem_come_in_waves_that_are_nearly_full(warps_per_sm: int) -> None:
+    """Where 132 multiprocessors hold 20 warps each, 1.6M nonzeros by 256 were 2.4 waves."""
+    for nnz in (1_600_000, 3_000_000, 7_777_777):
+        asked = problem(50_000, nnz, 32, torch.float32)
+        share = share_of_warp(asked, nnz, H200, 16, 256, warps_per_sm)
+        waves = nnz / share / (132 * warps_per_sm)
+        assert share % 16 == 0
+        assert share <= 256
+        assert math.ceil(waves) < 1.08 * waves  # a share is a multiple of 16

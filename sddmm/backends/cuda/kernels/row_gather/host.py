@@ -69,7 +69,7 @@ _L2_BASE, _L2_SCATTERED = 0.48, 1.7
 # By how much faster memory seems than it is, as it is read while rows are loaded from L2.
 _MEMORY_OVERLAP = 2.0
 
-# Warps that a multiprocessor holds at the registers of this kernel.
+# Warps that a multiprocessor holds at the registers of this kernel, at least.
 _WARPS_PER_SM = 16
 MAX_SHARE = 512
 # Half of it suits what would else take so many waves of warps, the last half empty; and rows of
@@ -245,7 +245,8 @@ def variant_of(
 ) -> Variant:
     """The launch of a kernel whose warps work on so many batches of eight nonzeros, and have at
     `most` so many."""
-    nnz_per_warp = share_of_warp(part, nnz, device, 8 * batches, most)
+    warps_per_sm = kernel.blocks_per_sm * spec.threads // 32
+    nnz_per_warp = share_of_warp(part, nnz, device, 8 * batches, most, warps_per_sm)
     warps_per_head = ceil_div(nnz, nnz_per_warp)
     blocks = ceil_div(warps_per_head * (part.heads or 1), spec.threads // 32)
     return Variant(kernel, blocks, warps_per_head, nnz_per_warp)
@@ -338,15 +339,21 @@ def max_share(problem: SddmmProblem, nnz: int, device: Device) -> int:
     return MAX_SHARE // 2 if waves > 1 and (is_long or waves <= _FEW_WAVES) else MAX_SHARE
 
 
-def share_of_warp(problem: SddmmProblem, nnz: int, device: Device, group: int, most: int) -> int:
-    """Nonzeros of a warp: one wave of warps for small problems, a multiple of `group`."""
-    heads = problem.heads or 1
+def share_of_warp(
+    problem: SddmmProblem, nnz: int, device: Device, group: int, most: int, warps_per_sm: int
+) -> int:
+    """Nonzeros of a warp, a multiple of `group`: one wave of warps for small problems, else equal
+    waves of the warps that a multiprocessor holds, as a last wave that is not full costs a whole
+    one."""
+    total = nnz * (problem.heads or 1)
     operand_bytes = (problem.m + problem.n) * problem.k * problem.dtype.itemsize
     if operand_bytes > 2 * device.l2_bytes and nnz < 4 * (problem.m + problem.n):
         return max(group, _SHARE_IN_MEMORY)
     warps = device.sm_count * _WARPS_PER_SM
-    nnz_per_warp = ceil_div(nnz * heads, warps)
-    return max(group, min(most, ceil_div(nnz_per_warp, group) * group))
+    if total > warps * most:
+        warps = device.sm_count * max(1, warps_per_sm)
+        warps *= ceil_div(total, warps * most)
+    return max(group, min(most, ceil_div(ceil_div(total, warps), group) * group))
 
 
 def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:
