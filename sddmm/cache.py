@@ -82,6 +82,10 @@ class _Entry:
     when its growth was `growth`; max_bytes: a bound on it, from the indices alone.
     """
 
+    __slots__ = (
+        "blocks", "counters", "growth", "is_copy", "max_bytes", "owners", "pattern", "versions"
+    )  # fmt: skip
+
     def __init__(self, pattern: Callable[[], SparsePattern | None], is_copy: bool) -> None:
         self.pattern, self.is_copy = pattern, is_copy
         self.owners: tuple[weakref.ref[Tensor], ...] = ()
@@ -219,9 +223,10 @@ class Cache:
         if seen is None and is_sampled_at_once and not self._entries:
             return pattern, self._seen.add(owner)
         key = _key(pattern)
-        cached = self._match(pattern, key, is_counted=False)[1]
-        if cached is not None:
-            return cached, None
+        if key in self._entries or key in self._weak_entries:
+            cached = self._match(pattern, key, is_counted=False)[1]
+            if cached is not None:
+                return cached, None
         if seen is None and is_sampled_at_once:
             return pattern, self._seen.add(owner)
         cached = self._add(pattern, key, False, True, (owner,))
@@ -247,10 +252,14 @@ class Cache:
     def of_pattern(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern of the very tensors of a caller's pattern, else `pattern` itself,
         which the cache can find from now on but does not keep."""
-        entry, cached = self._look_up(_key(pattern))
+        key = _key(pattern)
+        entry, cached = self._look_up(key)
         if entry is not None and cached is not None and entry.vouches_for(cached, pattern):
             return cached
-        self._add_weak(pattern)
+        entry = _Entry(weakref.ref(pattern, functools.partial(self._drop, key)), is_copy=False)
+        entry.versions = pattern.versions
+        with self._lock:
+            self._weak_entries[key] = entry
         return pattern
 
     def clear(self) -> None:
@@ -302,28 +311,20 @@ class Cache:
         owners: tuple[Tensor, ...],
     ) -> SparsePattern:
         cached = pattern.clone() if is_copy else pattern.alias()
-        if is_copy:
-            self._add_weak(cached)  # operators receive its own tensors
         entry = _Entry(lambda: cached, is_copy)
-        indices = cached.major_indices.nbytes + cached.nnz * cached.col_indices.itemsize
-        entry.max_bytes = _MAX_GROWTH * (indices + 8 * sum(cached.shape))
-        entry.watch(pattern, is_counted)
-        entry.owners = tuple(
-            weakref.ref(owner, functools.partial(self._drop, key)) for owner in owners
-        )
+        indices = cached.col_indices.itemsize * (cached.major_indices.numel() + cached.nnz)
+        entry.max_bytes = _MAX_GROWTH * (indices + 8 * (cached.shape[0] + cached.shape[1]))
+        if is_counted:
+            entry.watch(pattern, is_counted)
+        if owners:
+            drop = functools.partial(self._drop, key)
+            entry.owners = tuple([weakref.ref(owner, drop) for owner in owners])
         with self._lock:
             self._entries[key] = entry
             self._entries.move_to_end(key)
             self._most_bytes += entry.max_bytes
             self._make_room()
         return cached
-
-    def _add_weak(self, pattern: SparsePattern) -> None:
-        key = _key(pattern)
-        entry = _Entry(weakref.ref(pattern, functools.partial(self._drop, key)), is_copy=False)
-        entry.versions = pattern.versions
-        with self._lock:
-            self._weak_entries[key] = entry
 
     def _drop(self, key: PatternKey, dead: object) -> None:
         """Remove the entry that a dead reference belonged to, if it is still there."""

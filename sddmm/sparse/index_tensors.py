@@ -142,7 +142,7 @@ class IndexTensors:
         values = derived.values
         if key not in values:
             values.setdefault(key, compute())  # another thread's, if it was quicker
-            self.count_growth()
+            derived.growth += 1
         value: T = values[key]
         return value
 
@@ -157,7 +157,7 @@ class IndexTensors:
 
     def clone(self) -> Self:
         """The same pattern in memory of its own."""
-        return self.map_indices(Tensor.clone)
+        return self.with_indices(self.major_indices.clone(), self.col_indices.clone())
 
     def alias(self) -> Self:
         """The same pattern over the same memory, by new tensors that count the same changes."""

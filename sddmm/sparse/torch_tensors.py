@@ -66,7 +66,7 @@ def pattern_and_values(
     """The pattern over a tensor's own indices, its values, and the function that wraps new values
     like it. Each property of a CSR tensor is read once: its first call waits for them."""
     size = S.shape
-    if S.layout != _CSR or len(size) != 2 or S.dense_dim():
+    if S.layout != _CSR or len(size) != 2:  # a CSR tensor with dense dimensions has more
         parts = parts_of_tensor(S)
         return pattern_over(parts), parts.values, parts.wrap
     shape = (size[0], size[1])

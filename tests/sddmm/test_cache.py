@@ -140,3 +140,14 @@ def test_emptied_caches_hold_nothing() -> None:
     assert sddmm.cache_info() == (0, 0, MAX_BYTES)
     assert storage_bytes(CACHE) == 0
     assert len(Cache()) == 0
+
+
+@pytest.mark.parametrize("name", ["sddmm", "spmm", "sparse_attention"])
+def test_operators_find_the_copy_that_is_kept_of_a_sparse_tensor(name: str) -> None:
+    sddmm.clear_cache()
+    S, x = tensor_of("csr", 0), torch.randn(N, K, requires_grad=True)
+    a, b = operands(requires_grad=True)
+    arguments = {"sddmm": (a, b), "spmm": (x,), "sparse_attention": (a, b.mT, x)}[name]
+    result = getattr(sddmm, name)(S, *arguments)
+    (result.values() if name == "sddmm" else result).sum().backward()
+    assert sddmm.cache_info().patterns == 1
