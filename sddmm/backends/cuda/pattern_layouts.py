@@ -78,6 +78,13 @@ def _is_power_of_two(x: int) -> bool:
     return x & (x - 1) == 0
 
 
+def serves(done: Analysis, request: AnalysisRequest) -> bool:
+    """Whether an analysis holds what is requested."""
+    if request == ROW_IDS:
+        return done.row_ids is not None
+    return done.request == request
+
+
 class AheadLayouts:
     """The arrays of a pattern that is taken to be sorted, while its analysis still runs.
 
@@ -97,7 +104,7 @@ class AheadLayouts:
         self._tiles: TileWork | None = None
         self._analyses: list[Analysis] = pattern.derive(ANALYSES, list) if is_kept else []
         for cached in self._analyses:
-            if cached.request == request or (request == ROW_IDS and cached.row_ids is not None):
+            if serves(cached, request):
                 self._analysis = cached
                 return
         self._analysis = analysis.launch(pattern, device, request)
@@ -138,11 +145,14 @@ class AheadLayouts:
 
 
 class PatternLayouts:
-    """The arrays of a pattern for any kernel.
+    """The arrays of a pattern for any kernel, in one preparation.
 
     tile_sizes: the sizes of tiles that facts() counts. What follows from the pattern alone is
     cached with it, for the next plan.
     """
+
+    # The analysis that was requested last: kernels request it again.
+    _last: Analysis | None = None
 
     def __init__(
         self, pattern: SparsePattern, device: Device, tile_sizes: tuple[Block, ...] = ()
@@ -151,7 +161,10 @@ class PatternLayouts:
 
     def analysis(self, request: AnalysisRequest) -> Analysis:
         """The pattern's analysis that holds what is requested, when it is done."""
-        return AheadLayouts(self._pattern, self._device, request).wait()
+        last = self._last
+        if last is None or not serves(last, request):
+            self._last = last = AheadLayouts(self._pattern, self._device, request).wait()
+        return last
 
     def by_row(self) -> Nonzeros:
         row_analysis = self.analysis(ROW_IDS)
@@ -285,7 +298,12 @@ class TransposedLayouts:
         self, pattern: SparsePattern, device: Device, tile_sizes: tuple[Block, ...] = ()
     ) -> None:
         self._pattern, self._device = pattern, device
-        self._stored = PatternLayouts(pattern, device, tuple(map(_turned, tile_sizes)))
+        turned = tuple(map(_turned, tile_sizes)) if tile_sizes else ()
+        self._stored = PatternLayouts(pattern, device, turned)
+
+    def analysis_of_pattern(self, request: AnalysisRequest) -> Analysis:
+        """That of the pattern itself, when it is done."""
+        return self._stored.analysis(request)
 
     def by_row(self) -> Nonzeros:
         return self._stored.by_column()

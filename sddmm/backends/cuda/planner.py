@@ -52,11 +52,14 @@ class Prediction(NamedTuple):
 class UniformPlan(NamedTuple):
     """The plan for a sorted, uniform pattern: the first analysis, which finds out whether the
     pattern is such, and the fastest kernel then. is_ahead: it is prepared while the analysis runs.
+    explanation: of the choice. An executor holds it, so no object of it may hold a pattern, which
+    would be a cycle.
     """
 
     kernel: Kernel
     request: AnalysisRequest
     is_ahead: bool
+    explanation: Explanation
 
 
 class Planner(Generic[P, E]):
@@ -111,6 +114,7 @@ class PlanningContext:
     They are cached and reused for every pattern. serving: the kernels that do not refuse.
     tile_sizes: the sizes of tiles on whose counts their costs depend; empty if no kernel that
     depends on counts can be the fastest. if_uniform(calls): the plan for a uniform pattern.
+    if_transpose_is_uniform(calls): the kernel for one whose nonzeros come by column, and why.
     executor_options: what an executor of plans takes beside them and their explanation.
     """
 
@@ -125,6 +129,7 @@ class PlanningContext:
         self.executor_options = {"refusals": explained, "device_index": device.index}
         self.tile_sizes = self._tile_sizes()
         self.if_uniform = functools.lru_cache(maxsize=8)(self._plan_if_uniform)
+        self.if_transpose_is_uniform = functools.lru_cache(maxsize=8)(self._choose_if_by_column)
 
     def rank(self, facts: PatternFacts, calls: int = MANY_CALLS) -> list[Prediction]:
         """All kernels worth considering for such a pattern, the least total time first."""
@@ -161,7 +166,13 @@ class PlanningContext:
         request = ahead or ROW_IDS
         if request.block is None:
             request = self.segments_request()
-        return UniformPlan(best, request, ahead is not None)
+        return UniformPlan(
+            best, request, ahead is not None, lambda: _explain(self.rank_if_uniform(calls))
+        )
+
+    def _choose_if_by_column(self, calls: int) -> tuple[Kernel, Explanation]:
+        ranking = self.rank_if_uniform(calls, is_sorted=False)
+        return ranking[0].kernel, lambda: _explain(ranking)
 
     def segments_request(self) -> AnalysisRequest:
         """An analysis that counts row segments as wide as the widest tiles."""
@@ -219,8 +230,7 @@ class _Preparation(Generic[E]):
     def __init__(
         self, context: PlanningContext, pattern: SparsePattern, executor: Callable[..., E]
     ) -> None:
-        self._context, self._pattern = context, pattern
-        self._executor = functools.partial(executor, **context.executor_options)
+        self._context, self._pattern, self._executor = context, pattern, executor
 
     def requested(self, name: str) -> E:
         """The kernel that the caller named; ValueError if there is none, or if it refuses."""
@@ -240,15 +250,14 @@ class _Preparation(Generic[E]):
         context = self._context
         uniform = context.if_uniform(calls)
         layouts = PatternLayouts(self._pattern, context.device, context.tile_sizes)
-        explanation = _explain_uniform(context, calls)
         if uniform.is_ahead:
-            analysis, executor = self._prepare_ahead(uniform, explanation)
+            analysis, executor = self._prepare_ahead(uniform)
             if context.is_uniform(analysis):
                 return executor
         else:
             analysis = layouts.analysis(uniform.request)
             if context.is_uniform(analysis):
-                return self._prepare(uniform.kernel, layouts, explanation)
+                return self._prepare(uniform.kernel, layouts, uniform.explanation)
         facts = layouts.facts(count_tiles=context.tiles_may_pay(analysis))
         ranking = context.rank(facts, calls)
         return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
@@ -258,15 +267,15 @@ class _Preparation(Generic[E]):
         context = self._context
         plans = kernel.prepare(layouts, context.problem, context.model)
         loader.runtime.wait(context.device.index)
-        return self._executor(plans, explanation)
+        return self._executor(plans, explanation, **context.executor_options)
 
-    def _prepare_ahead(self, ahead: UniformPlan, explanation: Explanation) -> tuple[Analysis, E]:
+    def _prepare_ahead(self, ahead: UniformPlan) -> tuple[Analysis, E]:
         """The analysis of the pattern, and what is prepared from it while the GPU still runs it."""
         context = self._context
         layouts = AheadLayouts(self._pattern, context.device, ahead.request)
         try:
             plans = ahead.kernel.prepare(layouts, context.problem, context.model)
-            executor = self._executor(plans, explanation)
+            executor = self._executor(plans, ahead.explanation, **context.executor_options)
         finally:
             analysis = layouts.wait()
         return analysis, executor
@@ -282,25 +291,19 @@ class _OfTranspose(_Preparation[E]):
 
     def fastest(self, calls: int) -> E:
         context, pattern = self._context, self._pattern
+        layouts = TransposedLayouts(pattern, context.device, context.tile_sizes)
         analysis = None
         if not rows_are_known_to_fall(pattern):
-            request = context.segments_request()
-            analysis = PatternLayouts(pattern, context.device).analysis(request)
+            analysis = layouts.analysis_of_pattern(context.segments_request())
         if analysis is None or not analysis.rows_ascend:
             self._pattern = pattern.T
             return super().fastest(calls)
-        layouts = TransposedLayouts(pattern, context.device, context.tile_sizes)
         if context.is_uniform(analysis, transpose=True):
-            ranking = context.rank_if_uniform(calls, is_sorted=False)
-        else:
-            counts = context.tiles_may_pay(analysis, transpose=True)
-            ranking = context.rank(layouts.facts(count_tiles=counts), calls)
+            kernel, explanation = context.if_transpose_is_uniform(calls)
+            return self._prepare(kernel, layouts, explanation)
+        counts = context.tiles_may_pay(analysis, transpose=True)
+        ranking = context.rank(layouts.facts(count_tiles=counts), calls)
         return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
-
-
-def _explain_uniform(context: PlanningContext, calls: int) -> Explanation:
-    """An executor holds the explanation, so no object of it may hold a pattern: a cycle."""
-    return lambda: _explain(context.rank_if_uniform(calls))
 
 
 def _explain(ranking: list[Prediction]) -> list[str]:

@@ -134,3 +134,15 @@ def test_tiles_prepared_ahead_tell_it_when_the_analysis_is_done() -> None:
     work = again.tiles((2, 4))
     again.wait()
     assert (work.distinct, work.runs) == (True, 3)
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_each_request_gets_an_analysis_that_holds_it() -> None:
+    pattern = SparsePattern.from_csr(torch.tensor([0, 2, 3]), torch.tensor([0, 4, 3]), (2, 6))
+    layouts = PatternLayouts(pattern, H200)
+    offsets = AnalysisRequest((2, 4), tile_row_offsets=True)
+    assert layouts.analysis(offsets).offsets is not None
+    assert layouts.by_row().rows.tolist() == [0, 0, 1]
+    with_counts = AnalysisRequest((2, 4), count_tiles=True)
+    assert layouts.analysis(with_counts).request == with_counts
+    assert layouts.analysis(offsets) is layouts.analysis(offsets)

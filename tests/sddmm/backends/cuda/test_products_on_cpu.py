@@ -45,6 +45,16 @@ def test_the_second_product_with_a_pattern_launches_its_kernels_alone(
     assert launches.count("spmm_gather") == 1
 
 
+@pytest.mark.parametrize("transpose", [False, True])
+def test_the_first_product_analyses_shares_and_gathers(
+    launches: list[str], transpose: bool
+) -> None:
+    S = random_pattern(M, N, NNZ, layout="csr").to_torch(torch.randn(NNZ))
+    sddmm.spmm(S, torch.randn(M if transpose else N, D), transpose=transpose)
+    launched = [name for name in launches if name != "spmm_merge"]
+    assert launched == ["analyse", "spmm_shares", "spmm_gather"]
+
+
 def test_all_heads_are_one_launch_of_any_strides(launches: list[str]) -> None:
     S = pattern()
     values, dense = torch.randn(NNZ, 3).T, torch.randn(N, 3, D).transpose(0, 1)

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER, SpmmGather
-from sddmm.backends.cuda.kernels.spmm_gather.ordering import is_worth_ordering
-from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER, SpmmGather, work_of
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.products import product_problem
@@ -180,10 +178,8 @@ def test_weights_are_put_in_order_where_they_are_many_and_rows_are_long(
     pattern = random_pattern(3, 3, 9)
     values, dense = torch.ones(9, dtype=dtype), torch.ones(3, k, dtype=dtype)
     problem = product_problem(pattern, values, dense, None, False, dtype)
-    index = torch.zeros(9, dtype=torch.int32)
-    nonzeros = Nonzeros(index, index, None if is_sorted else index)
-    problem = problem._replace(nnz=nnz)
-    assert is_worth_ordering(problem, nonzeros, SPMM_GATHER.order_from) == expected
+    work = work_of(SPMM_GATHER, problem._replace(nnz=nnz), H200, not is_sorted)
+    assert (work.orders, work.has_perm) == (expected, not is_sorted and not expected)
 
 
 @pytest.mark.parametrize("sm_count", [1, 20])

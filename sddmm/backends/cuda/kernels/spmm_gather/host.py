@@ -77,6 +77,20 @@ class Slices(NamedTuple):
     number: int
 
 
+class Work(NamedTuple):
+    """What follows from a problem and from whether its nonzeros have a permutation.
+
+    problem: that of the launches. orders: whether they put the weights in order first. has_perm:
+    whether they read weights through the permutation. share: the nonzeros and rows of a warp.
+    """
+
+    problem: SpmmProblem
+    slices: Slices
+    orders: bool
+    has_perm: bool
+    share: int
+
+
 @dataclass(frozen=True, eq=False)
 class SpmmGather(KernelSpec):
     """Serves every pattern.
@@ -94,8 +108,9 @@ class SpmmGather(KernelSpec):
     def prepare(
         self, layouts: Layouts, problem: SpmmProblem, model: DeviceModel
     ) -> tuple[ProductPlan, ...]:
-        launcher = _Launcher(self, layouts.by_row(), problem, model.device)
-        return (ProductPlan(launcher.run, _is_readable),)
+        nonzeros, device = layouts.by_row(), model.device
+        work = work_of(self, problem, device, nonzeros.perm is not None)
+        return (ProductPlan(_Launcher(self, work, nonzeros, device).run, _is_readable),)
 
 
 def _is_readable(dense: Tensor) -> bool:
@@ -108,34 +123,27 @@ def _is_readable(dense: Tensor) -> bool:
 class _Launcher:
     """Launches both passes over fixed nonzeros."""
 
-    def __init__(
-        self, spec: SpmmGather, nonzeros: Nonzeros, problem: SpmmProblem, device: Device
-    ) -> None:
-        self._spec, self._nonzeros, self._device = spec, nonzeros, device
-        self._slices = slices_of(problem)
-        self._orders = ordering.is_worth_ordering(problem, nonzeros, spec.order_from)
-        self._problem = ordering.ordered_problem(problem) if self._orders else problem
-        self._has_perm = nonzeros.perm is not None and not self._orders
-        share = share_of_warp(spec, problem, nonzeros, self._slices, device, self._has_perm)
-        warps = spec.threads // 32
-        self._shares = share_rows(nonzeros, problem.m, warps, share, device)
-        self._parts = ordering.whole(problem, self._shares)
-        if self._orders:
-            self._parts = ordering.parts(
-                self._problem, self._shares, share * warps, spec.part_bytes
-            )
+    def __init__(self, spec: SpmmGather, work: Work, nonzeros: Nonzeros, device: Device) -> None:
+        self._spec, self._work, self._nonzeros, self._device = spec, work, nonzeros, device
+        problem, warps = work.problem, spec.threads // 32
+        self._shares = shares = share_rows(nonzeros, problem.m, warps, work.share, device)
+        if work.orders:
+            self._parts = ordering.parts(problem, shares, work.share * warps, spec.part_bytes)
+        else:
+            self._parts = [ordering.whole(problem, shares)]
 
     def run(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
     ) -> None:
         """Launch on torch's current stream."""
-        problem, shares, slices = self._problem, self._shares, self._slices
+        shares, work = self._shares, self._work
+        problem, slices = work.problem, work.slices
         k, size = problem.k, dense.element_size()
         pitch_bytes = dense.stride(-2) * size
         head_dense = 0 if problem.heads is None else dense.stride(0)
         address_out = out.data_ptr()
         variant = specialise(
-            loader.runtime, self._spec, problem, self._device, self._has_perm,
+            loader.runtime, self._spec, problem, self._device, work.has_perm,
             _common_step(dense.data_ptr(), pitch_bytes | head_dense * size | k * size),
             _common_step(address_out, k * out.element_size()),
         )  # fmt: skip
@@ -148,9 +156,11 @@ class _Launcher:
             memory = new_memory("pieces of rows", (count,), torch.uint8, problem.device)
             pieces = memory.data_ptr()
             records = pieces + heads_bytes
-        weights_of, nonzeros = self._weights(values, factors), self._nonzeros
+        nonzeros = self._nonzeros
+        as_stored = ordering.weights_as_stored(values, factors, nonzeros.perm)
+        in_order = self._weights_in_order(values, factors) if work.orders else None
         for part in self._parts:
-            head, weights = part.first_head, weights_of(part)
+            head, weights = part.first_head, as_stored if in_order is None else in_order(part)
             variant.kernel(  # in the order of Arguments
                 part.blocks * slices.number * part.heads,
                 dense.data_ptr() + head * head_dense * size, weights.address, weights.factors,
@@ -166,14 +176,13 @@ class _Launcher:
                 problem.m * k, shares.blocks, slices.number, k, alpha,
             )  # fmt: skip
 
-    def _weights(
+    def _weights_in_order(
         self, values: Tensor, factors: Tensor | None
     ) -> Callable[[ordering.Part], ordering.Weights]:
         perm = self._nonzeros.perm
-        if perm is None or not self._orders:
-            return ordering.weights_as_stored(values, factors, perm)
+        assert perm is not None, "weights are stored in the order of the nonzeros"
         return ordering.weights_in_order(
-            self._problem, self._parts, values, factors, perm, self._device.index
+            self._work.problem, self._parts, values, factors, perm, self._device.index
         )
 
 
@@ -256,18 +265,24 @@ def slices_of(problem: SpmmProblem) -> Slices:
     return Slices(lanes, columns, ceil_div(problem.k, columns))
 
 
-def share_of_warp(
-    spec: SpmmGather,
-    problem: SpmmProblem,
-    nonzeros: Nonzeros,
-    slices: Slices,
-    device: Device,
-    has_perm: bool,
+@functools.lru_cache(maxsize=1024)
+def work_of(spec: SpmmGather, problem: SpmmProblem, device: Device, has_perm: bool) -> Work:
+    """The work of a problem. has_perm: whether nonzeros are read through a permutation."""
+    slices = slices_of(problem)
+    orders = has_perm and ordering.is_worth_ordering(problem, spec.order_from)
+    reads_perm = has_perm and not orders
+    share = _share_of_warp(spec, problem, slices, device, reads_perm)
+    problem = ordering.ordered_problem(problem) if orders else problem
+    return Work(problem, slices, orders, reads_perm, share)
+
+
+def _share_of_warp(
+    spec: SpmmGather, problem: SpmmProblem, slices: Slices, device: Device, has_perm: bool
 ) -> int:
     """Nonzeros and rows of a warp: as many as fill all multiprocessors evenly, once or several
     times."""
     parts = max(1, slices.number * (problem.heads or 1))
-    total = nonzeros.cols.numel() + problem.m
+    total = problem.nnz + problem.m
     warps = spec.threads // 32
     per_sm = batch_of_group(problem, slices.lanes, has_perm, _LANE_BYTES, device)[1]
     at_once = device.sm_count * per_sm  # blocks that run at the same time

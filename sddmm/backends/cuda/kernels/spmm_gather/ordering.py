@@ -10,7 +10,6 @@ from torch import Tensor
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.spmm_shares.host import RowShares
 from sddmm.backends.cuda.kernels.spmm_weights import host as spmm_weights
-from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
@@ -46,11 +45,11 @@ class Weights(NamedTuple):
     perm: int
 
 
-def is_worth_ordering(problem: SpmmProblem, nonzeros: Nonzeros, order_from: int) -> bool:
+def is_worth_ordering(problem: SpmmProblem, order_from: int) -> bool:
     """Whether putting the weights in order costs less than reading them through a permutation."""
     weight_bytes = problem.nnz * problem.values_dtype.itemsize
     row_bytes = problem.k * problem.dtype.itemsize
-    return nonzeros.perm is not None and weight_bytes * row_bytes >= max(1, order_from)
+    return weight_bytes * row_bytes >= max(1, order_from)
 
 
 def ordered_problem(problem: SpmmProblem) -> SpmmProblem:
@@ -59,9 +58,9 @@ def ordered_problem(problem: SpmmProblem) -> SpmmProblem:
     return problem._replace(values_dtype=dtype, has_factors=False)
 
 
-def whole(problem: SpmmProblem, shares: RowShares) -> list[Part]:
+def whole(problem: SpmmProblem, shares: RowShares) -> Part:
     """One launch for all."""
-    return [Part(0, shares.blocks, 0, problem.nnz, 0, problem.heads or 1)]
+    return Part(0, shares.blocks, 0, problem.nnz, 0, problem.heads or 1)
 
 
 def parts(problem: SpmmProblem, shares: RowShares, block_size: int, part_bytes: int) -> list[Part]:
@@ -83,17 +82,10 @@ def parts(problem: SpmmProblem, shares: RowShares, block_size: int, part_bytes: 
     ]  # fmt: skip
 
 
-def weights_as_stored(
-    values: Tensor, factors: Tensor | None, perm: Tensor | None
-) -> Callable[[Part], Weights]:
-    """The weights of each part, ([heads,] nnz) values and (nnz,) factors, where they lie."""
+def weights_as_stored(values: Tensor, factors: Tensor | None, perm: Tensor | None) -> Weights:
+    """The weights of all heads, ([heads,] nnz) values and (nnz,) factors, where they lie."""
     stride = values.stride(0) if values.dim() == 2 else 0
-
-    def of(part: Part) -> Weights:
-        address_values = values.data_ptr() + part.first_head * stride * values.element_size()
-        return Weights(address_values, stride, address(factors), address(perm))
-
-    return of
+    return Weights(values.data_ptr(), stride, address(factors), address(perm))
 
 
 def weights_in_order(
