@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda.comparison import same_indices
+from sddmm.cache_entries import Entry, changes_are_counted, counting_tensors
 from sddmm.memory import memory_blocks, total_bytes
 from sddmm.prepared import (
     FirstCalls,
@@ -72,46 +73,6 @@ class CacheInfo(NamedTuple):
     max_bytes: int
 
 
-class _Entry:
-    """A cached pattern, and how to know that other index tensors hold the same indices.
-
-    pattern: returns it; None once it is gone. counters: the tensors that count the changes of the
-    indices, by weak reference; versions: their counts then, or None if torch does not count all
-    changes. is_copy: the pattern's memory is the cache's alone, so that content can be compared.
-    owners: the entry goes with any of these. blocks: the memory that the pattern holds, by address,
-    when its growth was `growth`; max_bytes: a bound on it, from the indices alone.
-    """
-
-    __slots__ = (
-        "blocks", "counters", "growth", "is_copy", "max_bytes", "owners", "pattern", "versions"
-    )  # fmt: skip
-
-    def __init__(self, pattern: Callable[[], SparsePattern | None], is_copy: bool) -> None:
-        self.pattern, self.is_copy = pattern, is_copy
-        self.owners: tuple[weakref.ref[Tensor], ...] = ()
-        self.counters: tuple[weakref.ref[Tensor], ...] = ()
-        self.versions: tuple[int, ...] | None = None
-        self.blocks: dict[int, int] = {}
-        self.growth = -1
-        self.max_bytes = 0
-
-    def watch(self, pattern: SparsePattern, is_counted: bool) -> None:
-        """Let the entry vouch for these tensors from now on, if torch counts their changes."""
-        self.versions = None  # while the two do not belong together
-        self.counters = tuple(map(weakref.ref, _counters(pattern))) if is_counted else ()
-        self.versions = pattern.versions if is_counted else None
-
-    def vouches_for(self, cached: SparsePattern, pattern: SparsePattern) -> bool:
-        """Whether torch counted no change since, of the very tensors that were seen then."""
-        if self.versions != pattern.versions:
-            return False
-        major, cols = pattern.major_indices, pattern.col_indices
-        if cached.major_indices is major and cached.col_indices is cols:
-            return True
-        counters = zip(self.counters, _counters(pattern), strict=False)
-        return bool(self.counters) and all(counter() is tensor for counter, tensor in counters)
-
-
 class Cache:
     """Patterns of index tensors that callers hold, and plans of any pattern.
 
@@ -123,8 +84,8 @@ class Cache:
 
     def __init__(self, max_patterns: int = MAX_PATTERNS, max_bytes: int = MAX_BYTES) -> None:
         self.max_patterns, self.max_bytes = max_patterns, max_bytes
-        self._entries: OrderedDict[PatternKey, _Entry] = OrderedDict()  # the cache's own patterns
-        self._weak_entries: dict[PatternKey, _Entry] = {}  # patterns that others keep
+        self._entries: OrderedDict[PatternKey, Entry] = OrderedDict()  # the cache's own patterns
+        self._weak_entries: dict[PatternKey, Entry] = {}  # patterns that others keep
         # All that the entries can hold, and those that went since it was summed.
         self._most_bytes = 0
         self._seen = SeenTensors()
@@ -202,13 +163,13 @@ class Cache:
     def of_tensors(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern with the indices of `pattern`, which is one over tensors that a caller
         holds. It goes when the caller drops them."""
-        is_counted, key = _is_counted(pattern), _key(pattern)
+        is_counted, key = changes_are_counted(pattern), _key(pattern)
         entry, cached = self._match(pattern, key, is_counted)
         if cached is not None:
             return cached
         # Seen there before, with other content or as other objects: that may happen again.
         is_copy = entry is not None or not is_counted
-        return self._add(pattern, key, is_counted, is_copy, _counters(pattern))
+        return self._add(pattern, key, is_counted, is_copy, counting_tensors(pattern))
 
     def of_sparse(
         self, pattern: SparsePattern, owner: Tensor, is_sampled_at_once: bool = False
@@ -237,9 +198,29 @@ class Cache:
     def of_operator(self, pattern: SparsePattern) -> SparsePattern:
         """As `of_tensors`, for tensors that an operator received. Compiled code makes new tensor
         objects at every call, so the pattern outlives them."""
-        is_counted, key = _is_counted(pattern), _key(pattern)
+        is_counted, key = changes_are_counted(pattern), _key(pattern)
         cached = self._match(pattern, key, is_counted)[1]
         return self._add(pattern, key, is_counted, True, ()) if cached is None else cached
+
+    def over_tensors(
+        self, major: Tensor, cols: Tensor, shape: tuple[int, int], is_csr: bool
+    ) -> SparsePattern | None:
+        """The cached pattern over these very tensors, as `of_operator` would find it, but in less
+        time; None if that has to look."""
+        key = _key_of_tensors(major, cols, shape, is_csr, None)
+        entry, cached = self._look_up(key)
+        if (
+            entry is None
+            or cached is None
+            or not (cached.major_indices is major and cached.col_indices is cols)
+            or entry.versions != cached.versions
+            or not (counts_changes(major) and counts_changes(cols))
+        ):
+            return None
+        with self._lock:
+            if self._entries.get(key) is entry:
+                self._entries.move_to_end(key)
+        return cached
 
     def find(self, pattern: SparsePattern) -> SparsePattern:
         """The cached pattern of the very tensors of a caller's pattern, else `pattern` itself."""
@@ -256,7 +237,7 @@ class Cache:
         entry, cached = self._look_up(key)
         if entry is not None and cached is not None and entry.vouches_for(cached, pattern):
             return cached
-        entry = _Entry(weakref.ref(pattern, functools.partial(self._drop, key)), is_copy=False)
+        entry = Entry(weakref.ref(pattern, functools.partial(self._drop, key)), is_copy=False)
         entry.versions = pattern.versions
         with self._lock:
             self._weak_entries[key] = entry
@@ -284,7 +265,7 @@ class Cache:
 
     def _match(
         self, pattern: SparsePattern, key: PatternKey, is_counted: bool
-    ) -> tuple[_Entry | None, SparsePattern | None]:
+    ) -> tuple[Entry | None, SparsePattern | None]:
         """The entry of these addresses, and its pattern if that has the same indices."""
         entry, cached = self._look_up(key)
         if entry is None or cached is None:
@@ -292,13 +273,14 @@ class Cache:
         if not (is_counted and entry.vouches_for(cached, pattern)):
             if not (entry.is_copy and same_indices(cached, pattern)):
                 return entry, None
-            entry.watch(pattern, is_counted)
+            if is_counted or entry.versions is not None:
+                entry.watch(pattern, is_counted)
         with self._lock:
             if self._entries.get(key) is entry:
                 self._entries.move_to_end(key)
         return entry, cached
 
-    def _look_up(self, key: PatternKey) -> tuple[_Entry | None, SparsePattern | None]:
+    def _look_up(self, key: PatternKey) -> tuple[Entry | None, SparsePattern | None]:
         entry = self._entries.get(key) or self._weak_entries.get(key)
         return entry, None if entry is None else entry.pattern()
 
@@ -311,7 +293,7 @@ class Cache:
         owners: tuple[Tensor, ...],
     ) -> SparsePattern:
         cached = pattern.clone() if is_copy else pattern.alias()
-        entry = _Entry(lambda: cached, is_copy)
+        entry = Entry(lambda: cached, is_copy)
         indices = cached.col_indices.itemsize * (cached.major_indices.numel() + cached.nnz)
         entry.max_bytes = _MAX_GROWTH * (indices + 8 * (cached.shape[0] + cached.shape[1]))
         if is_counted:
@@ -357,20 +339,21 @@ class Cache:
         return total_bytes(blocks)
 
 
-def _is_counted(pattern: SparsePattern) -> bool:
-    return counts_changes(pattern.major_indices) and counts_changes(pattern.col_indices)
-
-
-def _counters(pattern: SparsePattern) -> tuple[Tensor, ...]:
-    """The tensors whose counts of changes are those of the indices: they, or what they view."""
-    major, cols = pattern.major_indices, pattern.col_indices
-    return major if major._base is None else major._base, cols if cols._base is None else cols._base
-
-
 def _key(pattern: SparsePattern) -> PatternKey:
-    major, cols = pattern.major_indices, pattern.col_indices
+    return _key_of_tensors(
+        pattern.major_indices, pattern.col_indices, pattern.shape, pattern.is_csr, pattern.blocksize
+    )
+
+
+def _key_of_tensors(
+    major: Tensor,
+    cols: Tensor,
+    shape: tuple[int, int],
+    is_csr: bool,
+    blocksize: tuple[int, int] | None,
+) -> PatternKey:
     return PatternKey(
-        pattern.shape, pattern.is_csr, pattern.blocksize, cols.dtype, cols.device, cols.numel(),
+        shape, is_csr, blocksize, cols.dtype, cols.device, cols.numel(),
         (major.data_ptr(), cols.data_ptr()), (major.stride(), cols.stride()),
     )  # fmt: skip
 

@@ -89,6 +89,9 @@ def pattern_of(
             raise ValueError("blocksize is of compressed rows and cols; got compressed=False")
         size: Any = tuple(blocksize)  # from_bsr checks it
         return CACHE.of_operator(SparsePattern.from_bsr(rows, cols, size, (m, n), copy=False))
+    cached = CACHE.over_tensors(rows, cols, (m, n), compressed)
+    if cached is not None:
+        return cached
     make = SparsePattern.from_csr if compressed else SparsePattern.from_coo
     return CACHE.of_operator(make(rows, cols, (m, n), copy=False))
 
