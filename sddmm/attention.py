@@ -129,13 +129,12 @@ def _with_backward(pattern: SparsePattern, problem: AttentionProblem) -> Prepare
 
 def _with_heads(operands: AttentionOperands) -> AttentionOperands:
     """The operands as a backend receives them."""
-    q, k, v, bias = operands[:4]
-    return operands._replace(
-        q=_head_first(_with_unit_stride(q), 3),
-        k=_head_first(_with_unit_stride(k), 3),
-        v=_head_first(_with_unit_stride(v), 3),
-        bias=None if bias is None else _with_unit_stride(bias),
-    )
+    q, k, v, bias, scale, dropout_p, seed = operands
+    q, k, v = _with_unit_stride(q), _with_unit_stride(k), _with_unit_stride(v)
+    if q.dim() != 3:
+        q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
+    bias = None if bias is None else _with_unit_stride(bias)
+    return AttentionOperands(q, k, v, bias, scale, dropout_p, seed)
 
 
 def _head_first(x: Tensor, dimensions: int) -> Tensor:
@@ -144,5 +143,6 @@ def _head_first(x: Tensor, dimensions: int) -> Tensor:
 
 def _with_unit_stride(x: Tensor) -> Tensor:
     """x, or a copy in which the elements of a row are adjacent."""
-    x = resolve_lazy_view(x)
+    if x.is_neg() or x._is_zerotensor():  # as most are not, they cost no call
+        x = resolve_lazy_view(x)
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()

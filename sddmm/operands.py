@@ -256,6 +256,13 @@ def problem_of(
 ) -> SddmmProblem:
     """The problem of sampling a @ b with `pattern`. Raises for operands that do not fit it."""
     check_operands(a, b)
+    return problem_of_checked(pattern, a, b, out_dtype, precision)
+
+
+def problem_of_checked(
+    pattern: SparsePattern, a: Tensor, b: Tensor, out_dtype: Any, precision: Any
+) -> SddmmProblem:
+    """As `problem_of`, of operands that are known to fit each other."""
     check_fit(a, b, pattern.shape, pattern.device)
     heads = a.shape[0] if a.dim() == 3 else None
     return make_problem(

@@ -31,6 +31,19 @@ def product(
     the pattern is kept with it, so that further products with such operands prepare nothing.
     """
     problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
+    return product_of(problem, pattern, values, dense, factors, transpose, alpha)
+
+
+def product_of(
+    problem: SpmmProblem,
+    pattern: SparsePattern,
+    values: Tensor,
+    dense: Tensor,
+    factors: Tensor | None,
+    transpose: bool,
+    alpha: float,
+) -> Tensor:
+    """`product` of operands whose problem is known."""
     shape, device = problem.out_shape(), problem.device
     out = new_memory("a product of shape {shape}", shape, problem.out_dtype, device)
     if problem.nnz == 0 or out.numel() == 0:

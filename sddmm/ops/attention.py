@@ -24,6 +24,7 @@ from sddmm.ops.attention_operator import (
     check_attention,
     check_dropout,
     check_generator,
+    checked_problem,
     default_scale,
     new_seed,
     operands_of_backward,
@@ -105,7 +106,7 @@ def sparse_attention(
     check_dropout(dropout_p)
     check_generator(generator, q)
     inputs = (q, k, v, bias)
-    if not (is_plain(q, k) and is_plain(v, bias)) and needs_operator(S, to_output):
+    if not is_plain(q, k, v, bias) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         nnz = stored_nnz(parts.cols, parts.blocksize)
         check_attention(parts.shape, nnz, parts.cols.device, *inputs, is_cast=True)
@@ -117,8 +118,8 @@ def sparse_attention(
         return (to_output(out), to_output(lse)) if return_lse else to_output(out)
     sparse = parse_sparse(S)
     pattern = sparse.pattern.T if sparse.transposed else sparse.pattern
-    check_attention(pattern.shape, pattern.nnz, pattern.device, *inputs)
-    seed = new_seed(q.device, dropout_p, generator)
+    problem = checked_problem(pattern, *inputs, dropout_p != 0.0)
+    seed = None if dropout_p == 0.0 else new_seed(q.device, dropout_p, generator)
     if needs_grad(*inputs):
         if sparse.is_scipy:  # the backward reads what scipy may change until then
             pattern = pattern.clone()
@@ -131,7 +132,7 @@ def sparse_attention(
         scale = default_scale(q.shape[-1]) if scale is None else scale
         with without_autocast():
             out, lse = attention_operator.attend(
-                pattern, AttentionOperands(*inputs, scale, dropout_p, seed)
+                pattern, AttentionOperands(q, k, v, bias, scale, dropout_p, seed), problem
             )
     if sparse.is_cupyx:
         make_cupy_wait(out.device)

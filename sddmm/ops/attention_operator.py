@@ -17,6 +17,7 @@ from sddmm.ops.attention_parts import AttentionParts
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.ops.base import pattern_of
 from sddmm.ops.routing import call
+from sddmm.problem import AttentionProblem
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -64,6 +65,34 @@ def check_attention(
         check_per_nonzero("bias", bias, nnz, "q", q)
 
 
+# The problems of calls whose operands fitted, by the metadata of pattern and operands. Equal calls
+# need no second check of them.
+_PROBLEMS: dict[tuple[object, ...], AttentionProblem] = {}
+_MAX_PROBLEMS = 1024
+
+
+def checked_problem(
+    pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, has_dropout: bool
+) -> AttentionProblem:
+    """The problem of operands that fit each other and the pattern; raises for others."""
+    signature: tuple[object, ...] = (
+        pattern.shape, pattern.nnz, pattern.index_dtype, pattern.device, q.shape, k.shape, v.shape,
+        q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout,
+        has_dropout,
+    )  # fmt: skip
+    if bias is not None:
+        signature += bias.shape, bias.dtype, bias.device, bias.layout
+    problem = _PROBLEMS.get(signature)
+    if problem is None:
+        check_attention(pattern.shape, pattern.nnz, pattern.device, q, k, v, bias)
+        problem = attention_problem(pattern, AttentionOperands(q, k, v, bias, 1.0))
+        problem = problem._replace(has_dropout=has_dropout)
+        if len(_PROBLEMS) >= _MAX_PROBLEMS:
+            _PROBLEMS.clear()
+        _PROBLEMS[signature] = problem
+    return problem
+
+
 def _own_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return dtype
 
@@ -102,7 +131,7 @@ def pattern_and_operands(
 ) -> tuple[SparsePattern, AttentionOperands]:  # fmt: skip
     """The pattern and the operands of a call of either operator, all that must fit checked."""
     pattern = pattern_of(rows, cols, q.shape[-2], k.shape[-2], compressed, blocksize)
-    check_attention(pattern.shape, pattern.nnz, pattern.device, q, k, v, bias)
+    checked_problem(pattern, q, k, v, bias, dropout_p != 0.0)
     check_dropout(dropout_p)
     if dropout_p == 0.0:
         seed = None
@@ -122,9 +151,13 @@ def default_scale(d: int) -> float:
     return 1.0 / math.sqrt(d) if d else 1.0
 
 
-def attend(pattern: SparsePattern, operands: AttentionOperands) -> tuple[Tensor, Tensor]:
-    """The result and the logarithms of the rows' sums, of operands that are checked."""
-    problem = attention_problem(pattern, operands)
+def attend(
+    pattern: SparsePattern, operands: AttentionOperands, problem: AttentionProblem | None = None
+) -> tuple[Tensor, Tensor]:
+    """The result and the logarithms of the rows' sums, of operands that are checked. problem:
+    theirs, if it is known."""
+    if problem is None:
+        problem = attention_problem(pattern, operands)
     if is_fused(problem):
         return attention(pattern, problem, operands)
     return AttentionParts(pattern).forward(operands)

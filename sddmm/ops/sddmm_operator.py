@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sddmm.backends.base import select_backend
 from sddmm.cache import CACHE
-from sddmm.operands import check_operands, check_values, problem_of
+from sddmm.operands import check_operands, check_values, problem_of_checked
 from sddmm.ops.base import Operator, magnitude, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import sum_over_heads
@@ -60,7 +60,7 @@ def _compute(
 ) -> Tensor:
     check_operands(a, b)
     pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
-    problem = problem_of(pattern, a, b, out_dtype, precision)
+    problem = problem_of_checked(pattern, a, b, out_dtype, precision)
     if values is not None:
         check_values(values, problem)
     if calls is None:

@@ -9,17 +9,16 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
-from sddmm.backends.base import resolve_lazy_view
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.operands import as_tensors, check_dense, named_values, needs_grad, real_number
 from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
-from sddmm.ops.spmm_operator import check_out_dtype, check_product
+from sddmm.ops.spmm_operator import PROBLEMS, check_out_dtype, check_product, remember
 from sddmm.ops.traced import TRACEABLE, needs_operator
-from sddmm.problem import product_shape
-from sddmm.products import product
+from sddmm.problem import SpmmProblem, product_shape
+from sddmm.products import product_of, product_problem
 from sddmm.sparse.containers import parse_sparse
 from sddmm.sparse.indices import BlockSize, stored_nnz
 from sddmm.sparse.pattern import SparsePattern
@@ -77,19 +76,19 @@ def spmm(
     if not is_plain(dense, values) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         matrix = Matrix(parts.rows, parts.cols, parts.compressed, parts.shape, parts.blocksize)
-        values = _checked_values(matrix, parts.shape, parts.values, values, dense, transpose)
+        name, values = named_values(parts.values, values)
+        _check(matrix, parts.shape, name, values, dense, transpose)
         return to_output(_operate(matrix, values, dense, transpose, alpha, out_dtype))
     sparse = parse_sparse(S, use_cache=not isinstance(S, SparsePattern))
     pattern = sparse.pattern
-    shape = product_shape(pattern.shape, sparse.transposed)
-    values = _checked_values(Matrix.of(pattern), shape, sparse.values, values, dense, transpose)
+    name, values = named_values(sparse.values, values)
+    problem = _checked_problem(
+        pattern, name, values, dense, transpose, sparse.transposed, out_dtype
+    )
     transpose = transpose != sparse.transposed
     if not needs_grad(values, dense):
         with without_autocast():
-            result = product(
-                pattern, resolve_lazy_view(values), resolve_lazy_view(dense),
-                transpose=transpose, alpha=alpha, out_dtype=out_dtype,
-            )  # fmt: skip
+            result = product_of(problem, pattern, values, dense, None, transpose, alpha)
         if sparse.is_cupyx:
             make_cupy_wait(result.device)
         return to_output(result)
@@ -151,16 +150,43 @@ def _operate(
     return result
 
 
-def _checked_values(
-    matrix: Matrix,
-    shape: tuple[int, int],
-    own: Tensor | None,
-    values: Tensor | None,
+def _checked_problem(
+    pattern: SparsePattern,
+    name: str,
+    values: Tensor,
     dense: Tensor,
     transpose: bool,
-) -> Tensor:
-    """`values`, or S's own if None; all that must fit is checked. shape: that of S."""
-    name, values = named_values(own, values)
+    is_transposed: bool,
+    out_dtype: torch.dtype | None,
+) -> SpmmProblem:
+    """The problem of a call whose operands fit; raises for others. name: what errors call the
+    values. is_transposed: whether the pattern is that of S's transpose."""
+    signature = (
+        pattern.shape, pattern.nnz, pattern.index_dtype, pattern.device, values.shape, dense.shape,
+        values.dtype, dense.dtype, values.device, dense.device, values.layout, dense.layout,
+        transpose != is_transposed, out_dtype,
+    )  # fmt: skip
+    problem = PROBLEMS.get(signature)
+    if problem is None:
+        shape = product_shape(pattern.shape, is_transposed)
+        _check(Matrix.of(pattern), shape, name, values, dense, transpose)
+        problem = product_problem(
+            pattern, values, dense, None, transpose != is_transposed, out_dtype
+        )
+        if values.dtype == dense.dtype:  # others fit under autocast alone
+            remember(signature, problem)
+    return problem
+
+
+def _check(
+    matrix: Matrix,
+    shape: tuple[int, int],
+    name: str,
+    values: Tensor,
+    dense: Tensor,
+    transpose: bool,
+) -> None:
+    """Raise unless values and dense fit S, which has this shape. name: what errors call values."""
     check_dense("dense", dense, matrix.cols.device)
     check_dense(name, values, matrix.cols.device)
     if autocast_dtype(values.dtype, values.device) != autocast_dtype(dense.dtype, dense.device):
@@ -169,4 +195,3 @@ def _checked_values(
             f"agree"
         )
     check_product(shape, matrix.nnz, values, dense, transpose)
-    return values

@@ -16,8 +16,20 @@ from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolera
 from sddmm.ops.routing import call
 from sddmm.ops.samples import heads_as_columns, sum_over_heads
 from sddmm.problem import SpmmProblem, product_shape
-from sddmm.products import product
+from sddmm.products import product_of, product_problem
 from sddmm.sparse.pattern import SparsePattern
+
+# The problems of calls whose operands fitted, by the metadata of pattern and operands. Equal calls
+# need no second check of them.
+PROBLEMS: dict[tuple[object, ...], SpmmProblem] = {}
+_MAX_PROBLEMS = 1024
+
+
+def remember(signature: tuple[object, ...], problem: SpmmProblem) -> None:
+    """Note that operands with this signature fit each other and their pattern."""
+    if len(PROBLEMS) >= _MAX_PROBLEMS:
+        PROBLEMS.clear()
+    PROBLEMS[signature] = problem
 
 
 def check_out_dtype(out_dtype: torch.dtype | None) -> None:
@@ -84,6 +96,17 @@ def _compute(
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
+    size = None if blocksize is None else tuple(blocksize)
+    signature: tuple[object, ...] = (
+        m, n, cols.numel(), size, cols.dtype, cols.device, values.shape, dense.shape, values.dtype,
+        dense.dtype, values.device, dense.device, values.layout, dense.layout, transpose, out_dtype,
+    )  # fmt: skip
+    if factors is not None:
+        signature += factors.shape, factors.dtype, factors.device, factors.layout
+    problem = PROBLEMS.get(signature)
+    if problem is not None:
+        pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
+        return product_of(problem, pattern, values, dense, factors, transpose, alpha)
     check_dense("dense", dense, cols.device)
     check_dense("values", values, cols.device)
     check_out_dtype(out_dtype)
@@ -91,9 +114,9 @@ def _compute(
     check_product((m, n), pattern.nnz, values, dense, transpose)
     if factors is not None:
         _check_factors(factors, pattern.nnz, dense)
-    return product(
-        pattern, values, dense, factors, transpose=transpose, alpha=alpha, out_dtype=out_dtype
-    )
+    problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
+    remember(signature, problem)
+    return product_of(problem, pattern, values, dense, factors, transpose, alpha)
 
 
 def _check_factors(factors: Tensor, nnz: int, dense: Tensor) -> None:

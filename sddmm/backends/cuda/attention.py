@@ -73,10 +73,10 @@ class AttentionExecutor(PlansExecutor[AttentionPlan]):
 
 
 def _in_memory(operands: AttentionOperands) -> AttentionOperands:
-    bias = None if operands.bias is None else resolve_lazy_view(operands.bias)
-    return operands._replace(
-        q=readable(operands.q), k=readable(operands.k), v=readable(operands.v), bias=bias
-    )
+    q, k, v, bias, scale, dropout_p, seed = operands
+    if bias is not None:
+        bias = resolve_lazy_view(bias)
+    return AttentionOperands(readable(q), readable(k), readable(v), bias, scale, dropout_p, seed)
 
 
 # The most bytes from row to row that kernels step over.
@@ -86,7 +86,9 @@ _MAX_PITCH_BYTES = 2**31 - 1
 def readable(x: Tensor) -> Tensor:
     """A tensor (heads, rows, columns), or a copy in which rows are contiguous and near enough to
     each other for kernels to step from one to the next."""
-    x = resolve_lazy_view(x)
-    is_contiguous = x.shape[-1] <= 1 or x.stride(-1) == 1
-    is_near = 0 <= x.stride(-2) * x.element_size() <= _MAX_PITCH_BYTES
+    if x.is_neg() or x._is_zerotensor():  # as most are not, they cost no call
+        x = resolve_lazy_view(x)
+    row_stride, stride = x.stride()[-2:]
+    is_contiguous = stride == 1 or x.shape[-1] <= 1
+    is_near = 0 <= row_stride * x.element_size() <= _MAX_PITCH_BYTES
     return x if is_contiguous and is_near else x.contiguous()

@@ -39,7 +39,12 @@ class ProductExecutor(PlansExecutor[ProductPlan]):
         if self._device_index != self._current_device():
             with torch.cuda.device(self._device_index):  # the driver launches in this context
                 return self(values, factors, dense, alpha, out)
-        values, dense = _with_adjacent_values(resolve_lazy_view(values)), resolve_lazy_view(dense)
+        if values.is_neg() or values._is_zerotensor():  # as most are not, they cost no call
+            values = resolve_lazy_view(values)
+        if values.stride(-1) != 1:
+            values = _with_adjacent_values(values)
+        if dense.is_neg() or dense._is_zerotensor():
+            dense = resolve_lazy_view(dense)
         if factors is not None:
             factors = resolve_lazy_view(factors).contiguous()
         for plan in self._plans:
@@ -51,7 +56,7 @@ class ProductExecutor(PlansExecutor[ProductPlan]):
 def _with_adjacent_values(values: Tensor) -> Tensor:
     """The values, or a copy in which those of one head are adjacent; heads that share their memory,
     as in the gradient of a sum, share that of the copy."""
-    if values.stride(-1) == 1 or values.shape[-1] <= 1:
+    if values.shape[-1] <= 1:
         return values
     if values.dim() == 2 and values.stride(0) == 0:
         return values[:1].contiguous().expand_as(values)
