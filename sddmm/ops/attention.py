@@ -116,7 +116,7 @@ def sparse_attention(
             dropout_p,
         )  # fmt: skip
         return (to_output(out), to_output(lse)) if return_lse else to_output(out)
-    sparse = parse_sparse(S)
+    sparse = parse_sparse(S, reads_values=False)
     pattern = sparse.pattern.T if sparse.transposed else sparse.pattern
     problem = checked_problem(pattern, *inputs, dropout_p != 0.0)
     seed = None if dropout_p == 0.0 else new_seed(q.device, dropout_p, generator)

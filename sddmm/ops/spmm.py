@@ -79,7 +79,9 @@ def spmm(
         name, values = named_values(parts.values, values)
         _check(matrix, parts.shape, name, values, dense, transpose)
         return to_output(_operate(matrix, values, dense, transpose, alpha, out_dtype))
-    sparse = parse_sparse(S, use_cache=not isinstance(S, SparsePattern))
+    sparse = parse_sparse(
+        S, use_cache=not isinstance(S, SparsePattern), reads_values=values is None
+    )
     pattern = sparse.pattern
     name, values = named_values(sparse.values, values)
     problem = _checked_problem(

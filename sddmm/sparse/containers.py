@@ -58,16 +58,19 @@ class SparseInput:
         return self.pattern.clone() if self.is_scipy else self.pattern
 
 
-def parse_sparse(S: Any, use_cache: bool = True, is_sampled_at_once: bool = False) -> SparseInput:
+def parse_sparse(
+    S: Any, use_cache: bool = True, is_sampled_at_once: bool = False, reads_values: bool = True
+) -> SparseInput:
     """The pattern and the values of S, which may be of any supported kind.
 
     is_sampled_at_once: whether nothing reads the pattern after this call. A torch sparse tensor's
     own indices then serve the first call.
     use_cache: whether the cached pattern of the very same indices, which may have plans already,
     may take the place of a SparsePattern or a tuple.
+    reads_values: else a CSR tensor's values may be left out.
     """
     if isinstance(S, Tensor):
-        return _from_torch(S, is_sampled_at_once)
+        return _from_torch(S, is_sampled_at_once, reads_values)
     if isinstance(S, SparsePattern):
         return SparseInput(CACHE.of_pattern(S) if use_cache else S, None, identity)
     if isinstance(S, tuple) and len(S) == 3:
@@ -128,8 +131,8 @@ def _coo_pattern(rows: Tensor, cols: Tensor, shape: Any) -> SparsePattern:
     return SparsePattern.from_coo(rows, cols, shape, copy=False)
 
 
-def _from_torch(S: Tensor, is_sampled_at_once: bool) -> SparseInput:
-    pattern, values, wrap = pattern_and_values(S)
+def _from_torch(S: Tensor, is_sampled_at_once: bool, reads_values: bool) -> SparseInput:
+    pattern, values, wrap = pattern_and_values(S, reads_values)
     # A CPU sorts COO nonzeros, which the second call should not repeat.
     runs_as_stored = pattern.is_csr or pattern.device.type != "cpu"
     is_sampled_at_once = is_sampled_at_once and S.grad_fn is None and runs_as_stored

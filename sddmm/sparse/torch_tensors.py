@@ -61,10 +61,11 @@ def parts_of_tensor(S: Tensor) -> Parts:
 
 
 def pattern_and_values(
-    S: Tensor,
+    S: Tensor, reads_values: bool = True
 ) -> tuple[SparsePattern, Tensor | None, Callable[[Tensor], Any]]:
     """The pattern over a tensor's own indices, its values, and the function that wraps new values
-    like it. Each property of a CSR tensor is read once: its first call waits for them."""
+    like it. Each property of a CSR tensor is read once, and its values only if `reads_values`: its
+    first call waits for them."""
     size = S.shape
     if S.layout != _CSR or len(size) != 2:  # a CSR tensor with dense dimensions has more
         parts = parts_of_tensor(S)
@@ -76,7 +77,8 @@ def pattern_and_values(
         pattern = SparsePattern(shape, cols, crow_indices=crow)
     else:
         pattern = SparsePattern.from_csr(crow, cols, shape, copy=False)  # which raises the error
-    return pattern, S.values(), _csr_wrap(crow, cols, shape)
+    values = S.values() if reads_values else None
+    return pattern, values, _csr_wrap(crow, cols, shape)
 
 
 def pattern_over(parts: Parts) -> SparsePattern:

@@ -118,7 +118,8 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     cols_int32 = cols if narrow else cols.new_empty(nnz, dtype=torch.int32)
     row_ids = major if not csr and narrow else None
     if row_ids is None and (request.row_ids_too or not request.tile_row_offsets):
-        row_ids = torch.empty_like(cols_int32)
+        # As the result was allocated: in a first call a second function of torch takes longer.
+        row_ids = torch.empty(nnz, dtype=torch.int32, device=cols.device)
     sizes = sizes_of(pattern.shape, max(nnz, major.numel() - 1) + 1, request)
     tile_nnz = offsets = None
     if request.count_tiles:

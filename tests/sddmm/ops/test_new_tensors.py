@@ -51,3 +51,18 @@ def test_heads_and_arrays_get_values_of_their_kind() -> None:
     of_arrays = sddmm.sddmm(csr_tensor(), a.numpy(), b.numpy())
     assert of_arrays.layout == torch.sparse_csr
     torch.testing.assert_close(of_arrays.values(), expected)
+
+
+def test_values_that_a_call_does_not_use_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = torch.randn(M, K), torch.randn(N, K), torch.randn(N, K)
+    attended = sddmm.sparse_attention(csr_tensor(), q, k, v)
+    product = sddmm.spmm(csr_tensor(), v, values=2 * VALUES)
+    torch.testing.assert_close(attended, v[[2, 0]])
+    torch.testing.assert_close(product, 2 * v[[2, 0]])
+    own, others = csr_tensor(), [csr_tensor() for _ in range(2)]
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Tensor, "values", lambda S: pytest.fail("the values were read"))
+        assert torch.equal(sddmm.sparse_attention(others[0], q, k, v), attended)
+        assert torch.equal(sddmm.spmm(others[1], v, values=2 * VALUES), product)
+        with pytest.raises(pytest.fail.Exception):
+            sddmm.spmm(own, v)
