@@ -137,11 +137,12 @@ class Cache:
         purpose: what else it is prepared for, in words, or "". RuntimeError while a CUDA graph is
         captured: preparing waits for the GPU.
         """
-        prepared = kept.get((problem, purpose))
+        key = problem, purpose
+        prepared = kept.get(key)
         if prepared is None:
             refuse_capture(pattern.device)
             prepared = prepare()
-            keep(kept, (problem, purpose), prepared)
+            keep(kept, key, prepared)
             log_notes(prepared, "%s %s" if purpose else "%s%s", problem, purpose)
             self.count_growth(pattern)
         return prepared

@@ -35,23 +35,18 @@ class AttentionPlan(Protocol):
 class AttentionExecutor(PlansExecutor[AttentionPlan]):
     """Runs the plan of an attention, the only one, as each plan computes all of it."""
 
-    @property
-    def _plan(self) -> AttentionPlan:
-        (plan,) = self._plans
-        return plan
-
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
         if self._device_index != self._current_device():
             with torch.cuda.device(self._device_index):  # the driver launches in this context
                 return self.forward(operands, out, lse)
-        self._plan.forward(_in_memory(operands), out, lse)
+        self._plans[0].forward(_in_memory(operands), out, lse)
         return None
 
     def prepare_backward(self) -> None:
         if self._device_index != self._current_device():
             with torch.cuda.device(self._device_index):
                 return self.prepare_backward()
-        self._plan.prepare_backward()
+        self._plans[0].prepare_backward()
         return None
 
     def backward(
@@ -68,7 +63,7 @@ class AttentionExecutor(PlansExecutor[AttentionPlan]):
                 return self.backward(operands, out, lse, grad_out, grad_lse, gradients)
         grad_lse = None if grad_lse is None else resolve_lazy_view(grad_lse)
         grad_out = readable(grad_out)
-        self._plan.backward(_in_memory(operands), out, lse, grad_out, grad_lse, gradients)
+        self._plans[0].backward(_in_memory(operands), out, lse, grad_out, grad_lse, gradients)
         return None
 
 

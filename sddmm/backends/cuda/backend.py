@@ -146,9 +146,11 @@ class CudaBackend:
 
 def _on_device(problem: Problem, prepare: Callable[[Device], E]) -> E:
     """prepare(device) while the problem's device is torch's current one, as launches need it."""
-    device = _device(problem)
+    runtime, index = loader.runtime, problem.device.index
+    current = runtime.current_device()
+    device = runtime.device(current if index is None else index)
     try:
-        if device.index == loader.runtime.current_device():
+        if device.index == current:
             return prepare(device)
         with torch.cuda.device(device.index):
             return prepare(device)
