@@ -35,10 +35,21 @@ class PinnedResults:
         self._initial = array("q", [_PENDING] * polled + [0] * (words - polled))
         self._last_polled = polled - 1
         self.state, self.next_state = (state.data_ptr() for state in self._states)
+        self._is_awaited = False
 
     def reset(self) -> None:
         """Mark the results as pending."""
+        if self._is_awaited:
+            self._forget_last()
+        self._is_awaited = True
         self.words[:] = self._initial
+
+    def _forget_last(self) -> None:
+        """Wait for a launch whose report nobody took, as Ctrl-C ended the wait: it must not be
+        taken for that of the next launch, nor its counts be added to."""
+        if self._states.is_cuda:
+            torch.cuda.synchronize(self._states.device)
+        self._states.zero_()
 
     def swap_state(self) -> None:
         """Exchange the states after a launch that has set `next_state` to zero."""
@@ -49,8 +60,10 @@ class PinnedResults:
         words, last = self.words, self._last_polled
         for _ in range(_MAX_POLLS if last >= 0 else 0):
             if words[0] != _PENDING and words[last] != _PENDING:
-                return words.tolist()
-        loader.runtime.wait(device_index)  # a long launch; or one that failed, which this raises
+                break
+        else:  # a long launch; or one that failed, which this raises
+            loader.runtime.wait(device_index)
+        self._is_awaited = False
         return words.tolist()
 
 

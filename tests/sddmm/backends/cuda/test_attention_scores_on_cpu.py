@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -75,11 +77,30 @@ def test_scores_of_an_unsorted_pattern_with_a_bias_and_dropout() -> None:
 
 
 def test_scores_of_a_few_heads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six heads, of which memory is for five, come by threes. Each draws its own dropout."""
+    """Seven heads, of which memory is for five, come as four and three. Each draws its own
+    dropout."""
     pattern = with_hubs()
     monkeypatch.setattr(host, "MOST_SCORES", 5 * pattern.nnz + 1)
-    launches = check(pattern, 36, 64, torch.bfloat16, heads=6, dropout_p=0.3, bias=True, gap=4)
+    launches = check(pattern, 36, 64, torch.bfloat16, heads=7, dropout_p=0.3, bias=True, gap=4)
     assert launches.count("row_gather") == 2
+
+
+def test_heads_that_come_one_by_one_are_shared_among_as_many_warps_as_one_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pattern, numbers = random_pattern(200, 100, 12_000), []
+    new_launcher = host.Launcher
+
+    def spy(*arguments: Any, **options: Any) -> host.Launcher:
+        numbers.append((launcher := new_launcher(*arguments, **options)).rows.number)
+        return launcher
+
+    monkeypatch.setattr(host, "Launcher", spy)
+    monkeypatch.setattr(host, "MOST_SCORES", 12_000)
+    for heads in (1, 5):
+        check(pattern, 16, 16, torch.float16, heads=heads)
+    one, several = numbers
+    assert one == several > 50
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

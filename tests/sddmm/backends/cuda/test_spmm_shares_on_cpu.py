@@ -14,6 +14,7 @@ from sddmm.backends.cuda.kernels.spmm_shares.host import (
     share_rows,
 )
 from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.backends.cuda.pinned_results import PinnedResults
 from sddmm.testing import H200, emulated_gpu
 
 
@@ -72,3 +73,22 @@ def test_blocks_of_several_warps_only_tell_whether_any_begins_within_a_row() -> 
         for rows, has_cuts in ((torch.zeros(500), True), (torch.arange(500), False)):
             nonzeros = Nonzeros(rows.int(), torch.zeros(500, dtype=torch.int32), None)
             assert bool(share_rows(nonzeros, 500, 4, 20, H200).cuts) == has_cuts
+
+
+def test_a_launch_whose_report_an_interrupt_left_is_not_taken_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(self: PinnedResults) -> None:
+        raise KeyboardInterrupt
+
+    rows = torch.zeros(500, dtype=torch.int32)
+    nonzeros = Nonzeros(rows, rows, None)
+    with emulated_gpu():
+        right = share_rows(nonzeros, 1, 1, 20, H200, lists_cut_rows=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(PinnedResults, "swap_state", interrupt)  # after the launch has counted
+            with pytest.raises(KeyboardInterrupt):
+                share_rows(nonzeros, 1, 1, 20, H200, lists_cut_rows=True)
+        again = share_rows(nonzeros, 1, 1, 20, H200, lists_cut_rows=True)
+    assert right.cuts == 1
+    assert (again.cuts, again.pieces) == (right.cuts, right.pieces)

@@ -1,6 +1,6 @@
-// Sparse attention by gathering: each warp takes equally many nonzeros and rows, loads a row of K and
-// a row of V per nonzero, and keeps the softmax of a row in registers until the row ends. Adds no
-// scores in memory and no atomics: cut rows are merged in a fixed order. Limit: two rows, out of L2.
+// Sparse attention by gathering: each warp takes equally many nonzeros and rows, loads rows of K and V
+// per nonzero, or of V where scores are in memory, and keeps the softmax of a row in registers until it
+// ends. Adds no atomics: cut rows are merged in a fixed order. Limit: a nonzero's rows, out of L2.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/dropout.cuh"
 #include "sddmm/row_part.cuh"

@@ -46,10 +46,10 @@ TUNING = Tuning(batch=8, min_blocks=(6, 4), spared=1, min_lanes=8)
 
 
 class _Step(NamedTuple):
-    """Some nonzeros of some heads: the launches of their scores, and the shares of warps that read
-    them."""
+    """Some nonzeros of a group of heads: the launches of their scores, by the number of heads, and
+    the shares of warps that read them."""
 
-    scores: GpuExecutor
+    scores: dict[int, GpuExecutor]
     first_share: int
     shares: int
     first_nonzero: int
@@ -86,25 +86,31 @@ class AttentionScores:
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
         scores = self._fastest(problem, facts, model)[1]
-        launches = ceil_div(problem.nnz * problem.heads, MOST_SCORES_ALONE)
-        run_us = by_scores_us(problem, TUNING, model) + 2 * launches * model.launch_us
+        launches = 2 * _steps_of_head(problem) * len(_groups_of_heads(problem))
+        run_us = by_scores_us(problem, TUNING, model) + launches * model.launch_us
         return Cost(run_us + scores.run_us, scores.prepare_us)
 
     def prepare(
         self, layouts: Layouts, problem: AttentionProblem, model: DeviceModel
     ) -> tuple[AttentionPlan, ...]:
         nonzeros, device = layouts.by_row(), model.device
-        launcher = Launcher(self.one_step, TUNING, nonzeros, problem, device, has_scores=True)
-        heads = _heads_at_once(problem)
+        groups = _groups_of_heads(problem)
+        at_once = problem._replace(heads=groups[0])
+        launcher = Launcher(self.one_step, TUNING, nonzeros, at_once, device, has_scores=True)
         if problem.nnz > MOST_SCORES:
             steps = self._pieces_of_head(launcher, problem, device)
         else:
             kernel = self._fastest(problem, layouts.facts(count_tiles=False), model)[0]
             by_row = _ByRow(nonzeros._replace(perm=None))
-            plans = kernel.prepare(by_row, _sampled(problem, problem.nnz, heads), model)
-            steps = [_Step(_executor(plans, device), 0, launcher.rows.number, 0, problem.nnz)]
+            scores = {
+                heads: _executor(
+                    kernel.prepare(by_row, _sampled(problem, problem.nnz, heads), model), device
+                )
+                for heads in {*groups}
+            }
+            steps = [_Step(scores, 0, launcher.rows.number, 0, problem.nnz)]
         gradients = Gradients(self.one_step.gradient_tuning, nonzeros, problem, device)
-        return (_Plan(launcher, steps, heads, problem, gradients),)
+        return (_Plan(launcher, steps, groups, problem, gradients),)
 
     def _fastest(
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
@@ -124,11 +130,7 @@ class AttentionScores:
         self, launcher: Launcher, problem: AttentionProblem, device: Device
     ) -> list[_Step]:
         """The steps of one head, of about as many shares of warps each."""
-        rows = launcher.rows
-        row_bytes = problem.d * problem.dtype.itemsize
-        most = MOST_SCORES_ALONE if row_bytes <= _WHOLE_ROW_BYTES else MOST_SCORES
-        # A few nonzeros fewer than `most`, as shares move to the ends of rows.
-        count = ceil_div(problem.nnz + problem.m, most * 15 // 16)
+        rows, count = launcher.rows, _steps_of_head(problem)
         firsts = [rows.number * i // count for i in range(count)]
         begins = rows.shares.begins(firsts)
         steps = []
@@ -137,7 +139,8 @@ class AttentionScores:
         ):
             own = Nonzeros(rows.nonzeros.rows[begin:end], rows.nonzeros.cols[begin:end], None)
             plan = self.row_gather.plan(own, _sampled(problem, end - begin, 1), device)
-            steps.append(_Step(_executor((plan,), device), first, last - first, begin, end - begin))
+            scores = {1: _executor((plan,), device)}
+            steps.append(_Step(scores, first, last - first, begin, end - begin))
         return steps
 
 
@@ -151,10 +154,23 @@ class _ByRow:
         return self._nonzeros
 
 
-def _heads_at_once(problem: AttentionProblem) -> int:
-    """The most heads that are few enough, and of which all heads are a multiple."""
-    most = max(1, min(problem.heads, MOST_SCORES // max(1, problem.nnz)))
-    return next(heads for heads in range(most, 0, -1) if problem.heads % heads == 0)
+def _groups_of_heads(problem: AttentionProblem) -> list[int]:
+    """How many heads come at a time: as many as have few enough scores, in groups about as large,
+    the last of which may be smaller."""
+    most = max(1, MOST_SCORES // max(1, problem.nnz))
+    groups = max(1, ceil_div(problem.heads, most))
+    size = ceil_div(problem.heads, groups)
+    return [min(size, problem.heads - first) for first in range(0, problem.heads, max(1, size))]
+
+
+def _steps_of_head(problem: AttentionProblem) -> int:
+    """How many parts of a head come one after the other: a few nonzeros fewer each than may be, as
+    shares move to the ends of rows."""
+    if problem.nnz <= MOST_SCORES:
+        return 1
+    row_bytes = problem.d * problem.dtype.itemsize
+    most = MOST_SCORES_ALONE if row_bytes <= _WHOLE_ROW_BYTES else MOST_SCORES
+    return ceil_div(problem.nnz + problem.m, most * 15 // 16)
 
 
 def _sampled(problem: AttentionProblem, nnz: int, heads: int) -> SddmmProblem:
@@ -170,34 +186,36 @@ def _executor(plans: tuple[KernelPlan, ...], device: Device) -> GpuExecutor:
 
 
 class _Plan:
-    """Launches attention over one pattern: the steps of so many heads at a time."""
+    """Launches attention over one pattern: the steps of one group of heads after the other."""
 
     def __init__(
         self,
         launcher: Launcher,
         steps: list[_Step],
-        heads: int,
+        groups: list[int],
         problem: AttentionProblem,
         gradients: Gradients,
     ) -> None:
-        self._launcher, self._steps, self._heads = launcher, steps, heads
+        self._launcher, self._steps, self._groups = launcher, steps, groups
         self._problem, self._gradients = problem, gradients
         self._most = max(step.nonzeros for step in steps)
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
-        problem, launcher, heads = self._problem, self._launcher, self._heads
-        count = heads * self._most
-        memory = new_memory("scores of nonzeros", (count,), torch.float32, problem.device)
-        pieces = launcher.new_pieces(heads)
-        for first in range(0, problem.heads, heads):
+        launcher, last = self._launcher, self._steps[-1]
+        count = self._groups[0] * self._most
+        memory = new_memory("scores of nonzeros", (count,), torch.float32, self._problem.device)
+        pieces = launcher.new_pieces(self._groups[0])
+        first = 0
+        for heads in self._groups:
             own = slice(first, first + heads)
             q, k_t = operands.q[own], operands.k[own].mT
             for step in self._steps:
                 scores = memory[: heads * step.nonzeros].view(heads, step.nonzeros)
                 if step.nonzeros:
-                    step.scores(q, k_t, None, operands.scale, scores)
+                    step.scores[heads](q, k_t, None, operands.scale, scores)
                 part = Part(first, heads, step.first_share, step.shares, scores, step.first_nonzero)
-                launcher.run(operands, out, lse, part, pieces, step is self._steps[-1])
+                launcher.run(operands, out, lse, part, pieces, step is last)
+            first += heads
 
     def prepare_backward(self) -> None:
         self._gradients.prepare()
