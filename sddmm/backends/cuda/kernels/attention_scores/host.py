@@ -86,9 +86,10 @@ class AttentionScores:
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
         scores = self._fastest(problem, facts, model)[1]
-        launches = 2 * _steps_of_head(problem) * len(_groups_of_heads(problem))
-        run_us = by_scores_us(problem, TUNING, model) + launches * model.launch_us
-        return Cost(run_us + scores.run_us, scores.prepare_us)
+        # Both predictions have one launch.
+        more_launches = 2 * (_steps_of_head(problem) * len(_groups_of_heads(problem)) - 1)
+        run_us = by_scores_us(problem, TUNING, model) + scores.run_us
+        return Cost(run_us + more_launches * model.launch_us, scores.prepare_us)
 
     def prepare(
         self, layouts: Layouts, problem: AttentionProblem, model: DeviceModel
