@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 
 # The fraction of L2 that operands can be expected to fill, the bytes of a row that a warp reads at
 # a time, and how often a row must be read before slices that stay in L2 pay.
-_L2_FRACTION = 0.8
-_SLICE_BYTES = 512
-_MIN_REUSE = 4
+_L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
 
 # The most bytes of a row that one pass of a warp reads, and the bytes that the four lanes of a
 # nonzero load at once.
@@ -342,9 +340,8 @@ def max_share(problem: SddmmProblem, nnz: int, device: Device) -> int:
 def share_of_warp(
     problem: SddmmProblem, nnz: int, device: Device, group: int, most: int, warps_per_sm: int
 ) -> int:
-    """Nonzeros of a warp, a multiple of `group`: one wave of warps for small problems, else equal
-    waves of the warps that a multiprocessor holds, as a last wave that is not full costs a whole
-    one."""
+    """Nonzeros of a warp, a multiple of `group`: one wave of warps for small problems, else full
+    waves of the warps that a multiprocessor holds."""
     total = nnz * (problem.heads or 1)
     operand_bytes = (problem.m + problem.n) * problem.k * problem.dtype.itemsize
     if operand_bytes > 2 * device.l2_bytes and nnz < 4 * (problem.m + problem.n):
@@ -352,7 +349,7 @@ def share_of_warp(
     warps = device.sm_count * _WARPS_PER_SM
     if total > warps * most:
         warps = device.sm_count * max(1, warps_per_sm)
-        warps *= ceil_div(total, warps * most)
+        warps *= ceil_div(total, warps * most)  # a last wave that is not full costs a whole one
     return max(group, min(most, ceil_div(ceil_div(total, warps), group) * group))
 
 
