@@ -135,3 +135,24 @@ class GradientPasses:
             arguments[name] = x.data_ptr() or lse.data_ptr()  # without elements: anywhere
             arguments[f"head_{name}"] = x.stride(0)
         return arguments
+
+
+class PlanWithGradients:
+    """A plan of attention whose gradients are passes. Derived classes have the forward."""
+
+    def __init__(self, gradients: GradientPasses) -> None:
+        self._gradients = gradients
+
+    def prepare_backward(self) -> None:
+        self._gradients.prepare()
+
+    def backward(
+        self,
+        operands: AttentionOperands,
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        grad_lse: Tensor | None,
+        gradients: AttentionGradients,
+    ) -> None:
+        self._gradients.run(operands, out, lse, grad_out, grad_lse, gradients)

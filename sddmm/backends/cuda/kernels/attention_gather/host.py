@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.base import AttentionGradients, AttentionOperands
+from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda.attention import AttentionPlan
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.facts import PatternFacts
@@ -22,6 +22,7 @@ from sddmm.backends.cuda.kernels.attention_gather.costs import one_step_us
 from sddmm.backends.cuda.kernels.attention_gather.groups import MAX_ROW_BYTES, THREADS, Tuning
 from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
+from sddmm.backends.cuda.kernels.attention_passes import PlanWithGradients
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import Layouts
 
@@ -53,7 +54,7 @@ class AttentionGather(AttentionSpec):
         return (_Plan(self, layouts.by_row(), problem, model.device),)
 
 
-class _Plan:
+class _Plan(PlanWithGradients):
     """Launches attention over one pattern."""
 
     def __init__(
@@ -61,26 +62,12 @@ class _Plan:
     ) -> None:
         self._heads = problem.heads
         self._launcher = Launcher(spec, spec.tuning, nonzeros, problem, device)
-        self._gradients = Gradients(spec.gradient_tuning, nonzeros, problem, device)
+        super().__init__(Gradients(spec.gradient_tuning, nonzeros, problem, device))
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
         heads, launcher = self._heads, self._launcher
         part = Part(0, heads, 0, launcher.rows.number)
         launcher.run(operands, out, lse, part, launcher.new_pieces(heads))
-
-    def prepare_backward(self) -> None:
-        self._gradients.prepare()
-
-    def backward(
-        self,
-        operands: AttentionOperands,
-        out: Tensor,
-        lse: Tensor,
-        grad_out: Tensor,
-        grad_lse: Tensor | None,
-        gradients: AttentionGradients,
-    ) -> None:
-        self._gradients.run(operands, out, lse, grad_out, grad_lse, gradients)
 
 
 ATTENTION_GATHER = AttentionGather(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel
+from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER
 from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
@@ -31,9 +30,9 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     row_multiples,
 )
 from sddmm.backends.cuda.kernels.attention_gather.shares import new_pieces, rows_by_warp
+from sddmm.backends.cuda.kernels.attention_gather.variants import Variant, load_variant
 from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES, SLOT_BYTES
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.backends.cuda.spec import macros
 from sddmm.dropout import kept_factor, threshold
 from sddmm.dtypes import DTYPES
 
@@ -60,13 +59,6 @@ class Arguments(ctypes.Structure):
     ]
 
 
-class Variant(NamedTuple):
-    """One specialisation of both launches. merge: None until a pattern has cut rows."""
-
-    kernel: Kernel
-    merge: Kernel | None
-
-
 @functools.lru_cache(maxsize=1024)
 def specialise(
     runtime: loader.CudaRuntime,
@@ -84,24 +76,12 @@ def specialise(
     `step` bytes, and those of the result at multiples of `step_out`."""
     d, dv, dtype = sizes
     groups = groups_of(d, dv, dtype.itemsize, tuning)
-    floats = piece_floats(groups, dtype)
-    spec = _spec_with_memory(spec, (2 * floats + 1) * THREADS * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "HAS_SCORES": has_scores,
         **row_macros(d, dv, dtype.itemsize, step, tuning, device, bias_or_dropout),
     }  # fmt: skip
-
-    def load(merges: bool) -> Kernel:
-        # What merges pieces reads no nonzeros.
-        own = {"MERGES": merges, "BIAS_OR_DROPOUT": bias_or_dropout and not merges}
-        return runtime.load_kernel(spec, macros({**defines, **own}), Arguments, device.index)
-
-    return Variant(load(False), load(True) if merges else None)
-
-
-@functools.lru_cache(maxsize=64)
-def _spec_with_memory(spec: AttentionSpec, shared_bytes: int) -> AttentionSpec:
-    return replace(spec, shared_bytes=shared_bytes)
+    floats = piece_floats(groups, dtype)
+    return load_variant(runtime, spec, Arguments, defines, floats, bias_or_dropout, merges, device)
 
 
 def piece_floats(groups: Groups, dtype: torch.dtype) -> int:

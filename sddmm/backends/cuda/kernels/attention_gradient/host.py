@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel
+from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
@@ -34,9 +33,10 @@ from sddmm.backends.cuda.kernels.attention_gather.shares import (
     new_pieces,
     rows_by_warp,
 )
+from sddmm.backends.cuda.kernels.attention_gather.variants import Variant, load_variant
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses, Pass, PassInputs
 from sddmm.backends.cuda.layouts import Nonzeros, by_row_and_column
-from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -75,13 +75,6 @@ def piece_floats(groups: Groups, dtype: torch.dtype, by_columns: bool) -> int:
     return chunks * 16 // dtype.itemsize
 
 
-class Variant(NamedTuple):
-    """One specialisation of both launches of a pass. merge: None if the pattern has no cut rows."""
-
-    kernel: Kernel
-    merge: Kernel | None
-
-
 @functools.lru_cache(maxsize=1024)
 def specialise(
     runtime: loader.CudaRuntime,
@@ -97,25 +90,14 @@ def specialise(
     """The kernels of a pass for rows of d and dv elements of a dtype; see attention_gather."""
     d, dv, dtype = sizes
     groups = groups_of(d, dv, dtype.itemsize, tuning)
-    floats = piece_floats(groups, dtype, by_columns)
-    threads = ATTENTION_GRADIENT.threads
-    spec = _spec_with_memory((2 * floats + 1) * threads * 4)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "COLUMNS": by_columns,
         **row_macros(d, dv, dtype.itemsize, step, tuning, device),
     }  # fmt: skip
-
-    def load(merges: bool) -> Kernel:
-        # What merges pieces reads no nonzeros.
-        own = {"MERGES": merges, "BIAS_OR_DROPOUT": bias_or_dropout and not merges}
-        return runtime.load_kernel(spec, macros({**defines, **own}), Arguments, device.index)
-
-    return Variant(load(False), load(True) if merges else None)
-
-
-@functools.lru_cache(maxsize=64)
-def _spec_with_memory(shared_bytes: int) -> KernelSpec:
-    return replace(ATTENTION_GRADIENT, shared_bytes=shared_bytes)
+    floats = piece_floats(groups, dtype, by_columns)
+    return load_variant(
+        runtime, ATTENTION_GRADIENT, Arguments, defines, floats, bias_or_dropout, merges, device
+    )
 
 
 class Gradients(GradientPasses):

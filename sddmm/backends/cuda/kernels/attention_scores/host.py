@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from sddmm.backends.base import AttentionGradients, AttentionOperands
+from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda.attention import AttentionPlan
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
@@ -25,6 +25,7 @@ from sddmm.backends.cuda.kernels.attention_gather.costs import by_scores_us
 from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning
 from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
+from sddmm.backends.cuda.kernels.attention_passes import PlanWithGradients
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import Layouts
 from sddmm.memory import new_memory
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 MOST_SCORES = 2**22
 MOST_SCORES_ALONE, _WHOLE_ROW_BYTES = 2**23, 512
 
-# Of the second step.
+# The tuning of the second step.
 TUNING = Tuning(batch=8, min_blocks=(6, 4), spared=1, min_lanes=8)
 
 
@@ -186,7 +187,7 @@ def _executor(plans: tuple[KernelPlan, ...], device: Device) -> GpuExecutor:
     return GpuExecutor(plans, list, {}, device.index)
 
 
-class _Plan:
+class _Plan(PlanWithGradients):
     """Launches attention over one pattern: the steps of one group of heads after the other."""
 
     def __init__(
@@ -197,8 +198,9 @@ class _Plan:
         problem: AttentionProblem,
         gradients: Gradients,
     ) -> None:
+        super().__init__(gradients)
         self._launcher, self._steps, self._groups = launcher, steps, groups
-        self._problem, self._gradients = problem, gradients
+        self._problem = problem
         self._most = max(step.nonzeros for step in steps)
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
@@ -217,17 +219,3 @@ class _Plan:
                 part = Part(first, heads, step.first_share, step.shares, scores, step.first_nonzero)
                 launcher.run(operands, out, lse, part, pieces, step is last)
             first += heads
-
-    def prepare_backward(self) -> None:
-        self._gradients.prepare()
-
-    def backward(
-        self,
-        operands: AttentionOperands,
-        out: Tensor,
-        lse: Tensor,
-        grad_out: Tensor,
-        grad_lse: Tensor | None,
-        gradients: AttentionGradients,
-    ) -> None:
-        self._gradients.run(operands, out, lse, grad_out, grad_lse, gradients)

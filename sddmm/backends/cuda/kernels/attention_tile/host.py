@@ -20,7 +20,7 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER, Kernel
-from sddmm.backends.base import AttentionGradients, AttentionOperands
+from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.attention import AttentionPlan
 from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel
@@ -31,7 +31,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     head_stride,
     row_multiples,
 )
-from sddmm.backends.cuda.kernels.attention_passes import GradientPasses
+from sddmm.backends.cuda.kernels.attention_passes import GradientPasses, PlanWithGradients
 from sddmm.backends.cuda.kernels.attention_tile.tiles import (
     LEAST_CUT,
     new_pieces,
@@ -191,7 +191,7 @@ def _with_memory(spec: AttentionTile, shared_bytes: int) -> AttentionTile:
     return replace(spec, shared_bytes=shared_bytes)
 
 
-class _Plan:
+class _Plan(PlanWithGradients):
     """Launches attention over one pattern."""
 
     def __init__(
@@ -204,7 +204,7 @@ class _Plan:
         self._tiles = tiles_by_row(
             work, by_column, shape, problem.heads, resident, device, spec.least_cut
         )
-        self._gradients = spec.new_gradients(layouts, work, by_column, problem, device)
+        super().__init__(spec.new_gradients(layouts, work, by_column, problem, device))
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
         problem, tiles = self._problem, self._tiles
@@ -234,20 +234,6 @@ class _Plan:
             # A block merges four rows, one by each warp.
             of_head = tiles.shared_count * (tiles.rows // 4) if merges else tiles.part_count
             kernel(of_head * problem.heads, *arguments)
-
-    def prepare_backward(self) -> None:
-        self._gradients.prepare()
-
-    def backward(
-        self,
-        operands: AttentionOperands,
-        out: Tensor,
-        lse: Tensor,
-        grad_out: Tensor,
-        grad_lse: Tensor | None,
-        gradients: AttentionGradients,
-    ) -> None:
-        self._gradients.run(operands, out, lse, grad_out, grad_lse, gradients)
 
 
 ATTENTION_TILE = AttentionTile(
