@@ -21,8 +21,7 @@ class PinnedResults:
     A copy from the device would cost more than the analysis of a small pattern, and so would the
     driver's wait. The thread waits for one report before it asks for another. `state` is memory of
     the device, zero at first, that the blocks of one launch share, and `next_state` that of the
-    next. polled: the number of words, at most two, the first, that a kernel writes last; 0: the
-    host waits for the stream instead.
+    next. polled: the number of words, one or two, the first, that a kernel writes last.
     """
 
     def __init__(self, device: torch.device, words: int, state_words: int, polled: int = 1) -> None:
@@ -58,7 +57,7 @@ class PinnedResults:
     def wait(self, device_index: int) -> list[int]:
         """The words that the last launch reported."""
         words, last = self.words, self._last_polled
-        for _ in range(_MAX_POLLS if last >= 0 else 0):
+        for _ in range(_MAX_POLLS):
             if words[0] != _PENDING and words[last] != _PENDING:
                 break
         else:  # a long launch; or one that failed, which this raises
