@@ -115,7 +115,7 @@ def test_scores_of_a_part_of_a_head_at_a_time(
     steps = launches.count("row_gather") // 2
     assert steps * 200 > pattern.nnz
     assert launches.count("attention_gather") == 2 * (steps + 1)
-    # Of rows of more than 512 bytes SDDMM may keep partial sums, so fewer scores are kept.
+    # SDDMM may keep partial sums of rows of more than 512 bytes, so fewer scores are kept.
     assert check(pattern, 160, 32, torch.float32).count("row_gather") > steps
 
 
