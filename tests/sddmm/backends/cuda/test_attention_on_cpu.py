@@ -16,6 +16,7 @@ from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.attention_gather.groups import THREADS, row_macros
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
 from sddmm.backends.cuda.kernels.attention_gather.shares import SharedRows, rows_by_warp
+from sddmm.backends.cuda.kernels.attention_sums import host as attention_sums
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.problem import AttentionProblem
 from sddmm.testing import (
@@ -102,24 +103,52 @@ def with_hubs(shuffled: bool = True) -> SparsePattern:
 
 def test_rows_of_two_loads_of_a_warp_with_tails_and_strides() -> None:
     launches = check(random_pattern(30, 40, 150), 132, 130, torch.float32, heads=2, gap=2)
-    assert launches.count("attention_gather") == 1  # no row is cut
-    assert launches.count("attention_gradient") == 2
+    # No row is cut, and rows of many bytes have their weights stored.
+    found = ("attention_gather", "attention_gradient", "attention_sums")
+    assert [launches.count(name) for name in found] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("bias", ["", "shared"])
-def test_rows_and_columns_that_many_warps_cut(bias: str) -> None:
-    """Each head drops weights of its own, and the gradients drop the same."""
+@pytest.mark.parametrize("stored", [False, True])
+def test_rows_and_columns_that_many_warps_cut(bias: str, stored: bool) -> None:
+    """Each head drops weights of its own, and the gradients drop the same. The weights of rows of
+    few bytes are computed by both passes, those of others by the pass by rows, for the other."""
     heads = 2 if bias else None
     dropout_p = 0.4 if bias else 0.0
     launches = check(
-        with_hubs(), 64, 64, torch.float16, heads=heads, bias=bias, dropout_p=dropout_p,
-        device=MANY,
+        with_hubs(), 64, 64, torch.float32 if stored else torch.float16, heads=heads, bias=bias,
+        dropout_p=dropout_p, device=MANY,
     )  # fmt: skip
     assert launches.count("attention_gather") == 2
-    assert launches.count("attention_gradient") == (5 if bias == "shared" else 4)
+    by_rows = 3 if bias == "shared" else 2  # the second head adds to the bias' gradient
+    assert launches.count("attention_gradient") == by_rows + (0 if stored else 2)
+    assert launches.count("attention_sums") == (by_rows if stored else 0)
+    assert launches.count("attention_delta") == (0 if stored else 1)
 
 
-def test_infinities_and_nan_stay_in_the_rows_that_they_reach() -> None:
+def test_heads_store_as_many_weights_as_are_allowed_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pattern = with_hubs()
+    monkeypatch.setattr(attention_sums, "MOST_WEIGHTS", 2 * pattern.nnz + 1)
+    launches = check(pattern, 64, 64, torch.float32, heads=3, bias="by head", device=MANY)
+    passes = [x for x in launches if x in ("attention_gradient", "attention_sums")]
+    # Two heads, the third, and what merges pieces of all.
+    assert passes == ["attention_gradient", "attention_sums"] * 3
+    monkeypatch.setattr(attention_sums, "MOST_WEIGHTS", pattern.nnz - 1)
+    launches = check(pattern, 64, 64, torch.float32, heads=3, device=MANY)
+    assert "attention_sums" not in launches
+
+
+def test_columns_of_few_nonzeros_have_their_weights_stored() -> None:
+    launches = check(random_pattern(90, 67, 300), 16, 8, torch.bfloat16, heads=2)
+    assert "attention_sums" in launches
+    launches = check(random_pattern(90, 67, 500), 16, 8, torch.bfloat16, heads=2)
+    assert "attention_sums" not in launches
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_infinities_and_nan_stay_in_the_rows_that_they_reach(dtype: torch.dtype) -> None:
     """In cut rows too. A row with no score but -inf is 0 and has no gradients; one whose scores are
     far below zero has as good a result as others."""
     pattern = with_hubs(shuffled=False)
@@ -134,7 +163,7 @@ def test_infinities_and_nan_stay_in_the_rows_that_they_reach() -> None:
         v[12:40:3, 63] = torch.inf
         k[20:40:6, 1] = -torch.inf
 
-    check(pattern, 64, 64, torch.float16, bias="shared", device=MANY, change=change)
+    check(pattern, 64, 64, dtype, bias="shared", device=MANY, change=change)
 
 
 def test_only_the_passes_whose_gradients_are_needed_are_launched() -> None:
@@ -145,6 +174,7 @@ def test_only_the_passes_whose_gradients_are_needed_are_launched() -> None:
             out = sddmm.sparse_attention(pattern, *(y if y is x else y.detach() for y in (q, k, v)))
             out.sum().backward()
         assert launches.count("attention_gradient") == 1
+        assert "attention_sums" not in launches
 
 
 def test_it_says_what_it_refuses_and_predicts() -> None:

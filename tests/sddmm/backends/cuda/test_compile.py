@@ -17,6 +17,7 @@ from sddmm.backends.cuda import analysis, comparison, loader
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.kernels.attention_delta.host import ATTENTION_DELTA
 from sddmm.backends.cuda.kernels.attention_gradient.host import ATTENTION_GRADIENT
+from sddmm.backends.cuda.kernels.attention_sums.host import ATTENTION_SUMS
 from sddmm.backends.cuda.kernels.attention_tile_gradient.host import ATTENTION_TILE_GRADIENT
 from sddmm.backends.cuda.kernels.gather_csr import host as gather_csr
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
@@ -327,6 +328,7 @@ def test_every_source_is_of_a_kernel() -> None:
         *(kernel for kernel in ATTENTION_KERNELS.values() if isinstance(kernel, KernelSpec)),
         ATTENTION_DELTA,
         ATTENTION_GRADIENT,
+        ATTENTION_SUMS,
         ATTENTION_TILE_GRADIENT,
     )
     spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_WEIGHTS)

@@ -16,6 +16,7 @@ from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
 from sddmm.backends.cuda.kernels.attention_gather.launcher import specialise
 from sddmm.backends.cuda.kernels.attention_gradient import host as gradient
 from sddmm.backends.cuda.kernels.attention_scores.host import TUNING
+from sddmm.backends.cuda.kernels.attention_sums import host as attention_sums
 from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE, ATTENTION_TILE_SIMT
 from sddmm.backends.cuda.kernels.attention_tile_gradient import host as tile_gradient
 from sddmm.problem import AttentionProblem
@@ -29,6 +30,7 @@ SIZES = [
     ("sm_80", 16, 16, 16, torch.bfloat16, "tile_columns"),
     ("sm_80", 64, 64, 4, torch.float32, "tile"),
     ("sm_89", 64, 64, 16, torch.float16, "columns"),
+    ("sm_90a", 64, 64, 16, torch.bfloat16, "rows"),
     ("sm_90a", 64, 64, 16, torch.float16, "forward"),
     ("sm_90a", 64, 64, 16, torch.float32, "tile"),
     ("sm_100", 16, 16, 16, torch.float16, "tile"),
@@ -84,8 +86,14 @@ def compile_size(
         attention_delta.load(loader.runtime, size[1], size[2], step, device)
     for name in ("rows", "columns"):
         if name in kernels:
-            tuning, by_columns = ATTENTION_GATHER.gradient_tuning, name == "columns"
-            for has_bias in (False, True):
+            by_columns = name == "columns"
+            for has_bias, stores in itertools.product((False, True), repeat=2):
+                if by_columns and stores:
+                    continue  # attention_sums has it
+                tuning = gradient.tuning_of(size, by_columns, stores)
                 gradient.specialise(
-                    loader.runtime, tuning, *options, has_bias, by_columns, merges, device
+                    loader.runtime, tuning, *options, has_bias, by_columns, stores, merges, device
                 )  # fmt: skip
+    if "columns" in kernels:
+        for tuning in (attention_sums.TUNING, attention_sums.SHORT_TUNING):
+            attention_sums.specialise(loader.runtime, tuning, *options, merges, device)

@@ -32,7 +32,8 @@ struct RowBatch {
 };
 
 // Pass is what is computed. It has
-//   LANES, BATCH, THREADS      lanes of a group, nonzeros that it works on at a time, those of a block
+//   LANES, BATCH               lanes of a group, nonzeros that it works on at a time
+//   THREADS, SHARED_BYTES      threads and bytes of shared memory of a block
 //   Partial                    the sums of a row (row_pieces.cuh)
 //   begin_row(row)             starts the loads of what belongs to the row that batches are now of
 //   Loads, load(batch)         starts the loads of what belongs to the nonzeros of a batch
@@ -160,6 +161,42 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
     const int2 slots = nonzeros.slots[number];
     warp_pieces.store(begins ? slots.y : slots.x, piece);
   }
+}
+
+// The whole of a launch whose warps walk their shares; heads begin with `first_head`. Arguments has
+// shares_per_head, pieces_per_head, and what SharedNonzeros and WarpPieces take. Pass(p, head) is what
+// is computed of a head. floats: shared memory for GroupPieces.
+template <class Pass, class Arguments>
+__device__ __forceinline__ void walk_shares(const Arguments& p, int first_head, float* floats) {
+  using Partial = typename Pass::Partial;
+  constexpr int LANES = Pass::LANES, WARPS = Pass::THREADS / 32;
+  static_assert(GroupPieces<Partial, LANES, Pass::THREADS>::BYTES <= Pass::SHARED_BYTES, "");
+  const int blocks = (p.shares_per_head + WARPS - 1) / WARPS, in_launch = blockIdx.x / blocks;
+  const int share = (blockIdx.x - in_launch * blocks) * WARPS + threadIdx.x / 32;
+  if (share >= p.shares_per_head) return;
+  const int head = first_head + in_launch;
+  Pass pass(p, head);
+  auto new_pieces = [&] {
+    const i64 head_pieces = static_cast<i64>(head) * p.pieces_per_head;
+    return WarpPieces<Partial, LANES>{p.pieces + head_pieces * (Partial::COUNT * LANES)};
+  };
+  walk_share(pass, SharedNonzeros{p.rows, p.cols, p.perm, p.shares, p.slots}, share, floats,
+             new_pieces);
+}
+
+// The whole of the launch after it, whose blocks merge the pieces of a cut row each; heads begin with
+// 0. Arguments also has cut_rows and cut_rows_per_head.
+template <class Pass, class Arguments>
+__device__ __forceinline__ void merge_cut_rows(const Arguments& p, float* floats) {
+  using Partial = typename Pass::Partial;
+  constexpr int LANES = Pass::LANES;
+  const int head = blockIdx.x / p.cut_rows_per_head;
+  const CutRow cut = p.cut_rows[blockIdx.x - head * p.cut_rows_per_head];
+  const WarpPieces<Partial, LANES> pieces{p.pieces};
+  const i64 first = static_cast<i64>(head) * p.pieces_per_head + cut.first;
+  const Partial merged =
+      merge_pieces<Partial, LANES, Pass::THREADS>(pieces, first, cut.count, floats);
+  if (threadIdx.x < LANES) Pass(p, head).store(cut.row, merged);
 }
 
 }  // namespace sddmm

@@ -1,4 +1,4 @@
-"""attention_delta: the sum of dO * O over each row, less the gradient of the row's logarithm."""
+"""attention_delta: the logarithm of each row, beside the sum of dO * O less its gradient."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Arguments(ctypes.Structure):
     """The parameters of attention_delta/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("out", "grad", "grad_lse", "delta")),
+        *((name, POINTER) for name in ("out", "grad", "grad_lse", "lse", "stats")),
         ("head_grad", LONG),
         ("rows", LONG),
         *((name, INT) for name in ("pitch_grad", "m", "dv")),
@@ -61,21 +61,23 @@ def load(
     return kernel, groups.lanes
 
 
-def deltas(
+def row_stats(
     problem: AttentionProblem,
     out: Tensor,
+    lse: Tensor,
     grad_out: Tensor,
     grad_lse: Tensor | None,
     device: Device,
 ) -> Tensor:
-    """(heads, m) float32."""
-    delta = torch.empty(problem.heads, problem.m, device=out.device, dtype=torch.float32)
+    """(heads, m, 2) float32: the RowStats of row_stats.cuh."""
+    rows = problem.heads * problem.m
+    stats = torch.empty(problem.heads, problem.m, 2, device=out.device, dtype=torch.float32)
     step = common_step(out.data_ptr(), problem.dv * out.element_size(), *row_multiples(grad_out))
     kernel, lanes = load(loader.runtime, problem.dv, problem.dtype, step, device)
-    somewhere = delta.data_ptr()  # where a tensor without elements may begin
+    somewhere = stats.data_ptr()  # where a tensor without elements may begin
     kernel(  # in the order of Arguments
-        ceil_div(delta.numel() * lanes, THREADS), out.data_ptr() or somewhere,
-        grad_out.data_ptr() or somewhere, address(grad_lse), delta.data_ptr(), grad_out.stride(0),
-        delta.numel(), pitch_bytes(grad_out), problem.m, problem.dv,
+        ceil_div(rows * lanes, THREADS), out.data_ptr() or somewhere,
+        grad_out.data_ptr() or somewhere, address(grad_lse), lse.data_ptr(), stats.data_ptr(),
+        grad_out.stride(0), rows, pitch_bytes(grad_out), problem.m, problem.dv,
     )  # fmt: skip
-    return delta
+    return stats

@@ -1,9 +1,9 @@
-// The sum of dO * O over each row of attention's result, less the gradient of the row's logarithm: what
-// the gradients of all its scores share. Adds nothing to memory but a float per row. Limit: reading
-// both rows once.
+// The sum of dO * O over each row of attention's result, less the gradient of the row's logarithm,
+// stored beside that logarithm: what the gradients of all scores of the row share. Adds two floats
+// per row to memory. Limit: reading both rows once.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/row_part.cuh"
-#include "sddmm/share_walk.cuh"
+#include "sddmm/row_stats.cuh"
 
 using namespace sddmm;
 
@@ -27,8 +27,8 @@ using Rows = RowParts<Element, LANES, Config::CHUNKS, Config::LOAD_BYTES, Config
 
 struct Arguments {
   const Element *out, *grad;  // (heads, m, dv); out is contiguous
-  const float* grad_lse;      // (heads, m); may be null
-  float* delta;               // (heads, m)
+  const float *grad_lse, *lse;  // (heads, m); grad_lse may be null
+  RowStats* stats;            // (heads, m)
   i64 head_grad;              // elements from head to head
   i64 rows;                   // heads * m
   int pitch_grad;             // bytes from row to row
@@ -46,6 +46,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
   float elements[Config::CHUNKS][Rows::ELEMENTS];
   widen<Element>(out.load(in_head), elements);
   const float sum = group_sum<LANES>(dot<Element>(grad.load(in_head), elements));
-  if (group < p.rows && threadIdx.x % LANES == 0)
-    p.delta[row] = p.grad_lse == nullptr ? sum : sum - p.grad_lse[row];
+  if (group < p.rows && threadIdx.x % LANES == 0) {
+    const float delta = p.grad_lse == nullptr ? sum : sum - p.grad_lse[row];
+    p.stats[row] = {p.lse[row], delta};
+  }
 }

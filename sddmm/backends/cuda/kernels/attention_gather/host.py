@@ -32,13 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class AttentionGather(AttentionSpec):
-    """Serves every pattern, with rows that the lanes of a warp hold in registers.
-
-    tuning: of the forward; gradient_tuning: of the gradients.
-    """
+    """Serves every pattern, with rows that the lanes of a warp hold in registers."""
 
     tuning: Tuning = field(default_factory=lambda: Tuning(min_blocks=(6, 4), spared=1))
-    gradient_tuning: Tuning = field(default_factory=Tuning)
 
     def most_columns(self, problem: AttentionProblem) -> int:
         return MAX_ROW_BYTES // problem.dtype.itemsize
@@ -62,7 +58,7 @@ class _Plan(PlanWithGradients):
     ) -> None:
         self._heads = problem.heads
         self._launcher = Launcher(spec, spec.tuning, nonzeros, problem, device)
-        super().__init__(Gradients(spec.gradient_tuning, nonzeros, problem, device))
+        super().__init__(Gradients(nonzeros, problem, device))
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
         heads, launcher = self._heads, self._launcher

@@ -42,7 +42,6 @@ constexpr int KEY_CHUNKS = Config::KEY_CHUNKS, VALUE_CHUNKS = Config::VALUE_CHUN
 using Partial = SoftmaxSum<VALUE_CHUNKS, ELEMENTS>;
 using Keys = RowParts<Element, LANES, KEY_CHUNKS, Config::LOAD_BYTES, Config::KEY_NO_TAIL>;
 using Values = RowParts<Element, LANES, VALUE_CHUNKS, Config::LOAD_BYTES, Config::VALUE_NO_TAIL>;
-static_assert(GroupPieces<Partial, LANES, Config::THREADS>::BYTES <= Config::SHARED_BYTES, "");
 
 struct Arguments {
   const Element *q, *k, *v, *bias;  // bias: (nnz,) or (heads, nnz); may be null
@@ -69,7 +68,8 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 
 // The attention of one head.
 struct Forward {
-  static constexpr int LANES = ::LANES, BATCH = Config::BATCH, THREADS = Config::THREADS;
+  static constexpr int LANES = ::LANES, BATCH = Config::BATCH;
+  static constexpr int THREADS = Config::THREADS, SHARED_BYTES = Config::SHARED_BYTES;
   using Partial = ::Partial;
   // The rows of a batch, with the score of the lane's own nonzero, if it is in memory, its bias, and
   // the factor by which dropout keeps it.
@@ -191,24 +191,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   extern __shared__ __align__(16) unsigned char shared[];
   float* const floats = reinterpret_cast<float*>(shared);
   if constexpr (Config::MERGES) {
-    const int head = blockIdx.x / p.cut_rows_per_head;
-    const CutRow cut = p.cut_rows[blockIdx.x - head * p.cut_rows_per_head];
-    const WarpPieces<Partial, LANES> pieces{p.pieces};
-    const i64 first = static_cast<i64>(head) * p.pieces_per_head + cut.first;
-    const Partial merged =
-        merge_pieces<Partial, LANES, Config::THREADS>(pieces, first, cut.count, floats);
-    if (threadIdx.x < LANES) Forward(p, head).store(cut.row, merged);
+    merge_cut_rows<Forward>(p, floats);
   } else {
-    constexpr int WARPS = Config::THREADS / 32;
-    const int blocks = (p.shares_per_head + WARPS - 1) / WARPS, head = blockIdx.x / blocks;
-    const int share = (blockIdx.x - head * blocks) * WARPS + threadIdx.x / 32;
-    if (share >= p.shares_per_head) return;
-    Forward forward(p, head);
-    auto new_pieces = [&] {
-      const i64 head_pieces = static_cast<i64>(head) * p.pieces_per_head;
-      return WarpPieces<Partial, LANES>{p.pieces + head_pieces * (Partial::COUNT * LANES)};
-    };
-    walk_share(forward, SharedNonzeros{p.rows, p.cols, p.perm, p.shares, p.slots}, share, floats,
-               new_pieces);
+    walk_shares<Forward>(p, 0, floats);
   }
 }

@@ -1,6 +1,7 @@
 """attention_gradient: the gradients of attention; each of two passes gathers two rows per nonzero.
 
-The pass by rows computes dQ and dbias, the pass by columns dK and dV. attention_delta launches
+The pass by rows computes dQ and dbias, the pass by columns dK and dV. Of few enough nonzeros the
+former stores the weights, by which attention_sums has the latter. Else attention_delta launches
 first, for the sums that all scores of a row share.
 """
 
@@ -11,6 +12,7 @@ import functools
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
@@ -35,9 +37,11 @@ from sddmm.backends.cuda.kernels.attention_gather.shares import (
 )
 from sddmm.backends.cuda.kernels.attention_gather.variants import Variant, load_variant
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses, Pass, PassInputs
+from sddmm.backends.cuda.kernels.attention_sums import host as attention_sums
 from sddmm.backends.cuda.layouts import Nonzeros, by_row_and_column
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.dtypes import DTYPES
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
@@ -48,7 +52,8 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("own_key", "own_value", "key", "value", "bias")),
-        *((name, POINTER) for name in ("lse", "delta", "key_grad", "value_grad", "bias_grad")),
+        *((name, POINTER) for name in ("stats", "out", "lse", "grad_lse", "weights")),
+        *((name, POINTER) for name in ("key_grad", "value_grad", "bias_grad")),
         *((name, POINTER) for name in ("rows", "cols", "perm", "shares", "slots", "cut_rows")),
         *((name, POINTER) for name in ("pieces", "seed")),
         ("dropout_threshold", LONG),
@@ -63,6 +68,8 @@ class Arguments(ctypes.Structure):
     ]
 
 
+# Of most passes, and of passes by rows that leave registers for more warps.
+TUNING, ROW_TUNING = Tuning(), Tuning(min_blocks=(5, 3), spared=1)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ATTENTION_GRADIENT = KernelSpec(
     "attention_gradient", "attention_gradient", _DTYPES, threads=THREADS
@@ -84,6 +91,7 @@ def specialise(
     step_out: int,
     bias_or_dropout: bool,
     by_columns: bool,
+    stores_weights: bool,
     merges: bool,
     device: Device,
 ) -> Variant:
@@ -92,7 +100,8 @@ def specialise(
     groups = groups_of(d, dv, dtype.itemsize, tuning)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "COLUMNS": by_columns,
-        **row_macros(d, dv, dtype.itemsize, step, tuning, device),
+        "STORES_WEIGHTS": stores_weights,
+        **row_macros(d, dv, dtype.itemsize, step, tuning, device, bias_or_dropout),
     }  # fmt: skip
     floats = piece_floats(groups, dtype, by_columns)
     return load_variant(
@@ -100,44 +109,52 @@ def specialise(
     )
 
 
+def tuning_of(
+    sizes: tuple[int, int, torch.dtype], by_columns: bool, stores_weights: bool
+) -> Tuning:
+    """The tuning of a pass for rows of d and dv elements of a dtype."""
+    d, dv, dtype = sizes
+    # Of the passes by rows, those by groups of 16 lanes would spill registers too.
+    is_full = by_columns or stores_weights or groups_of(d, dv, dtype.itemsize, TUNING).lanes == 16
+    return TUNING if is_full else ROW_TUNING
+
+
 class Gradients(GradientPasses):
     """Gathers the gradients over one pattern. nonzeros: those of the forward, by row."""
 
-    def __init__(
-        self, tuning: Tuning, nonzeros: Nonzeros, problem: AttentionProblem, device: Device
-    ) -> None:
+    def __init__(self, nonzeros: Nonzeros, problem: AttentionProblem, device: Device) -> None:
         super().__init__(problem, device)
-        self._tuning, self._nonzeros = tuning, nonzeros
+        self._nonzeros = nonzeros
+        self._sizes = (problem.d, problem.dv, problem.dtype)
         self._rows: SharedRows | None = None
         self._columns: SharedRows | None = None
-        self._groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, tuning)
+        self._stores_weights = attention_sums.pays(problem)
 
     def prepare(self) -> None:
         """Sort the nonzeros by column, and share them: other numbers of blocks than the forward's
         share a multiprocessor."""
-        problem, tuning, device = self._problem, self._tuning, self._device
+        problem, device, stores_weights = self._problem, self._device, self._stores_weights
         rows, cols, perm = self._nonzeros
         by_column = by_row_and_column(Nonzeros(cols, rows, perm), columns_ascend=True)
-        self._rows = rows_by_warp(self._nonzeros, problem, problem.m, tuning, device)
-        self._columns = rows_by_warp(by_column, problem, problem.n, tuning, device)
+        row_tuning = tuning_of(self._sizes, False, stores_weights)
+        self._rows = rows_by_warp(self._nonzeros, problem, problem.m, row_tuning, device)
+        column_tuning = attention_sums.tuning_of(problem) if stores_weights else TUNING
+        self._columns = rows_by_warp(by_column, problem, problem.n, column_tuning, device)
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
+    def new_weights(self, most_heads: int) -> Tensor | None:
+        problem = self._problem
+        if not self._stores_weights:
+            return None
+        heads = attention_sums.heads_at_a_time(problem.nnz, problem.heads, most_heads)
+        shape = heads, problem.nnz, 2
+        return new_memory("weights of nonzeros", shape, torch.float32, problem.device)
+
     def new_pass(self, inputs: PassInputs) -> Pass:
-        problem, by_columns, gradients = self._problem, inputs.by_columns, inputs.gradients
+        problem, by_columns = self._problem, inputs.by_columns
         rows = self._columns if by_columns else self._rows
         assert rows is not None, "prepare comes first"
-        size = problem.dtype.itemsize
-        row_bytes = (problem.d * size, problem.dv * size)
-        operands = inputs.rows
-        multiples = (multiple for x in operands.values() for multiple in row_multiples(x))
-        results = (gradients.k, gradients.v) if by_columns else (gradients.q,)
-        variant = specialise(
-            loader.runtime, self._tuning, (problem.d, problem.dv, problem.dtype),
-            common_step(*row_bytes, *multiples),
-            common_step(*row_bytes, *(address(x) for x in results)),
-            has_bias_or_dropout(inputs.operands), by_columns, rows.cuts > 0, self._device,
-        )  # fmt: skip
-        floats = self._groups.lanes * piece_floats(self._groups, problem.dtype, by_columns)
+        variant, floats = self._variant(inputs, rows.cuts > 0)
         nonzeros = rows.nonzeros
         arguments: dict[str, int | float] = {
             "rows": nonzeros.rows.data_ptr(), "cols": nonzeros.cols.data_ptr(),
@@ -145,9 +162,34 @@ class Gradients(GradientPasses):
             "slots": rows.shares.slots_address, "cut_rows": rows.shares.cut_rows_address,
             "shares_per_head": rows.number, "cut_rows_per_head": rows.cuts,
             "pieces_per_head": rows.pieces,
-            **{f"pitch_{name}": pitch_bytes(x) for name, x in operands.items()},
+            **{f"pitch_{name}": pitch_bytes(x) for name, x in inputs.rows.items()},
         }  # fmt: skip
         return Pass(
             variant.kernel, variant.merge, ceil_div(rows.number, THREADS // 32), rows.cuts,
             arguments, new_pieces(problem, rows, floats),
         )  # fmt: skip
+
+    def _variant(self, inputs: PassInputs, merges: bool) -> tuple[Variant, int]:
+        """The kernels of a pass, and the floats of a piece of a row or column."""
+        problem, by_columns, gradients = self._problem, inputs.by_columns, inputs.gradients
+        dtype, device = problem.dtype, self._device
+        row_bytes = (problem.d * dtype.itemsize, problem.dv * dtype.itemsize)
+        multiples = (multiple for x in inputs.rows.values() for multiple in row_multiples(x))
+        results = (gradients.k, gradients.v) if by_columns else (gradients.q,)
+        sizes = self._sizes
+        step = common_step(*row_bytes, inputs.out.data_ptr(), *multiples)
+        step_out = common_step(*row_bytes, *(address(x) for x in results))
+        runtime, stores_weights = loader.runtime, inputs.weights is not None
+        if by_columns and stores_weights:
+            tuning = attention_sums.tuning_of(problem)
+            variant = attention_sums.specialise(
+                runtime, tuning, sizes, step, step_out, merges, device
+            )
+        else:
+            tuning = tuning_of(sizes, by_columns, stores_weights)
+            variant = specialise(
+                runtime, tuning, sizes, step, step_out, has_bias_or_dropout(inputs.operands),
+                by_columns, stores_weights, merges, device,
+            )  # fmt: skip
+        groups = groups_of(problem.d, problem.dv, dtype.itemsize, tuning)
+        return variant, groups.lanes * piece_floats(groups, dtype, by_columns)

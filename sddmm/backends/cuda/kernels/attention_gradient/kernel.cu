@@ -1,9 +1,12 @@
 // The gradients of sparse attention by gathering: the weights are computed anew from the logarithms
-// that the forward kept. One launch by rows (dQ, dbias), one by columns (dK, dV). Adds no arrays of
-// nonzeros and no atomics: cut rows are merged in a fixed order. Limit: two rows, out of L2.
+// that the forward kept. One launch by rows (dQ, dbias), one by columns (dK, dV); or the former stores
+// the weights, by which attention_sums has the latter. No atomics: cut rows are merged in a fixed
+// order. Limit: two rows of a nonzero, out of L2.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/dropout.cuh"
+#include "sddmm/gradient_sums.cuh"
 #include "sddmm/row_part.cuh"
+#include "sddmm/row_stats.cuh"
 #include "sddmm/share_walk.cuh"
 #include "sddmm/softmax_sum.cuh"
 
@@ -15,6 +18,8 @@ struct Config {
   using Element = SDDMM_ELEMENT;
   // Whether columns are summed: the "rows" of the pattern are then the columns of the matrix.
   static constexpr bool COLUMNS = SDDMM_COLUMNS;
+  // Whether weights are stored, by rows; `delta` is then computed here.
+  static constexpr bool STORES_WEIGHTS = SDDMM_STORES_WEIGHTS;
   // Whether this launch merges the pieces of cut rows.
   static constexpr bool MERGES = SDDMM_MERGES;
   // The number of bytes of one load of an operand, and of one store of a gradient; all rows start and
@@ -37,7 +42,8 @@ struct Config {
 };
 
 using Element = Config::Element;
-constexpr bool COLUMNS = Config::COLUMNS;
+constexpr bool COLUMNS = Config::COLUMNS, STORES_WEIGHTS = Config::STORES_WEIGHTS;
+static_assert(!(COLUMNS && STORES_WEIGHTS), "weights are stored by rows");
 constexpr int LANES = Config::LANES, ELEMENTS = CHUNK_ELEMENTS<Element>;
 constexpr int KEY_CHUNKS = Config::KEY_CHUNKS, VALUE_CHUNKS = Config::VALUE_CHUNKS;
 using Keys = RowParts<Element, LANES, KEY_CHUNKS, Config::LOAD_BYTES, Config::KEY_NO_TAIL>;
@@ -48,7 +54,10 @@ struct Arguments {
   // K, and of dO and V. COLUMNS exchanges them.
   const Element *own_key, *own_value, *key, *value;
   const Element* bias;            // (nnz,) or (heads, nnz); may be null
-  const float *lse, *delta;       // (heads, m): log(sum of exponentials), and sum of dO * O
+  const RowStats* stats;          // (heads, m); not where STORES_WEIGHTS, which has the next three
+  const Element* out;             // O, (heads, m, dv), contiguous
+  const float *lse, *grad_lse;    // (heads, m); grad_lse may be null
+  ScoreWeight* weights;           // (heads of this launch, nnz)
   Element *key_grad, *value_grad;  // (heads, rows of the pattern, d or dv), contiguous; may be null
   void* bias_grad;                // (heads, nnz) elements, or (nnz,) floats; may be null
   const int *rows, *cols, *perm;  // (nnz,), sorted by row; perm may be null
@@ -71,39 +80,21 @@ struct Arguments {
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
-// The sums of a row, of which a lane has its part: ds * (row of K), or of a column: ds * (row of Q)
-// and weight * (row of dO).
-struct Partial {
-  static constexpr int VALUES = COLUMNS ? VALUE_CHUNKS : 0;
-  static constexpr int COUNT = (KEY_CHUNKS + VALUES) * ELEMENTS;
-  float sums[KEY_CHUNKS + VALUES][ELEMENTS] = {};
-
-  template <class Use>
-  __device__ __forceinline__ void each(const Use& use) {
-#pragma unroll
-    for (int c = 0; c < KEY_CHUNKS + VALUES; ++c)
-#pragma unroll
-      for (int e = 0; e < ELEMENTS; ++e) use(c * ELEMENTS + e, sums[c][e]);
-  }
-  __device__ __forceinline__ void merge(const Partial& other) {
-#pragma unroll
-    for (int c = 0; c < KEY_CHUNKS + VALUES; ++c)
-#pragma unroll
-      for (int e = 0; e < ELEMENTS; ++e) sums[c][e] += other.sums[c][e];
-  }
-};
-static_assert(GroupPieces<Partial, LANES, Config::THREADS>::BYTES <= Config::SHARED_BYTES, "");
+// By rows: ds * (row of K); by columns: ds * (row of Q), then weight * (row of dO).
+using Partial = GradientSums<KEY_CHUNKS, COLUMNS ? VALUE_CHUNKS : 0, ELEMENTS>;
 
 // The gradients of one head.
 struct Backward {
-  static constexpr int LANES = ::LANES, BATCH = Config::BATCH, THREADS = Config::THREADS;
+  static constexpr int LANES = ::LANES, BATCH = Config::BATCH;
+  static constexpr int THREADS = Config::THREADS, SHARED_BYTES = Config::SHARED_BYTES;
   using Partial = ::Partial;
   // The rows of a batch; and of the lane's own nonzero what belongs to its query, its bias, and the
   // factor by which dropout keeps it.
   struct Loads {
     Keys::Part keys[BATCH];
     Values::Part values[BATCH];
-    float lse, delta, bias, kept;
+    RowStats stats;
+    float bias, kept;
   };
 
   const Arguments& p;
@@ -111,11 +102,14 @@ struct Backward {
   const Keys own_key, key;
   const Values own_value, value;
   const Dropout dropout;
-  const float *lse, *delta;  // of the head
+  const RowStats* const stats;  // of the head, unless STORES_WEIGHTS
   // The row, or column, that is summed.
   Keys::Part own_keys{};
   Values::Part own_values{};
-  float own_lse = 0.f, own_delta = 0.f;  // of a row
+  RowStats own_stats{0.f, 0.f};  // of a row
+  // The row of O, until its product with that of dO is summed.
+  Values::Part own_out{};
+  bool has_delta = true;
 
   __device__ __forceinline__ Backward(const Arguments& p, int head)
       : p(p),
@@ -125,12 +119,20 @@ struct Backward {
         own_value(p.own_value, head * p.head_own_value, p.pitch_own_value, p.dv),
         value(p.value, head * p.head_value, p.pitch_value, p.dv),
         dropout{p.seed, p.dropout_threshold, p.kept},
-        lse(from_element(p.lse, static_cast<i64>(head) * p.query_count)),
-        delta(from_element(p.delta, static_cast<i64>(head) * p.query_count)) {}
+        stats(STORES_WEIGHTS
+                  ? nullptr
+                  : from_element(p.stats, static_cast<i64>(head) * p.query_count)) {}
 
   __device__ __forceinline__ void begin_row(int row) {
     own_keys = own_key.load(row), own_values = own_value.load(row);
-    if constexpr (!COLUMNS) own_lse = lse[row], own_delta = delta[row];
+    if constexpr (STORES_WEIGHTS) {
+      const i64 in_heads = static_cast<i64>(head) * p.row_count + row;
+      own_out = Values(p.out, in_heads * p.dv, 0, p.dv, false).load(0);
+      own_stats = {p.lse[in_heads], p.grad_lse == nullptr ? 0.f : -p.grad_lse[in_heads]};
+      has_delta = false;
+    } else if constexpr (!COLUMNS) {
+      own_stats = stats[row];
+    }
   }
 
   __device__ __forceinline__ Loads load(const RowBatch<LANES>& batch) const {
@@ -142,8 +144,8 @@ struct Backward {
       loads.values[j] = value.load_if(j < batch.size, col);
     }
     if constexpr (COLUMNS) {
-      loads.lse = loads.delta = 0.f;
-      if (batch.has_own) loads.lse = lse[batch.own.col], loads.delta = delta[batch.own.col];
+      loads.stats = {0.f, 0.f};
+      if (batch.has_own) loads.stats = stats[batch.own.col];
     }
     if constexpr (Config::BIAS_OR_DROPOUT) {
       loads.bias = 0.f, loads.kept = 1.f;
@@ -158,43 +160,97 @@ struct Backward {
   }
 
   __device__ __forceinline__ void add(const RowBatch<LANES>& batch, const Loads& loads,
-                                      Partial& partial) const {
-    auto of = [&](float x, int j) { return __shfl_sync(FULL_MASK, x, batch.lane_of(j)); };
+                                      Partial& partial) {
+    if constexpr (STORES_WEIGHTS) {
+      complete_delta();
+      add_and_store(batch, loads, partial);
+    } else {
+      add_only(batch, loads, partial);
+    }
+  }
+
+  // All lanes of a group compute the weights of all nonzeros of a batch.
+  __device__ __forceinline__ void add_only(const RowBatch<LANES>& batch, const Loads& loads,
+                                           Partial& partial) const {
     float scores[BATCH], grads[BATCH];  // grads: of the weights
     group_dots<Element, LANES>(loads.keys, own_keys, scores);
     group_dots<Element, LANES>(loads.values, own_values, grads);
-    const float scale = p.scale * LOG2_E;
-    float own_offset = -finite_base(COLUMNS ? loads.lse : own_lse);  // in units of log(2)
-    if constexpr (Config::BIAS_OR_DROPOUT) own_offset += loads.bias;
-    own_offset *= LOG2_E;
+    auto of = [&](float x, int j) { return __shfl_sync(FULL_MASK, x, batch.lane_of(j)); };
+    float own_bias = -finite_base(COLUMNS ? loads.stats.lse : own_stats.lse);
+    if constexpr (Config::BIAS_OR_DROPOUT) own_bias += loads.bias;
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
-      const float offset = COLUMNS || Config::BIAS_OR_DROPOUT ? of(own_offset, j) : own_offset;
-      const float delta = COLUMNS ? of(loads.delta, j) : own_delta;
+      const float bias = COLUMNS || Config::BIAS_OR_DROPOUT ? of(own_bias, j) : own_bias;
+      const float delta = COLUMNS ? of(loads.stats.delta, j) : own_stats.delta;
       const float kept = Config::BIAS_OR_DROPOUT ? of(loads.kept, j) : 1.f;
-      float weight = gemm_core::ptx::ex2(scores[j] * scale + offset);
-      float grad = weight * (kept * grads[j] - delta);  // of the score
-      weight *= kept;
-      if (j >= batch.size) weight = grad = 0.f;
-      grads[j] = grad;
-#pragma unroll
-      for (int c = 0; c < KEY_CHUNKS; ++c)
-        add_scaled<Element>(partial.sums[c], loads.keys[j].chunk[c], grad);
-#pragma unroll
-      for (int c = 0; c < Partial::VALUES; ++c)
-        add_scaled<Element>(partial.sums[KEY_CHUNKS + c], loads.values[j].chunk[c], weight);
+      ScoreWeight weight = weight_of(scores[j], bias, kept, grads[j], delta);
+      if (j >= batch.size) weight = {0.f, 0.f};
+      grads[j] = weight.grad;
+      add_nonzero(loads, j, weight, partial);
     }
     if constexpr (!COLUMNS && Config::BIAS_OR_DROPOUT)
-      if (p.bias_grad != nullptr && batch.has_own) {
-        float own_grad = grads[0];
+      if (batch.has_own) store_bias_grad(batch.own.position, own_of(batch, grads));
+  }
+
+  // Each lane computes the weight of its own nonzero, which it stores; it is 0 in those without any.
+  __device__ __forceinline__ void add_and_store(const RowBatch<LANES>& batch, const Loads& loads,
+                                                Partial& partial) const {
+    float dots[BATCH];
+    group_dots<Element, LANES>(loads.keys, own_keys, dots);
+    const float score = own_of(batch, dots);
+    group_dots<Element, LANES>(loads.values, own_values, dots);
+    const float grad = own_of(batch, dots);
+    ScoreWeight own{0.f, 0.f};
+    if (batch.has_own) {
+      const float bias = Config::BIAS_OR_DROPOUT ? loads.bias : 0.f;
+      const float kept = Config::BIAS_OR_DROPOUT ? loads.kept : 1.f;
+      own = weight_of(score, bias - finite_base(own_stats.lse), kept, grad, own_stats.delta);
+      p.weights[static_cast<i64>(head - p.first_head) * p.nnz + batch.own.position] = own;
+      if constexpr (Config::BIAS_OR_DROPOUT) store_bias_grad(batch.own.position, own.grad);
+    }
 #pragma unroll
-        for (int j = 1; j < BATCH; ++j)
-          if (static_cast<int>(threadIdx.x) % 32 == batch.lane_of(j)) own_grad = grads[j];
-        store_bias_grad(batch.own.position, own_grad);
-      }
+    for (int j = 0; j < BATCH; ++j) {
+      const int lane = batch.lane_of(j);
+      add_nonzero(loads, j, {__shfl_sync(FULL_MASK, own.grad, lane), 0.f}, partial);
+    }
+  }
+
+  // Of the values of a batch that of this lane's nonzero.
+  static __device__ __forceinline__ float own_of(const RowBatch<LANES>& batch,
+                                                 const float (&values)[BATCH]) {
+    const int own_j = (static_cast<int>(threadIdx.x) - batch.first) & (LANES - 1);
+    float own = values[0];
+#pragma unroll
+    for (int j = 1; j < BATCH; ++j)
+      if (own_j == j) own = values[j];
+    return own;
+  }
+
+  // score: the dot product. grad: the gradient of the weight.
+  __device__ __forceinline__ ScoreWeight weight_of(float score, float bias, float kept, float grad,
+                                                   float delta) const {
+    const float weight = gemm_core::ptx::ex2(score * (p.scale * LOG2_E) + bias * LOG2_E);
+    return {weight * (kept * grad - delta), weight * kept};
+  }
+
+  static __device__ __forceinline__ void add_nonzero(const Loads& loads, int j, ScoreWeight weight,
+                                                     Partial& partial) {
+    add_part<Element>(partial.key, loads.keys[j], weight.grad);
+    if constexpr (COLUMNS) add_part<Element>(partial.value, loads.values[j], weight.weight);
+  }
+
+  // Sums dO * O over the lanes of groups whose row is new.
+  __device__ __forceinline__ void complete_delta() {
+    if (!__any_sync(FULL_MASK, !has_delta)) return;
+    const Values::Part rows[2] = {own_out, own_out};  // RowDot takes pairs
+    float sums[2];
+    group_dots<Element, LANES>(rows, own_values, sums);
+    if (!has_delta) own_stats.delta += sums[0];
+    has_delta = true;
   }
 
   __device__ __forceinline__ void store_bias_grad(int position, float grad) const {
+    if (p.bias_grad == nullptr) return;
     if (!p.sums_bias) {
       static_cast<Element*>(p.bias_grad)[static_cast<i64>(head) * p.nnz + position] =
           Narrow<Element>::from(grad);
@@ -206,13 +262,8 @@ struct Backward {
 
   __device__ __forceinline__ void store(int row, const Partial& partial) const {
     const i64 in_heads = static_cast<i64>(head) * p.row_count + row;
-    if (p.key_grad != nullptr)
-      store_row<LANES, KEY_CHUNKS, Config::STORE_BYTES>(p.key_grad + in_heads * p.d, p.d,
-                                                        partial.sums, p.scale);
-    if constexpr (COLUMNS)
-      if (p.value_grad != nullptr)
-        store_row<LANES, VALUE_CHUNKS, Config::STORE_BYTES>(
-            p.value_grad + in_heads * p.dv, p.dv, partial.sums + KEY_CHUNKS, 1.f);
+    partial.template store<LANES, Config::STORE_BYTES>(p.key_grad, p.value_grad, in_heads, p.d, p.dv,
+                                                       p.scale);
   }
 };
 
@@ -221,25 +272,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   extern __shared__ __align__(16) unsigned char shared[];
   float* const floats = reinterpret_cast<float*>(shared);
   if constexpr (Config::MERGES) {
-    const int head = blockIdx.x / p.cut_rows_per_head;
-    const CutRow cut = p.cut_rows[blockIdx.x - head * p.cut_rows_per_head];
-    const WarpPieces<Partial, LANES> pieces{p.pieces};
-    const i64 first = static_cast<i64>(head) * p.pieces_per_head + cut.first;
-    const Partial merged =
-        merge_pieces<Partial, LANES, Config::THREADS>(pieces, first, cut.count, floats);
-    if (threadIdx.x < LANES) Backward(p, head).store(cut.row, merged);
+    merge_cut_rows<Backward>(p, floats);
   } else {
-    constexpr int WARPS = Config::THREADS / 32;
-    const int blocks = (p.shares_per_head + WARPS - 1) / WARPS, in_launch = blockIdx.x / blocks;
-    const int share = (blockIdx.x - in_launch * blocks) * WARPS + threadIdx.x / 32;
-    if (share >= p.shares_per_head) return;
-    const int head = p.first_head + in_launch;
-    Backward backward(p, head);
-    auto new_pieces = [&] {
-      const i64 head_pieces = static_cast<i64>(head) * p.pieces_per_head;
-      return WarpPieces<Partial, LANES>{p.pieces + head_pieces * (Partial::COUNT * LANES)};
-    };
-    walk_share(backward, SharedNonzeros{p.rows, p.cols, p.perm, p.shares, p.slots}, share, floats,
-               new_pieces);
+    walk_shares<Backward>(p, p.first_head, floats);
   }
 }

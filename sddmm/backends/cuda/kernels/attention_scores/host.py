@@ -111,7 +111,7 @@ class AttentionScores:
                 for heads in {*groups}
             }
             steps = [_Step(scores, 0, launcher.rows.number, 0, problem.nnz)]
-        gradients = Gradients(self.one_step.gradient_tuning, nonzeros, problem, device)
+        gradients = Gradients(nonzeros, problem, device)
         return (_Plan(launcher, steps, groups, problem, gradients),)
 
     def _fastest(

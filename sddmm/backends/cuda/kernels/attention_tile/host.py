@@ -166,10 +166,9 @@ class AttentionTileSimt(AttentionTile):
         self, layouts: Layouts, work: TileWork, by_column: bool, problem: AttentionProblem,
         device: Device,
     ) -> GradientPasses:  # fmt: skip
-        from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning
         from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 
-        return Gradients(Tuning(), layouts.by_row(), problem, device)
+        return Gradients(layouts.by_row(), problem, device)
 
 
 @functools.lru_cache(maxsize=256)

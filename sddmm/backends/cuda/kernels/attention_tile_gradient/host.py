@@ -40,7 +40,7 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("own_key", "own_value", "key", "value", "bias")),
-        *((name, POINTER) for name in ("lse", "delta", "key_grad", "value_grad", "bias_grad")),
+        *((name, POINTER) for name in ("stats", "key_grad", "value_grad", "bias_grad")),
         *((name, POINTER) for name in ("perm", "lines", "masks", "tiles", "parts")),
         *((name, POINTER) for name in ("shared_rows", "pieces", "seed")),
         ("dropout_threshold", LONG),

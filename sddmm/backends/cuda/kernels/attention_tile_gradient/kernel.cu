@@ -4,6 +4,7 @@
 #include "gemm_core/parameters.cuh"
 #include "sddmm/attention_tile.cuh"
 #include "sddmm/dropout.cuh"
+#include "sddmm/row_stats.cuh"
 
 using namespace sddmm;
 
@@ -66,7 +67,7 @@ struct Arguments {
   // and of dO and V. COLUMNS exchanges them.
   const Element *own_key, *own_value, *key, *value;
   const Element* bias;             // (nnz,) or (heads, nnz); may be null
-  const float *lse, *delta;        // (heads, m): log(sum of exponentials), and sum of dO * O
+  const RowStats* stats;           // (heads, m)
   Element *key_grad, *value_grad;  // (heads, rows, d or dv), contiguous; may be null
   void* bias_grad;                 // (heads, nnz) elements, or (nnz,) floats; may be null
   const int* perm;                 // (nnz,), or null
@@ -118,7 +119,8 @@ struct Head {
   __device__ __forceinline__ Query query(int row) const {
     if (row >= p.query_count) return {0.f, 0.f};
     const i64 in_heads = static_cast<i64>(head) * p.query_count + row;
-    return {finite_base(p.lse[in_heads]), p.delta[in_heads]};
+    const RowStats stats = p.stats[in_heads];
+    return {finite_base(stats.lse), stats.delta};
   }
   // Copies lse and delta of 64 rows of Q from `first` on; those that do not exist become zeros.
   __device__ __forceinline__ void copy_query(unsigned char* target, int first) const {
@@ -127,7 +129,7 @@ struct Head {
     const bool is_delta = threadIdx.x >= SIDE, exists = first + i < p.query_count;
     const i64 row = static_cast<i64>(head) * p.query_count + (exists ? first + i : 0);
     ptx::cp_async_4(ptx::shared_address(target) + threadIdx.x * 4,
-                    (is_delta ? p.delta : p.lse) + row, exists);
+                    is_delta ? &p.stats[row].delta : &p.stats[row].lse, exists);
   }
   __device__ __forceinline__ int position(int nonzero) const {
     return p.perm == nullptr ? nonzero : p.perm[nonzero];
