@@ -24,9 +24,9 @@ Values = dict[str, int | float]
 class PassInputs(NamedTuple):
     """What the passes read and write; out to grad_lse: see `PreparedAttention`.
 
-    weights: (heads, nnz, 2) float32, of some heads at a time, which the pass by rows stores and that
-    by columns reads; None where both compute them. stats: see `row_stats`; None where weights are
-    stored. by_columns: whether it is the pass by columns.
+    weights: (heads, nnz, 2) float32, of some heads at a time, which the pass by rows stores and
+    that by columns reads; None where both compute them. stats: see `row_stats`; None where weights
+    are stored. by_columns: whether it is the pass by columns.
     """
 
     operands: AttentionOperands

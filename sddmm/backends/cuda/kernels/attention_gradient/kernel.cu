@@ -1,7 +1,6 @@
-// The gradients of sparse attention by gathering: the weights are computed anew from the logarithms
-// that the forward kept. One launch by rows (dQ, dbias), one by columns (dK, dV); or the former stores
-// the weights, by which attention_sums has the latter. No atomics: cut rows are merged in a fixed
-// order. Limit: two rows of a nonzero, out of L2.
+// The gradients of sparse attention by gathering, from the logarithms that the forward kept: a launch by
+// rows (dQ, dbias), and one by columns (dK, dV), unless the former stores the weights for
+// attention_sums. No atomics: cut rows are merged in a fixed order. Limit: two rows, out of L2.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/dropout.cuh"
 #include "sddmm/gradient_sums.cuh"
