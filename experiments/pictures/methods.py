@@ -35,6 +35,8 @@ LOOKS = {
     "cusparse": Look(GREEN, "s"),
     "cusparse_alg2": Look(GREEN, "s"),
     "cusparse_alg3": Look(GREEN, "s", hollow=True),
+    "cusparse_alg2_permuted": Look(GREEN, "d"),
+    "cusparse_alg3_permuted": Look(GREEN, "d", hollow=True),
     "torch_csr": Look(ORANGE, "^"),
     "torch_float32": Look(ORANGE, "^", hollow=True),
     "sampled_addmm": Look(ORANGE, "^"),

@@ -4,8 +4,9 @@ https://docs.nvidia.com/cuda/cusparse/#cusparsespmm. Half types are computed in 
 results of their own type. Preparation makes the descriptors and calls cusparseSpMM_preprocess;
 torch (method `torch_csr`) prepares in every call. Where there are several ways to call the library,
 each is timed once and the fastest counts: heads one after another, or as a strided batch, for which
-the columns are copied for each head; the transpose as op(A) = T, or as the CSR of the transpose,
-whose weights are in its order beforehand.
+the columns are copied for each head; the transpose as op(A) = T, or as the CSR of the transpose.
+The weights of that CSR are in its order beforehand, or every call puts them in its order, by the
+faster operation of reordering.py.
 """
 
 from __future__ import annotations
@@ -21,23 +22,34 @@ from experiments.bench import cusparse
 from experiments.bench.methods import Run
 from experiments.sddmm.device_time import device_ms
 from experiments.spmm.case import Case
+from experiments.spmm.reordering import INDEX_SELECT, OPERATIONS, Reordering
 
 # Values of cusparseSpMMAlg_t.
 CSR_ALG2, CSR_ALG3 = 6, 12
 
 
 class Way(NamedTuple):
-    """One way to call the library for a case."""
+    """One way to call the library for a case.
+
+    reordering: the operation by which every call puts the weights in the order of the transpose;
+    empty if they are in the order of the call's matrix before it.
+    """
 
     algorithm: int
     is_batch: bool
     is_op: bool
+    reordering: str = ""
 
     def words(self, case: Case) -> str:
         """The choices that the case leaves; empty where there is none."""
         heads = "strided batch" if self.is_batch else "heads one by one"
         operation = "op(A) = T" if self.is_op else "CSR of the transpose"
-        words = (heads, case.heads > 1), (operation, case.transpose)
+        reordering = f"weights by torch.{self.reordering}"
+        words = (
+            (heads, case.heads > 1),
+            (operation, case.transpose),
+            (reordering, bool(self.reordering)),
+        )
         return ", ".join(text for text, is_choice in words if is_choice)
 
 
@@ -45,14 +57,24 @@ def refuses(case: Case) -> str | None:
     return cusparse.refuses(case, "SpMM")
 
 
-def prepare(case: Case, algorithm: int) -> Run:
-    """The fastest way of this algorithm, ready to run."""
-    return _Product(case, _fastest(case, algorithm))
+def refuses_permuted(case: Case, sorted_beforehand: str) -> str | None:
+    """The refusal of a method that reorders the weights of the method `sorted_beforehand`."""
+    if not case.transpose:
+        return f"W is not transposed, so no call reorders its weights: see {sorted_beforehand}"
+    return refuses(case)
 
 
-def variant(case: Case, algorithm: int) -> str:
+def prepare(case: Case, algorithm: int, reorders: bool = False) -> Run:
+    """The fastest way of this algorithm, ready to run.
+
+    reorders: whether the weights are in S's order before a call, instead of in that of the way.
+    """
+    return _Product(case, _fastest(case, algorithm, reorders))
+
+
+def variant(case: Case, algorithm: int, reorders: bool = False) -> str:
     """The fastest way in words."""
-    return _fastest(case, algorithm).words(case)
+    return _fastest(case, algorithm, reorders).words(case)
 
 
 def reorder_ms(case: Case, algorithm: int) -> float | None:
@@ -60,35 +82,38 @@ def reorder_ms(case: Case, algorithm: int) -> float | None:
 
     None where the fastest way reads them as they are. It is no part of the method's times.
     """
-    perm = case.view.perm
-    if not case.transpose or perm is None or _fastest(case, algorithm).is_op:
+    if not case.transpose or case.view.perm is None or _fastest(case, algorithm).is_op:
         return None
-    positions = perm.to(torch.int32) if case.nnz < 2**31 else perm
-    ordered = torch.empty_like(case.weights)
-    return device_ms(lambda: torch.index_select(case.weights, -1, positions, out=ordered))
+    return device_ms(Reordering(case, INDEX_SELECT))
 
 
 # The fastest way of the cases measured last: timed preparations do not try all again.
 fastest_ways: dict[object, Way] = {}
 
 
-def _fastest(case: Case, algorithm: int) -> Way:
+def _fastest(case: Case, algorithm: int, reorders: bool = False) -> Way:
     key = (
-        algorithm, case.matrix, case.m, case.n, case.nnz, case.k, case.heads, case.dtype,
+        algorithm, reorders, case.matrix, case.m, case.n, case.nnz, case.k, case.heads, case.dtype,
         case.seed, case.transpose,
     )  # fmt: skip
     if key not in fastest_ways:
-        ways = _ways(case, algorithm)
+        ways = _ways(case, algorithm, reorders)
         fastest_ways[key] = ways[0] if len(ways) == 1 else fastest_of(case, ways)
     return fastest_ways[key]
 
 
-def _ways(case: Case, algorithm: int) -> list[Way]:
-    """The ways that there are. CSR_ALG3 has neither batches nor op(A) = T."""
+def _ways(case: Case, algorithm: int, reorders: bool) -> list[Way]:
+    """The ways that there are. CSR_ALG3 has neither batches nor op(A) = T.
+
+    op(A) = T reads the weights in S's order, so none of its calls reorders them.
+    """
     has_choice = algorithm != CSR_ALG3
     batches = (False, True) if has_choice and case.heads > 1 else (False,)
     operations = (False, True) if has_choice and case.transpose else (False,)
-    return [Way(algorithm, *choice) for choice in itertools.product(batches, operations)]
+    reorderings = OPERATIONS if reorders and case.view.perm is not None else ("",)
+    choices = itertools.product(batches, operations, reorderings)
+    ways = [Way(algorithm, batch, is_op, "" if is_op else own) for batch, is_op, own in choices]
+    return list(dict.fromkeys(ways))
 
 
 def fastest_of(case: Case, ways: list[Way]) -> Way:
@@ -113,6 +138,7 @@ class _Product(cusparse.Prepared):
         self.case, self.way = case, way
         # Zeros, not empty: beta = 0 times an unwritten NaN might be NaN.
         self._out = torch.zeros(case.out_shape, dtype=case.dense.dtype, device=case.device)
+        self._reordering = Reordering(case, way.reordering) if way.reordering else None
         self._set_stream()
         heads = [(0, case.heads)] if way.is_batch else [(h, 1) for h in range(case.heads)]
         self._calls = [self._prepared(case, way, first, count) for first, count in heads]
@@ -130,7 +156,7 @@ class _Product(cusparse.Prepared):
 
     def _sparse(self, case: Case, way: Way, first: int, count: int) -> ctypes.c_void_p:
         view = case.pattern.by_row if way.is_op else case.view
-        weights = (case.weights if way.is_op else case.weights_by_view).view(case.heads, -1)
+        weights = self._weights.view(case.heads, -1)
         indptr, indices = view.indptr, view.indices.to(view.indptr.dtype)
         if count > 1:
             indptr, indices = indptr.repeat(count), indices.repeat(count)
@@ -142,6 +168,13 @@ class _Product(cusparse.Prepared):
             self._library.call("cusparseCsrSetStridedBatch", descriptor, count, rows + 1, case.nnz)
         return descriptor
 
+    @property
+    def _weights(self) -> Tensor:
+        """The weights as the library reads them, ([heads,] nnz)."""
+        if self._reordering is not None:
+            return self._reordering.ordered
+        return self.case.weights if self.way.is_op else self.case.weights_by_view
+
     def _heads(self, x: Tensor, first: int, count: int) -> ctypes.c_void_p:
         """The descriptor of `count` heads of x from the first."""
         head = x.view(-1, *x.shape[-2:])[first]
@@ -152,6 +185,8 @@ class _Product(cusparse.Prepared):
 
     def __call__(self) -> Tensor:
         self._set_stream()
+        if self._reordering is not None:
+            self._reordering()
         for arguments in self._calls:
             self._library.call("cusparseSpMM", *arguments)
         return self._out

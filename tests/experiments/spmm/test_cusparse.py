@@ -11,7 +11,13 @@ import torch
 
 from experiments.bench import cusparse as binding
 from experiments.spmm import cusparse
-from experiments.spmm.methods import cusparse_alg2, cusparse_alg3
+from experiments.spmm.methods import (
+    cusparse_alg2,
+    cusparse_alg2_permuted,
+    cusparse_alg3,
+    cusparse_alg3_permuted,
+)
+from experiments.spmm.objective import SPMM
 from tests.experiments.cusparse import STREAM, Fake, array, use
 from tests.experiments.spmm.test_methods import case_of, definition
 
@@ -93,6 +99,45 @@ def test_the_reordering_of_weights_is_timed_where_the_csr_of_the_transpose_is_us
     choose(monkeypatch, "op(A) = T")
     cusparse.fastest_ways.clear()
     assert cusparse_alg2.reorder_ms(case_of(transpose=True)) is None
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("reordering", ["torch.index_select", "torch.take"])
+def test_weights_that_change_between_calls_are_put_in_order_in_every_call(
+    heads: int, reordering: str, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(monkeypatch, reordering, "CSR of the transpose", "strided batch")
+    case = case_of(heads=heads, transpose=True)
+    for method in (cusparse_alg2_permuted, cusparse_alg3_permuted):
+        run = method.prepare(case)
+        for _ in range(2):
+            torch.testing.assert_close(run().double(), definition(case), atol=1e-4, rtol=1e-4)
+            case.weights.mul_(-3)
+        assert method.variant(case).endswith(f"CSR of the transpose, weights by {reordering}")
+
+
+def test_no_call_reorders_weights_that_the_library_reads_in_the_order_of_s(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(monkeypatch, "op(A) = T")
+    case = case_of(transpose=True)
+    run = cusparse_alg2_permuted.prepare(case)
+    case.weights.mul_(-3)
+    torch.testing.assert_close(run().double(), definition(case), atol=1e-4, rtol=1e-4)
+    assert cusparse_alg2_permuted.variant(case) == "op(A) = T"
+    assert "weights by" in cusparse_alg3_permuted.variant(case)
+
+
+def test_both_orders_of_weights_are_verified_as_methods_of_their_own(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(monkeypatch, "CSR of the transpose")
+    case = case_of(transpose=True)
+    reference = SPMM.reference(case)
+    for method in (cusparse_alg3, cusparse_alg3_permuted):
+        for trial in SPMM.trials(method, case, method.prepare(case), reference):
+            assert trial.check(trial.call()).wrong == 0
+    assert "weights by" not in cusparse_alg3.variant(case)
 
 
 def test_ways_are_tried_once_and_every_run_is_one_call_for_each_head(
