@@ -136,3 +136,59 @@ def test_products_of_both_directions_are_in_one_report() -> None:
     rows = [dict(zip(header, cells, strict=True)) for cells in report if cells[0] in FAMILIES]
     assert {row["d"]: row["transpose"] for row in rows} == {"8": "", "9": "T", "64": ""}
     assert "with reordering, mean" in summary[0]
+
+
+def transposed(us: dict[str, float | None]) -> dict[str, str]:
+    """The pages of one problem of the transpose."""
+    return SPMM.pages(problem(us, transpose=True))
+
+
+def cells_of(page: str) -> dict[str, str]:
+    """The last row of the page's first table."""
+    lines = page[page.index("| class") :].split("\n\n")[0].splitlines()
+    header, *_, last = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return dict(zip(header, last, strict=True))
+
+
+TIMES: dict[str, float | None] = {
+    "ours": 10, "cusparse_alg2": 30, "cusparse_alg3": 8, "cusparse_alg2_permuted": 32,
+    "cusparse_alg3_permuted": 12, "torch_csr": 50,
+}  # fmt: skip
+
+
+def test_cusparse_of_the_transpose_counts_with_weights_in_either_order() -> None:
+    pages = transposed(TIMES)
+    (row,) = csv.DictReader(io.StringIO(pages["report.csv"]))
+    assert float(row["cusparse_over_ours"]) == pytest.approx(0.8)
+    assert float(row["cusparse_permuted_over_ours"]) == pytest.approx(1.2)
+    assert float(row["cusparse_alg2_permuted_us"]) == pytest.approx(32)
+    assert row["other"] == "torch_csr"
+    cells = cells_of(pages["report.md"])
+    assert cells["cuSPARSE sorted beforehand / ours"] == "0.80"
+    assert cells["cuSPARSE permuted in each call / ours"] == "1.20"
+    whole = cells_of(pages["summary.md"])
+    assert whole["cuSPARSE sorted beforehand / ours, mean"] == "0.800"
+    assert whole["cuSPARSE permuted in each call / ours, mean"] == "1.200"
+    assert (whole["least"], whole["lost to a peer, sorted beforehand"]) == ("0.80", "1")
+    assert "with reordering, mean" not in whole
+
+
+def test_the_summary_says_in_which_order_the_weights_of_a_faster_peer_are() -> None:
+    title = "**A peer is faster by more than 3 %, with weights"
+    sorted_beforehand, permuted = f"{title} sorted beforehand**", f"{title} permuted in each call**"
+    summary = transposed(TIMES)["summary.md"]
+    assert f"{sorted_beforehand} (1)\n\n* 10x10 d=8 float32: cusparse_alg3 8.0 us" in summary
+    assert f"{permuted} (0)" in summary
+    slower = transposed({**TIMES, "cusparse_alg3_permuted": 9})["summary.md"]
+    assert f"{permuted} (1)\n\n* 10x10 d=8 float32: cusparse_alg3_permuted 9.0 us" in slower
+    gathered = transposed({**TIMES, "gather_index_add": 7})["summary.md"]
+    assert f"{permuted} (1)\n\n* 10x10 d=8 float32: gather_index_add 7.0 us" in gathered
+
+
+def test_a_list_is_only_of_what_was_measured() -> None:
+    assert "permuted" not in transposed({"ours": 10, "cusparse_alg3": 8})["summary.md"]
+    refused = dict.fromkeys(("cusparse_alg2_permuted", "cusparse_alg3_permuted"))
+    straight = SPMM.pages(problem(TIMES | refused))
+    assert "**A peer is faster by more than 3 %** (1)" in straight["summary.md"]
+    assert "| cuSPARSE / ours, mean" in straight["summary.md"]
+    assert "* cusparse_alg3_permuted: skipped: no such library (1)" in straight["report.md"]
