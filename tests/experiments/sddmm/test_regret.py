@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from typing import Any
 
 import pytest
@@ -96,6 +97,34 @@ def test_the_summary_says_what_is_lost_by_class() -> None:
     assert "* 10x10 K=64 float32: cusparse 2,000 us, ours 3,000" in page
     lost_first = "* 10x10 K=64 float32, 300,000 nonzeros: cusparse 4,000 us, ours 5,000"
     assert f"**A peer's first call is faster** (1)\n\n{lost_first}\n" in page
+
+
+def first_calls(nnz: int, k: int, first_us: float, float32_us: float | None) -> list[Record]:
+    """The records of one problem in float16, of which the first calls matter."""
+    records = problem(nnz, 1.0, {"first": 1.0}, {"torch_float32": 2.0}, k=k, dtype="float16")
+    ours, *_, float32 = records
+    ours.first_call_ms = [first_us / 1e3]
+    float32.first_call_ms = [] if float32_us is None else [float32_us / 1e3]
+    return records
+
+
+def test_a_first_call_in_half_precision_is_held_to_torchs_in_float32() -> None:
+    records = [
+        *first_calls(300_000, 8, 91, 100),
+        *first_calls(300_000, 16, 90, 100),
+        *first_calls(299_999, 32, 200, 100),
+        *first_calls(300_000, 64, 200, None),
+        *problem(400_000, 1.0, {"first": 1.0}, {"torch_csr": 0.5}),
+    ]
+    page = SDDMM.pages(records)["summary.md"]
+    (title,) = re.findall(r"\*\*(A first call in half precision.*)\*\* \(1\)", page)
+    assert title.endswith("more than 0.9 times that of `torch_float32`, from 300,000 nonzeros up")
+    assert (
+        f"**{title}** (1)\n\n* 10x10 K=8 float16, 300,000 nonzeros: 0.91, ours 91.0 us, "
+        "torch_float32 100 us\n\n"
+    ) in page
+    *_, whole = rows_of(page)
+    assert whole["first calls above 0.9 of torch_float32"] == "1"
 
 
 def test_reasons_that_differ_in_a_size_are_counted_together() -> None:
