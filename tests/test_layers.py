@@ -31,6 +31,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 DISTRIBUTED = ROOT / "sddmm" / "distributed"
 # Modules that are themselves imported inside functions only, for the sake of one library.
 LAZY = {
+    "sddmm/backends/cpu/addresses.py": "numba",
     "sddmm/backends/cpu/attention_kernel.py": "numba",
     "sddmm/backends/cpu/jit.py": "numba",
     "sddmm/backends/cpu/kernel.py": "numba",

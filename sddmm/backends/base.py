@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -19,6 +20,10 @@ _log = logging.getLogger(__name__)
 
 MANY_CALLS = 1000
 """The number of runs to expect of a plan that a caller makes, or of a pattern that comes back."""
+
+
+Operands = tuple[Tensor, Tensor, Tensor | None, float]
+"""The inputs of a run: a, b, the values of S or None, and alpha."""
 
 
 class Executor(Protocol):
@@ -41,8 +46,7 @@ class Executor(Protocol):
 class FirstRun(Protocol):
     """The run that a plan is prepared for, which a backend may launch before it has finished."""
 
-    operands: tuple[Tensor, Tensor, Tensor | None, float]
-    """a, b, the values of S or None, and alpha."""
+    operands: Operands
 
     is_launched: bool
 
@@ -66,6 +70,15 @@ class SingleRuns(Protocol):
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
         """Launch a run and check its pattern (ValueError). False if its tensors, or the state of
         the device, need another way; nothing was done then."""
+
+
+class CsrSampler(ABC):
+    """Runs of one problem that read CSR indices as they are, and prepare nothing that a later run
+    could use."""
+
+    @abstractmethod
+    def sample(self, crow: Tensor, cols: Tensor, operands: Operands) -> Tensor:
+        """The new values; all tensors fit the problem. ValueError for invalid indices."""
 
 
 class PreparedProduct(Protocol):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,22 +11,22 @@ from torch import Tensor
 
 from sddmm.backends.base import (
     MANY_CALLS,
+    CsrSampler,
     FirstRun,
+    Operands,
     PreparedAttention,
     PreparedProduct,
 )
 from sddmm.backends.cpu.attention import CpuAttention
-from sddmm.backends.cpu.dense import contiguous_array, contiguous_transpose
+from sddmm.backends.cpu.dense import contiguous_array, contiguous_transpose, memory_of
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.backends.cpu.product import CpuProduct
-from sddmm.dtypes import DTYPES
-from sddmm.sparse.indices import as_array
+from sddmm.dtypes import DTYPES, dtype_name
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.views import CompressedView
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
-    from sddmm.sparse.pattern import SparsePattern
-
 # Multiply-adds of a chunk: about 100 us, enough to pay for waking a thread.
 _CHUNK_WORK = 2**20
 # Nonzeros of a chunk that is walked in tiles: enough to reuse a tile of B.
@@ -95,112 +94,143 @@ class CpuBackend:
 
 
 class _Sampling:
-    """What a problem says of the kernel's arguments, and the arrays of operands."""
+    """Runs of one problem on a pattern's nonzeros by row."""
 
-    def __init__(self, problem: SddmmProblem) -> None:
+    def __init__(self, problem: SddmmProblem, offset_dtype: torch.dtype) -> None:
+        """offset_dtype: that of the crow_indices."""
+        from sddmm.backends.cpu.kernel import kernels_at  # numba is optional, and slow to import
+
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
-        self.dtype = dtype = DTYPES[problem.dtype].accumulator
-        self._number = np.float64 if dtype == torch.float64 else np.float32
-        self._no_factors = np.empty(0, self._number)
-        self.width, self.chunk = tile_width(problem, dtype.itemsize), _TILED_CHUNK
-        if self.width == 0:
-            self.chunk = min(_TILED_CHUNK, max(256, _CHUNK_WORK // max(1, problem.k)))
+        self._dtype = dtype = DTYPES[problem.dtype].accumulator
+        self._rounds = problem.out_dtype != dtype
+        types = (offset_dtype, problem.index_dtype, dtype)
+        self._kernels = kernels_at(*[getattr(np, dtype_name(x)) for x in types])
+        m, n, k, nnz = problem.m, problem.n, problem.k, problem.nnz
+        width, self._chunk = tile_width(problem, dtype.itemsize), _TILED_CHUNK
+        if width == 0:
+            self._chunk = min(_TILED_CHUNK, max(256, _CHUNK_WORK // max(1, k)))
+        self._nnz, self._heads, self._sizes = nnz, problem.heads, (m, n, k, nnz, width)
+        self._head_bytes = [size * dtype.itemsize for size in (m * k, n * k, nnz)]
+        self._strides = _strides_to_read(problem)
 
-    def arguments_by_head(
-        self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, sums: Tensor
-    ) -> list[tuple[Any, ...]]:
-        """The kernel's arguments from a to width, for each head. values: in the order of sums."""
-        dtype, factors = self.dtype, self._no_factors
+    def __call__(
+        self,
+        crow: Tensor,
+        cols: Tensor,
+        operands: Operands,
+        out: Tensor,
+        is_checked: bool,
+    ) -> bool:
+        """Fill `out` in the order of cols, which values have too. Both index tensors, and out, are
+        contiguous.
+
+        is_checked: whether indices are known to be valid; else the result says whether they are.
+        """
+        a, b, values, alpha = operands
+        dtype, (strides_a, strides_b, strides_values) = self._dtype, self._strides
+        sums = torch.empty(out.shape, dtype=dtype, device="cpu") if self._rounds else out
+        # What owns the memory, which may be a copy's, is kept until the kernel returns.
+        a_at, _own_a = memory_of(a, dtype, strides_a, contiguous_array)
+        b_at, _own_b = memory_of(b, dtype, strides_b, contiguous_transpose)
+        factors_at, _own_factors = 0, None
         if values is not None:
-            factors = contiguous_array(values, dtype)
-        arrays = contiguous_array(a, dtype), contiguous_transpose(b, dtype), sums.numpy()
-        heads = (arrays,) if a.dim() == 2 else zip(*arrays, strict=True)
-        number = self._number(alpha)
-        return [(a, b, number, factors, out, self.width) for a, b, out in heads]
+            factors_at, _own_factors = memory_of(values, dtype, strides_values, contiguous_array)
+        addresses = crow.data_ptr(), cols.data_ptr(), a_at, b_at, factors_at, sums.data_ptr()
+        if self._heads is None:
+            is_valid = self._sample(addresses, alpha, is_checked)
+        else:
+            is_valid = self._sample_heads(addresses, alpha, is_checked)
+        if sums is not out:
+            out.copy_(sums)
+        return is_valid
+
+    def _sample_heads(self, addresses: tuple[int, ...], alpha: float, is_checked: bool) -> bool:
+        crow_at, cols_at, a_at, b_at, factors_at, sums_at = addresses
+        a_bytes, b_bytes, sums_bytes = self._head_bytes
+        for _ in range(self._heads or 0):
+            addresses = crow_at, cols_at, a_at, b_at, factors_at, sums_at
+            if not self._sample(addresses, alpha, is_checked):
+                return False
+            a_at, b_at, sums_at = a_at + a_bytes, b_at + b_bytes, sums_at + sums_bytes
+            is_checked = True
+        return True
+
+    def _sample(self, addresses: tuple[int, ...], alpha: float, is_checked: bool) -> bool:
+        """Sample one head; whether the indices are valid."""
+        kernel, nnz, chunk = self._kernels.sample_chunk, self._nnz, self._chunk
+        if nnz <= chunk:  # as for_chunks, without a function to call
+            is_valid: bool = kernel(*addresses, alpha, is_checked, *self._sizes, 0, nnz)
+            return is_valid
+        if not (is_checked or self._kernels.check_crow(addresses[0], self._sizes[0], nnz)):
+            return False
+        arguments = *addresses, alpha, is_checked, *self._sizes
+        invalid: list[int] = []  # where chunks begin; a list changes atomically
+
+        def work(begin: int, end: int) -> None:
+            if not kernel(*arguments, begin, end):
+                invalid.append(begin)
+
+        for_chunks(work, nnz, chunk)
+        return not invalid
 
 
-class CpuSingleRuns:
+def _strides_to_read(problem: SddmmProblem) -> tuple[tuple[int, ...] | None, ...]:
+    """The strides of a, b and values that the kernels read where they are; None for copies."""
+    if problem.dtype != DTYPES[problem.dtype].accumulator:
+        return None, None, None
+    m, n, k = problem.m, problem.n, problem.k
+    if problem.heads is None:
+        return (k, 1), (1, k), (1,)
+    return (m * k, k, 1), (n * k, 1, k), (1,)
+
+
+class CpuSingleRuns(CsrSampler):
     """Runs on CSR patterns whose columns are checked while they are in cache for their products."""
 
     def __init__(self, problem: SddmmProblem) -> None:
-        self._nnz, self._sampling = problem.nnz, _Sampling(problem)
+        self._sampling = _Sampling(problem, problem.index_dtype)
+        self._shape, self._out_shape = (problem.m, problem.n), problem.values_shape()
+        # Its method makes tensors like it in two thirds of the time of torch.empty.
+        self._prototype = torch.empty(0, dtype=problem.out_dtype, device=problem.device)
 
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
         if run.is_launched:
             return False
-        crow = as_array(pattern.major_indices.contiguous())
-        if not (_kernels().crow_is_valid(crow, self._nnz) and self._sample(crow, pattern, run)):
-            pattern.check()
-            raise ValueError(f"{pattern!r} has indices outside its shape")
+        self.sample(pattern.major_indices, pattern.col_indices, run.operands, run.out)
         run.is_launched = True
         return True
 
-    def _sample(self, crow: Any, pattern: SparsePattern, run: FirstRun) -> bool:
-        """Fill the result; False if a column is outside the matrix, and values are left out."""
-        cols, sampling, out = as_array(pattern.col_indices.contiguous()), self._sampling, run.out
-        kernel, nnz, chunk = _kernels().sample_if_valid, self._nnz, sampling.chunk
-        sums = out
-        if out.dtype != sampling.dtype:
-            sums = torch.empty(out.shape, dtype=sampling.dtype, device="cpu")
-        invalid: list[int] = []  # where chunks begin; a list changes atomically
-        for arguments in sampling.arguments_by_head(*run.operands, sums):
-            if nnz <= chunk:  # as for_chunks, without a function to call
-                if not kernel(crow, cols, *arguments, 0, nnz):
-                    return False
-                continue
-
-            def work(begin: int, end: int, arguments: tuple[Any, ...] = arguments) -> None:
-                if not kernel(crow, cols, *arguments, begin, end):
-                    invalid.append(begin)
-
-            for_chunks(work, nnz, chunk)
-        if sums is not out:
-            out.copy_(sums)
-        return not invalid
+    def sample(
+        self, crow: Tensor, cols: Tensor, operands: Operands, out: Tensor | None = None
+    ) -> Tensor:
+        if out is None:
+            out = self._prototype.new_empty(*self._out_shape)
+        if not self._sampling(crow.contiguous(), cols.contiguous(), operands, out, False):
+            pattern = SparsePattern(self._shape, cols, crow_indices=crow)
+            pattern.check()
+            raise ValueError(f"{pattern!r} has indices outside its shape")
+        return out
 
 
 class CpuExecutor:
-    """Runs the numba kernel over the nonzeros by row, and moves the sums to the pattern's order."""
+    """Samples the nonzeros by row, and moves the values to the pattern's order."""
 
     notes = ()
 
     def __init__(self, by_row: CompressedView, problem: SddmmProblem) -> None:
-        self._perm, self._sampling = by_row.perm, _Sampling(problem)
-        self._indptr = as_array(by_row.indptr.contiguous())
-        self._indices = as_array(by_row.indices.contiguous())
-        self._kernel = _kernels().sample_scaled
+        self._by_row, self._sampling = by_row, _Sampling(problem, by_row.indptr.dtype)
 
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
     ) -> None:
-        perm, dtype = self._perm, self._sampling.dtype
-        sums = out
-        if perm is not None or out.dtype != dtype:
-            sums = torch.empty(out.shape, dtype=dtype, device="cpu")
-        if values is not None and perm is not None:
-            values = values[perm]
-        for arguments in self._sampling.arguments_by_head(a, b, values, alpha, sums):
-            self._sample(arguments)
-        if perm is not None:
-            out.index_copy_(-1, perm, sums.to(out.dtype))
-        elif sums is not out:
-            out.copy_(sums)
-
-    def _sample(self, arguments: tuple[Any, ...]) -> None:
-        kernel, indptr, indices = self._kernel, self._indptr, self._indices
-        for_chunks(
-            lambda begin, end: kernel(indptr, indices, *arguments, begin, end),
-            indices.size, self._sampling.chunk,
-        )  # fmt: skip
-
-
-@functools.cache
-def _kernels() -> Any:
-    """The module of the kernels, imported at the first use: numba is optional, and slow to import.
-    A statement to import takes a microsecond at every call."""
-    from sddmm.backends.cpu import kernel
-
-    return kernel
+        crow, cols, perm = self._by_row
+        if perm is None:
+            self._sampling(crow, cols, (a, b, values, alpha), out, True)
+            return
+        ordered = torch.empty_like(out)
+        values = None if values is None else values[perm]
+        self._sampling(crow, cols, (a, b, values, alpha), ordered, True)
+        out.index_copy_(-1, perm, ordered)
 
 
 def tile_width(problem: SddmmProblem, itemsize: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,25 @@ def contiguous_transpose(x: Tensor, dtype: torch.dtype) -> Any:
     """`contiguous_array` of x.mT, in less time: torch makes a view in three times that of numpy."""
     array = _array(x, dtype).swapaxes(-1, -2)
     return array if array.flags.c_contiguous else _contiguous(array)
+
+
+def memory_of(
+    x: Tensor,
+    dtype: torch.dtype,
+    strides: tuple[int, ...] | None,
+    copy: Callable[[Tensor, torch.dtype], Any],
+) -> tuple[int, Any]:
+    """The address of a tensor's numbers in this dtype, and what owns that memory: the tensor itself
+    if it has these strides, else the array that `copy` makes of it.
+
+    strides: None for a tensor of another dtype.
+    """
+    address = x.data_ptr()
+    # Zeros of which torch keeps none have no address.
+    if address and x.stride() == strides and not x.is_neg():
+        return address, x
+    array = copy(x, dtype)
+    return array.ctypes.data, array
 
 
 def _array(x: Tensor, dtype: torch.dtype) -> Any:

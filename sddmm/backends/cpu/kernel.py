@@ -8,9 +8,13 @@ the L2 cache (the column tiles of Nisa et al., HiPC 2018, on the CPU's cache).
 
 from __future__ import annotations
 
+import functools
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy import uint64
 
+from sddmm.backends.cpu.addresses import array_at
 from sddmm.backends.cpu.jit import inlined, jit
 
 
@@ -109,19 +113,11 @@ def sample_scaled(  # type: ignore[no-untyped-def]
 
 
 @jit
-def sample_if_valid(  # type: ignore[no-untyped-def]
-    crow, cols, a, b, alpha, factors, out, width, begin, end
-):
-    """`sample_scaled`, unless a column of these nonzeros is outside; whether none is.
-
-    The columns are checked chunk by chunk, so that the products find them in cache.
-    """
-    n, own = b.shape[0], cols[begin:end]
+def columns_are_valid(cols, n):  # type: ignore[no-untyped-def]
+    """Whether every column is one of n."""
     is_outside = False
-    for i in range(own.size):
-        is_outside |= (own[i] < 0) | (own[i] >= n)
-    if not is_outside:
-        sample_scaled(crow, cols, a, b, alpha, factors, out, width, begin, end)
+    for i in range(cols.size):
+        is_outside |= (cols[i] < 0) | (cols[i] >= n)
     return not is_outside
 
 
@@ -132,3 +128,45 @@ def crow_is_valid(crow, nnz):  # type: ignore[no-untyped-def]
     for i in range(crow.size - 1):
         falls |= crow[i + 1] < crow[i]
     return not falls
+
+
+class KernelsAt(NamedTuple):
+    """Kernels for indices and operands of fixed types, in memory that is named by its address.
+
+    check_crow(crow_at, m, nnz): whether the m + 1 crow_indices are valid. sample_chunk: nonzeros
+    begin..end-1, as `sample_scaled` does, of a (m, k), b (n, k) and out (nnz,); factors_at: 0 where
+    there are none. Without `is_checked` it checks their columns first, and crow_indices too if
+    the chunk is the whole pattern. It returns whether they are valid; if not it writes nothing.
+    """
+
+    check_crow: Any
+    sample_chunk: Any
+
+
+@functools.cache
+def kernels_at(offset: type, index: type, number: type) -> KernelsAt:
+    """The kernels for crow_indices, col_indices and operands of these numpy types."""
+
+    @jit
+    def check_crow(crow_at, m, nnz):  # type: ignore[no-untyped-def]
+        return crow_is_valid(array_at(crow_at, (m + 1,), offset), nnz)
+
+    @jit
+    def sample_chunk(  # type: ignore[no-untyped-def]
+        crow_at, cols_at, a_at, b_at, factors_at, out_at, alpha, is_checked, m, n, k, nnz, width,
+        begin, end,
+    ):  # fmt: skip
+        crow, cols = array_at(crow_at, (m + 1,), offset), array_at(cols_at, (nnz,), index)
+        if not is_checked:
+            if end - begin == nnz and not crow_is_valid(crow, nnz):
+                return False
+            if not columns_are_valid(cols[begin:end], n):
+                return False
+        sample_scaled(
+            crow, cols, array_at(a_at, (m, k), number), array_at(b_at, (n, k), number),
+            number(alpha), array_at(factors_at, (nnz if factors_at else 0,), number),
+            array_at(out_at, (nnz,), number), width, begin, end,
+        )  # fmt: skip
+        return True
+
+    return KernelsAt(check_crow, sample_chunk)
