@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sddmm.backends.base import CHOICES, CsrSampler, select_backend
 from sddmm.operands import check_values, problem_of
+from sddmm.ops.traced import add_scaled, sum_dtype
 from sddmm.sparse.torch_tensors import pattern_and_values
 
 _CSR = torch.sparse_csr
@@ -37,35 +38,68 @@ def sample_csr(
     S: Tensor,
     a: Tensor,
     b: Tensor,
-    values: Tensor | None,
     alpha: float,
+    scale: bool,
     out_dtype: torch.dtype | None,
     precision: str,
-    read_values: bool = True,
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """S's crow_indices, its col_indices, and new values; None if the backend needs a pattern.
-
-    S, a, b: such that `can_sample_csr`. values: S's, to be checked, or None. read_values: whether
-    to multiply by them. Raises for operands that do not fit S and for indices out of range.
-    """
+) -> Tensor | None:
+    """What `sddmm.sddmm` returns for these, which `can_sample_csr`; None if the backend needs a
+    pattern."""
     crow, cols = S.crow_indices(), S.col_indices()
+    values = S.values() if scale else None
+    sampler = _sampler(S, crow, cols, a, b, values, out_dtype, precision)
+    if sampler is None:
+        return None
+    return _wrapped(S, crow, cols, sampler.sample(crow, cols, (a, b, values, alpha)))
+
+
+def sample_and_add_csr(S: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor | None:
+    """What `sddmm.sampled_addmm` returns for these, which `can_sample_csr`; None if the backend
+    needs a pattern."""
+    crow, cols, values = S.crow_indices(), S.col_indices(), S.values()
+    sampler = _sampler(S, crow, cols, a, b, values if beta != 0 else None, sum_dtype(a.dtype, beta))
+    if sampler is None:
+        return None
+    new = add_scaled(sampler.sample(crow, cols, (a, b, None, alpha)), beta, values)
+    return _wrapped(S, crow, cols, new.to(a.dtype))
+
+
+def _wrapped(S: Tensor, crow: Tensor, cols: Tensor, new: Tensor) -> Tensor:
+    """New values like S; with heads bare."""
+    if new.dim() != 1:
+        return new
+    return torch.sparse_csr_tensor(
+        crow, cols, new, S.shape, device=new.device, check_invariants=False
+    )
+
+
+def _sampler(
+    S: Tensor,
+    crow: Tensor,
+    cols: Tensor,
+    a: Tensor,
+    b: Tensor,
+    values: Tensor | None,
+    out_dtype: torch.dtype | None,
+    precision: str = "ieee",
+) -> CsrSampler | None:
+    """What computes such calls; raises if a, b and values, unless None, do not fit S."""
     key = (
         S.shape, crow.numel(), cols.numel(), crow.dtype, cols.dtype, a.shape, b.shape, a.dtype,
         b.dtype, a.layout, b.layout, out_dtype, precision,
         None if values is None else (values.shape, values.dtype),
     )  # fmt: skip
     try:
-        sampler = _SAMPLERS[key]
+        return _SAMPLERS[key]
     except KeyError:
-        sampler = _find_sampler(key, S, a, b, values, out_dtype, precision)
-    if sampler is None:
-        return None
-    operands = a, b, values if read_values else None, alpha
-    return crow, cols, sampler.sample(crow, cols, operands)
+        sampler = _find_sampler(S, a, b, values, out_dtype, precision)
+    if len(_SAMPLERS) >= _MAX_SAMPLERS:
+        _SAMPLERS.clear()
+    _SAMPLERS[key] = sampler
+    return sampler
 
 
 def _find_sampler(
-    key: tuple[object, ...],
     S: Tensor,
     a: Tensor,
     b: Tensor,
@@ -73,14 +107,9 @@ def _find_sampler(
     out_dtype: torch.dtype | None,
     precision: str,
 ) -> CsrSampler | None:
-    """What computes such calls; raises if the operands do not fit S."""
     problem = problem_of(pattern_and_values(S, reads_values=False)[0], a, b, out_dtype, precision)
     if values is not None:
         check_values(values, problem)
     runs = select_backend(problem)[0].single_runs(problem, is_csr=True, is_kept=False)
     # Without heads nothing is computed with which indices could be checked.
-    sampler = runs if isinstance(runs, CsrSampler) and problem.heads != 0 else None
-    if len(_SAMPLERS) >= _MAX_SAMPLERS:
-        _SAMPLERS.clear()
-    _SAMPLERS[key] = sampler
-    return sampler
+    return runs if isinstance(runs, CsrSampler) and problem.heads != 0 else None

@@ -25,7 +25,7 @@ from sddmm.operands import (
     transpose_if_csc,
 )
 from sddmm.ops import traced
-from sddmm.ops.csr_samples import can_sample_csr, sample_csr
+from sddmm.ops.csr_samples import can_sample_csr, sample_and_add_csr, sample_csr
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.plan import Plan, sample_by_operator
@@ -40,7 +40,6 @@ from sddmm.prepared import (
     run_once,
 )
 from sddmm.problem import checked_integer, make_problem
-from sddmm.sparse.compressed_values import csr_tensor
 from sddmm.sparse.containers import SparseInput, parse_sparse, to_container
 from sddmm.sparse.pattern import SparsePattern
 
@@ -114,14 +113,12 @@ def sddmm(
         parts = traced.parts_of(S)
         result = traced.sample(parts, a, b, alpha, scale, out_dtype, precision)
         return to_container(parts, result, to_output)
-    if to_output is identity and can_sample_csr(S, a, b):
-        values = S.values() if scale else None
-        samples = sample_csr(S, a, b, values, alpha, out_dtype, precision)
-        if samples is not None:
-            crow, cols, new = samples
-            return csr_tensor(crow, cols, S.shape, new) if new.dim() == 1 else new
     if isinstance(S, SparsePattern):  # there is nothing to parse
         return to_output(_sample(S, a, b, None, alpha, out_dtype, precision))
+    if to_output is identity and can_sample_csr(S, a, b):
+        samples = sample_csr(S, a, b, alpha, scale, out_dtype, precision)
+        if samples is not None:
+            return samples
     sparse = parse_sparse(S, is_sampled_at_once=_is_sampled_at_once(S, a, b))
     values = sparse.values if scale else None
     if sparse.new_tensor is not None:
@@ -152,14 +149,9 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
         parts = traced.parts_of(S)
         return to_container(parts, traced.sampled_addmm(parts, a, b, beta, alpha), to_output)
     if to_output is identity and can_sample_csr(S, a, b):
-        values = S.values()
-        read_values = values if beta != 0 else None
-        sum_dtype = traced.sum_dtype(a.dtype, beta)
-        samples = sample_csr(S, a, b, read_values, alpha, sum_dtype, "ieee", read_values=False)
+        samples = sample_and_add_csr(S, a, b, beta, alpha)
         if samples is not None:
-            crow, cols, new = samples
-            new = traced.add_scaled(new, beta, values).to(a.dtype)
-            return csr_tensor(crow, cols, S.shape, new) if new.dim() == 1 else new
+            return samples
     sparse = parse_sparse(S, is_sampled_at_once=_is_sampled_at_once(S, a, b))
     values = traced.require_values(sparse.values)
     read_values = values if beta != 0 else None

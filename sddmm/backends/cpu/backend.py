@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -109,7 +109,10 @@ class _Sampling:
         width, self._chunk = tile_width(problem, dtype.itemsize), _TILED_CHUNK
         if width == 0:
             self._chunk = min(_TILED_CHUNK, max(256, _CHUNK_WORK // max(1, k)))
-        self._nnz, self._heads, self._sizes = nnz, problem.heads, (m, n, k, nnz, width)
+        self._sizes = (m, n, k, nnz, width, 0, nnz)
+        self._heads = range(1 if problem.heads is None else problem.heads)
+        # for_chunks would call the kernel once, in more time.
+        self._sample = self._kernels.sample_chunk if nnz <= self._chunk else self._sample_chunks
         self._head_bytes = [size * dtype.itemsize for size in (m * k, n * k, nnz)]
         self._strides = _strides_to_read(problem)
 
@@ -135,42 +138,35 @@ class _Sampling:
         factors_at, _own_factors = 0, None
         if values is not None:
             factors_at, _own_factors = memory_of(values, dtype, strides_values, contiguous_array)
-        addresses = crow.data_ptr(), cols.data_ptr(), a_at, b_at, factors_at, sums.data_ptr()
-        if self._heads is None:
-            is_valid = self._sample(addresses, alpha, is_checked)
-        else:
-            is_valid = self._sample_heads(addresses, alpha, is_checked)
+        crow_at, cols_at, sums_at = crow.data_ptr(), cols.data_ptr(), sums.data_ptr()
+        a_bytes, b_bytes, sums_bytes = self._head_bytes
+        is_valid = True
+        for _ in self._heads:
+            is_valid = self._sample(
+                crow_at, cols_at, a_at, b_at, factors_at, sums_at, alpha, is_checked, *self._sizes
+            )
+            if not is_valid:
+                break
+            is_checked = True
+            a_at, b_at, sums_at = a_at + a_bytes, b_at + b_bytes, sums_at + sums_bytes
         if sums is not out:
             out.copy_(sums)
         return is_valid
 
-    def _sample_heads(self, addresses: tuple[int, ...], alpha: float, is_checked: bool) -> bool:
-        crow_at, cols_at, a_at, b_at, factors_at, sums_at = addresses
-        a_bytes, b_bytes, sums_bytes = self._head_bytes
-        for _ in range(self._heads or 0):
-            addresses = crow_at, cols_at, a_at, b_at, factors_at, sums_at
-            if not self._sample(addresses, alpha, is_checked):
-                return False
-            a_at, b_at, sums_at = a_at + a_bytes, b_at + b_bytes, sums_at + sums_bytes
-            is_checked = True
-        return True
-
-    def _sample(self, addresses: tuple[int, ...], alpha: float, is_checked: bool) -> bool:
-        """Sample one head; whether the indices are valid."""
-        kernel, nnz, chunk = self._kernels.sample_chunk, self._nnz, self._chunk
-        if nnz <= chunk:  # as for_chunks, without a function to call
-            is_valid: bool = kernel(*addresses, alpha, is_checked, *self._sizes, 0, nnz)
-            return is_valid
-        if not (is_checked or self._kernels.check_crow(addresses[0], self._sizes[0], nnz)):
+    def _sample_chunks(self, *arguments: Any) -> bool:
+        """`sample_chunk` with these arguments, by chunks on several threads."""
+        check_crow, kernel = self._kernels
+        crow_at, is_checked, m, nnz = arguments[0], *arguments[7:9], arguments[-1]
+        if not (is_checked or check_crow(crow_at, m, nnz)):
             return False
-        arguments = *addresses, alpha, is_checked, *self._sizes
+        of_all = arguments[:-2]  # but where a chunk begins and ends
         invalid: list[int] = []  # where chunks begin; a list changes atomically
 
         def work(begin: int, end: int) -> None:
-            if not kernel(*arguments, begin, end):
+            if not kernel(*of_all, begin, end):
                 invalid.append(begin)
 
-        for_chunks(work, nnz, chunk)
+        for_chunks(work, nnz, self._chunk)
         return not invalid
 
 
