@@ -36,6 +36,7 @@ LAZY = {
     "sddmm/backends/cpu/jit.py": "numba",
     "sddmm/backends/cpu/kernel.py": "numba",
     "sddmm/backends/cpu/product_kernel.py": "numba",
+    "sddmm/backends/cpu/rows_kernel.py": "numba",
     "sddmm/backends/cpu/softmax_kernel.py": "numba",
     # Which method is drawn how, and what is compared with what, need no library.
     **{

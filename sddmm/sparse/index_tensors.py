@@ -32,6 +32,8 @@ class DerivedKey(Generic[T]):
         return f"DerivedKey({self.name!r})"
 
 
+CHECK = DerivedKey[None]("check")
+"""The key of a pattern's check: there is a value once it found all indices right."""
 _DIGEST = DerivedKey[str]("digest of the indices, for changes that torch does not count")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sddmm.sparse import formats
 from sddmm.sparse.compressed_values import bsr_tensor, csr_tensor
-from sddmm.sparse.index_tensors import Derived, DerivedKey, IndexTensors
+from sddmm.sparse.index_tensors import CHECK, Derived, DerivedKey, IndexTensors
 from sddmm.sparse.indices import (
     BlockSize,
     check_crow,
@@ -26,7 +26,6 @@ from sddmm.sparse.indices import (
 )
 from sddmm.sparse.views import CompressedView, RowLengths, group, group_blocks, row_lengths
 
-_CHECK = DerivedKey[None]("check")
 _ROW_IDS = DerivedKey[Tensor]("row_ids")
 _BY_ROW = DerivedKey[CompressedView]("by_row")
 _BY_COLUMN = DerivedKey[CompressedView]("by_column")
@@ -227,7 +226,7 @@ class SparsePattern(IndexTensors):
 
     def check(self) -> None:
         """Raise ValueError if an index lies outside the shape or crow_indices fall."""
-        self.derive(_CHECK, self._check)
+        self.derive(CHECK, self._check)
 
     @property
     def row_ids(self) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.backends.cpu.openmp import for_chunks
-from sddmm.backends.cpu.product import grouped_arrays
+from sddmm.backends.cpu.rows import grouped_arrays
 from sddmm.dropout import kept_factor, threshold
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from sddmm.backends.cpu.attention import CpuAttention
 from sddmm.backends.cpu.dense import contiguous_array, contiguous_transpose, memory_of
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.backends.cpu.product import CpuProduct
+from sddmm.backends.cpu.rows import by_row
 from sddmm.dtypes import DTYPES, dtype_name
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.sparse.views import CompressedView
@@ -64,8 +66,7 @@ class CpuBackend:
         calls: int = MANY_CALLS,
         first_run: FirstRun | None = None,
     ) -> CpuExecutor:
-        pattern.check()
-        return CpuExecutor(pattern.by_row, problem)
+        return CpuExecutor(by_row(pattern), problem)
 
     def single_runs(
         self, problem: SddmmProblem, is_csr: bool, is_kept: bool
@@ -170,6 +171,10 @@ class _Sampling:
         return not invalid
 
 
+# It holds no tensors, and serves every pattern of a problem.
+_sampling = functools.lru_cache(maxsize=1024)(_Sampling)
+
+
 def _strides_to_read(problem: SddmmProblem) -> tuple[tuple[int, ...] | None, ...]:
     """The strides of a, b and values that the kernels read where they are; None for copies."""
     if problem.dtype != DTYPES[problem.dtype].accumulator:
@@ -184,7 +189,7 @@ class CpuSingleRuns(CsrSampler):
     """Runs on CSR patterns whose columns are checked while they are in cache for their products."""
 
     def __init__(self, problem: SddmmProblem) -> None:
-        self._sampling = _Sampling(problem, problem.index_dtype)
+        self._sampling = _sampling(problem, problem.index_dtype)
         self._shape, self._out_shape = (problem.m, problem.n), problem.values_shape()
         # Its method makes tensors like it in two thirds of the time of torch.empty.
         self._prototype = torch.empty(0, dtype=problem.out_dtype, device=problem.device)
@@ -213,8 +218,8 @@ class CpuExecutor:
 
     notes = ()
 
-    def __init__(self, by_row: CompressedView, problem: SddmmProblem) -> None:
-        self._by_row, self._sampling = by_row, _Sampling(problem, by_row.indptr.dtype)
+    def __init__(self, view: CompressedView, problem: SddmmProblem) -> None:
+        self._by_row, self._sampling = view, _sampling(problem, view.indptr.dtype)
 
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor

@@ -16,6 +16,7 @@ from numpy import uint64
 
 from sddmm.backends.cpu.addresses import array_at
 from sddmm.backends.cpu.jit import inlined, jit
+from sddmm.backends.cpu.rows_kernel import are_below, crow_is_valid
 
 
 @inlined
@@ -112,24 +113,6 @@ def sample_scaled(  # type: ignore[no-untyped-def]
             own[i] *= own_factors[i]
 
 
-@jit
-def columns_are_valid(cols, n):  # type: ignore[no-untyped-def]
-    """Whether every column is one of n."""
-    is_outside = False
-    for i in range(cols.size):
-        is_outside |= (cols[i] < 0) | (cols[i] >= n)
-    return not is_outside
-
-
-@jit
-def crow_is_valid(crow, nnz):  # type: ignore[no-untyped-def]
-    """Whether crow_indices start with 0, never fall and end with nnz."""
-    falls = (crow[0] != 0) | (crow[-1] != nnz)
-    for i in range(crow.size - 1):
-        falls |= crow[i + 1] < crow[i]
-    return not falls
-
-
 class KernelsAt(NamedTuple):
     """Kernels for indices and operands of fixed types, in memory that is named by its address.
 
@@ -160,7 +143,7 @@ def kernels_at(offset: type, index: type, number: type) -> KernelsAt:
         if not is_checked:
             if end - begin == nnz and not crow_is_valid(crow, nnz):
                 return False
-            if not columns_are_valid(cols[begin:end], n):
+            if not are_below(cols[begin:end], n):
                 return False
         sample_scaled(
             crow, cols, array_at(a_at, (m, k), number), array_at(b_at, (n, k), number),

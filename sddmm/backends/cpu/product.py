@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,9 +11,7 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cpu.dense import contiguous_array
 from sddmm.backends.cpu.openmp import for_chunks
-from sddmm.sparse.index_tensors import DerivedKey
-from sddmm.sparse.indices import as_array
-from sddmm.sparse.views import CompressedView
+from sddmm.backends.cpu.rows import grouped_arrays
 
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 
 # Multiply-adds of a chunk: some 200 us, so that the Python between chunks takes no time.
 CHUNK_WORK = 2**21
-
-_GROUPED = DerivedKey[CompressedView]("nonzeros by row for the CPU's products")
 
 
 class CpuProduct:
@@ -71,34 +67,3 @@ class CpuProduct:
             merge(self._indptr, parts[head], factor, products[head], self._chunk)
         if sums is not out:
             out.copy_(sums)
-
-
-def grouped_arrays(pattern: SparsePattern) -> tuple[Any, Any, Any]:
-    """The start of each row, and the columns and the positions in the pattern of its nonzeros, row
-    by row. The positions are empty where the pattern is in that order. Kept with the pattern."""
-    view = pattern.derive(_GROUPED, lambda: _grouped(pattern))
-    perm = np.empty(0, np.uint64) if view.perm is None else _unsigned(view.perm)
-    return as_array(view.indptr), _unsigned(view.indices), perm
-
-
-def _unsigned(indices: Tensor) -> Any:
-    """The array of indices, which are checked, in a type whose numbers numba need not test for
-    being negative."""
-    return as_array(indices).view(f"u{indices.itemsize}")
-
-
-def _grouped(pattern: SparsePattern) -> CompressedView:
-    """The nonzeros by row, in any order within a row."""
-    if pattern.is_csr:
-        return pattern.by_row
-    rows, cols = pattern.row_ids, pattern.col_ids
-    if bool((rows[1:] >= rows[:-1]).all()):
-        return pattern.by_row
-    from sddmm.backends.cpu.product_kernel import group_by_row
-
-    pattern.check()
-    indptr = torch.zeros(pattern.shape[0] + 1, dtype=torch.int64, device="cpu")
-    indices = torch.empty_like(cols)
-    perm = torch.empty(cols.shape, dtype=torch.int64, device="cpu")
-    group_by_row(*(as_array(x.contiguous()) for x in (rows, cols, indptr, indices, perm)))
-    return CompressedView(indptr, indices, perm)

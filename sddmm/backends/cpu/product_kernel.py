@@ -132,20 +132,3 @@ def merge(indptr, parts, alpha, out, chunk):  # type: ignore[no-untyped-def]
                 for c in range(first + 1, last + 1):
                     total += parts[c, 0, t]
                 out[row, t] = alpha * total
-
-
-@jit
-def group_by_row(rows, cols, indptr, indices, perm):  # type: ignore[no-untyped-def]
-    """Counting sort by row; indptr is zeros at first. Nonzeros keep their order within a row."""
-    for i in range(rows.size):
-        indptr[rows[i] + 1] += 1
-    for row in range(indptr.size - 1):
-        indptr[row + 1] += indptr[row]
-    for i in range(rows.size):
-        at = indptr[rows[i]]
-        indptr[rows[i]] = at + 1
-        indices[at] = cols[i]
-        perm[at] = i
-    for row in range(indptr.size - 1, 0, -1):
-        indptr[row] = indptr[row - 1]
-    indptr[0] = 0
