@@ -22,8 +22,9 @@ from sddmm.testing import emulated_gpu, random_pattern
 
 _ROOT = Path(__file__).parent.parent
 _PACKAGES = ("sddmm/", "gemm_core/")
-# On a GPU no function of this repository is entered instead of these ...
-_TESTING = ("sddmm/testing/",)
+# On a GPU no function of this repository is entered instead of these, the second of which is for
+# tensors on the CPU, as those of an emulated GPU are ...
+_TESTING = ("sddmm/testing/", "sddmm/ops/csr_samples.py")
 # ... but this file instead of those.
 _LAUNCHES, _LAUNCH = "gemm_core/emulation/", "gemm_core/runtime/launch.py"
 

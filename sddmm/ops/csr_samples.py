@@ -26,8 +26,8 @@ CHOICES.append(_SAMPLERS.clear)
 
 
 def can_sample_csr(S: Any, a: Tensor, b: Tensor) -> bool:
-    """Whether S is a CSR tensor on the CPU, as its operands are, and autograd asks for nothing."""
-    if not (isinstance(S, Tensor) and S.layout == _CSR and S.is_cpu and a.is_cpu and b.is_cpu):
+    """Whether S is a CSR tensor on the CPU, where a is, as b is, and autograd asks for nothing."""
+    if not (isinstance(S, Tensor) and S.layout == _CSR and S.is_cpu and b.is_cpu):
         return False
     if a.requires_grad or b.requires_grad or S.requires_grad:
         return S.grad_fn is None and not torch.is_grad_enabled()

@@ -85,7 +85,8 @@ def sddmm(
     counts the changes; the indices of a torch sparse tensor are compared at every call, which waits
     for the GPU and cannot be captured in a CUDA graph. A `SparsePattern` or a `plan` spares both.
     With numpy or scipy indices each call prepares anew. (SparsePattern says which changes torch
-    cannot count.)
+    cannot count.) A CPU prepares nothing for a CSR tensor without gradients: it checks the indices
+    at every call, as it reads them.
 
     alpha is a real number, or a 0-dim tensor without gradient, which is read (and waits for the
     GPU). Autocast casts the operands as torch.mm's, but neither numpy's nor those of a scipy or
@@ -115,7 +116,7 @@ def sddmm(
         return to_container(parts, result, to_output)
     if isinstance(S, SparsePattern):  # there is nothing to parse
         return to_output(_sample(S, a, b, None, alpha, out_dtype, precision))
-    if to_output is identity and can_sample_csr(S, a, b):
+    if a.is_cpu and to_output is identity and can_sample_csr(S, a, b):
         samples = sample_csr(S, a, b, alpha, scale, out_dtype, precision)
         if samples is not None:
             return samples
@@ -148,7 +149,7 @@ def sampled_addmm(S: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1
     if not is_plain(a, b) and needs_operator(S, to_output):
         parts = traced.parts_of(S)
         return to_container(parts, traced.sampled_addmm(parts, a, b, beta, alpha), to_output)
-    if to_output is identity and can_sample_csr(S, a, b):
+    if a.is_cpu and to_output is identity and can_sample_csr(S, a, b):
         samples = sample_and_add_csr(S, a, b, beta, alpha)
         if samples is not None:
             return samples
