@@ -17,6 +17,7 @@ from sddmm.backends.base import (
     Operands,
     PreparedAttention,
     PreparedProduct,
+    resolve_lazy_view,
 )
 from sddmm.backends.cpu.attention import CpuAttention
 from sddmm.backends.cpu.dense import contiguous_array, contiguous_transpose, memory_of
@@ -103,7 +104,7 @@ class _Sampling:
 
         # numba has no half types on the CPU: operands are up-cast, sums are float32.
         self._dtype = dtype = DTYPES[problem.dtype].accumulator
-        self._rounds = problem.out_dtype != dtype
+        self._up_casts, self._rounds = problem.dtype != dtype, problem.out_dtype != dtype
         types = (offset_dtype, problem.index_dtype, dtype)
         self._kernels = kernels_at(*[getattr(np, dtype_name(x)) for x in types])
         m, n, k, nnz = problem.m, problem.n, problem.k, problem.nnz
@@ -132,13 +133,16 @@ class _Sampling:
         """
         a, b, values, alpha = operands
         dtype, (strides_a, strides_b, strides_values) = self._dtype, self._strides
+        if self._up_casts:
+            a, b = resolve_lazy_view(a).to(dtype), resolve_lazy_view(b).to(dtype)
+            values = None if values is None else resolve_lazy_view(values).to(dtype)
         sums = torch.empty(out.shape, dtype=dtype, device="cpu") if self._rounds else out
         # What owns the memory, which may be a copy's, is kept until the kernel returns.
-        a_at, _own_a = memory_of(a, dtype, strides_a, contiguous_array)
-        b_at, _own_b = memory_of(b, dtype, strides_b, contiguous_transpose)
+        a_at, _own_a = memory_of(a, strides_a, contiguous_array)
+        b_at, _own_b = memory_of(b, strides_b, contiguous_transpose)
         factors_at, _own_factors = 0, None
         if values is not None:
-            factors_at, _own_factors = memory_of(values, dtype, strides_values, contiguous_array)
+            factors_at, _own_factors = memory_of(values, strides_values, contiguous_array)
         crow_at, cols_at, sums_at = crow.data_ptr(), cols.data_ptr(), sums.data_ptr()
         a_bytes, b_bytes, sums_bytes = self._head_bytes
         is_valid = True
@@ -175,10 +179,8 @@ class _Sampling:
 _sampling = functools.lru_cache(maxsize=1024)(_Sampling)
 
 
-def _strides_to_read(problem: SddmmProblem) -> tuple[tuple[int, ...] | None, ...]:
-    """The strides of a, b and values that the kernels read where they are; None for copies."""
-    if problem.dtype != DTYPES[problem.dtype].accumulator:
-        return None, None, None
+def _strides_to_read(problem: SddmmProblem) -> tuple[tuple[int, ...], ...]:
+    """The strides of a, b and values that the kernels read; of others they read copies."""
     m, n, k = problem.m, problem.n, problem.k
     if problem.heads is None:
         return (k, 1), (1, k), (1,)

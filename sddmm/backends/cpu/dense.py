@@ -29,21 +29,15 @@ def contiguous_transpose(x: Tensor, dtype: torch.dtype) -> Any:
 
 
 def memory_of(
-    x: Tensor,
-    dtype: torch.dtype,
-    strides: tuple[int, ...] | None,
-    copy: Callable[[Tensor, torch.dtype], Any],
+    x: Tensor, strides: tuple[int, ...], copy: Callable[[Tensor, torch.dtype], Any]
 ) -> tuple[int, Any]:
-    """The address of a tensor's numbers in this dtype, and what owns that memory: the tensor itself
-    if it has these strides, else the array that `copy` makes of it.
-
-    strides: None for a tensor of another dtype.
-    """
+    """The address of a tensor's numbers with these strides, and what owns that memory: the tensor
+    itself if it has them so, else the array that `copy` makes of it."""
     address = x.data_ptr()
     # Zeros of which torch keeps none have no address.
     if address and x.stride() == strides and not x.is_neg():
         return address, x
-    array = copy(x, dtype)
+    array = copy(x, x.dtype)
     return array.ctypes.data, array
 
 
