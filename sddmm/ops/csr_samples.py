@@ -110,6 +110,9 @@ def _find_sampler(
     problem = problem_of(pattern_and_values(S, reads_values=False)[0], a, b, out_dtype, precision)
     if values is not None:
         check_values(values, problem)
-    runs = select_backend(problem)[0].single_runs(problem, is_csr=True, is_kept=False)
-    # Without heads nothing is computed with which indices could be checked.
-    return runs if isinstance(runs, CsrSampler) and problem.heads != 0 else None
+    backend = select_backend(problem, None)[0]
+    # A later call may find a better plan; and without heads no product checks the indices.
+    if backend.plans_by_calls or problem.heads == 0:
+        return None
+    runs = backend.single_runs(problem, True, False)
+    return runs if isinstance(runs, CsrSampler) else None
