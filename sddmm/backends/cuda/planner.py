@@ -51,14 +51,14 @@ class Prediction(NamedTuple):
 
 class UniformPlan(NamedTuple):
     """The plan for a sorted, uniform pattern: the first analysis, which finds out whether the
-    pattern is such, and the fastest kernel then. is_ahead: it is prepared while the analysis runs.
-    explanation: of the choice. An executor holds it, so no object of it may hold a pattern, which
-    would be a cycle.
+    pattern is such, and the fastest kernel then. ahead: what the kernel needs to be prepared while
+    the analysis runs, or None. explanation: of the choice. An executor holds it, so no object of it
+    may hold a pattern, which would be a cycle.
     """
 
     kernel: Kernel
     request: AnalysisRequest
-    is_ahead: bool
+    ahead: AnalysisRequest | None
     explanation: Explanation
 
 
@@ -167,7 +167,7 @@ class PlanningContext:
         if request.block is None:
             request = self.segments_request()
         return UniformPlan(
-            best, request, ahead is not None, lambda: _explain(self.rank_if_uniform(calls))
+            best, request, ahead, lambda: _explain(self.rank_if_uniform(calls))
         )
 
     def _choose_if_by_column(self, calls: int) -> tuple[Kernel, Explanation]:
@@ -250,17 +250,23 @@ class _Preparation(Generic[E]):
         context = self._context
         uniform = context.if_uniform(calls)
         layouts = PatternLayouts(self._pattern, context.device, context.tile_sizes)
-        if uniform.is_ahead:
-            analysis, executor = self._prepare_ahead(uniform)
-            if context.is_uniform(analysis):
-                return executor
-        else:
+        plans: tuple[Any, ...] | None = None
+        if uniform.ahead is None or rows_are_known_to_fall(self._pattern):
             analysis = layouts.analysis(uniform.request)
-            if context.is_uniform(analysis):
-                return self._prepare(uniform.kernel, layouts, uniform.explanation)
-        facts = layouts.facts(count_tiles=context.tiles_may_pay(analysis))
-        ranking = context.rank(facts, calls)
-        return self._prepare(ranking[0].kernel, layouts, lambda: _explain(ranking))
+        else:
+            analysis, plans = self._prepare_ahead(uniform)
+        if context.is_uniform(analysis):
+            kernel, explanation = uniform.kernel, uniform.explanation
+        else:
+            facts = layouts.facts(count_tiles=context.tiles_may_pay(analysis))
+            ranking = context.rank(facts, calls)
+            kernel, explanation = ranking[0].kernel, lambda: _explain(ranking)
+            # A plan that reads nonzeros by row is that of any pattern whose rows ascend.
+            if not (analysis.rows_ascend and uniform.ahead == ROW_IDS):
+                plans = None
+        if plans is not None and kernel is uniform.kernel:
+            return self._executor(plans, explanation, **context.executor_options)
+        return self._prepare(kernel, layouts, explanation)
 
     def _prepare(self, kernel: Kernel, layouts: Layouts, explanation: Explanation) -> E:
         """Wait for the work arrays too: the next call may come on another stream."""
@@ -269,16 +275,16 @@ class _Preparation(Generic[E]):
         loader.runtime.wait(context.device.index)
         return self._executor(plans, explanation, **context.executor_options)
 
-    def _prepare_ahead(self, ahead: UniformPlan) -> tuple[Analysis, E]:
-        """The analysis of the pattern, and what is prepared from it while the GPU still runs it."""
+    def _prepare_ahead(self, ahead: UniformPlan) -> tuple[Analysis, tuple[Any, ...]]:
+        """The analysis of the pattern, and the launches that are prepared from it while the GPU
+        still runs it: kernels wait for what they launch meanwhile."""
         context = self._context
         layouts = AheadLayouts(self._pattern, context.device, ahead.request)
         try:
             plans = ahead.kernel.prepare(layouts, context.problem, context.model)
-            executor = self._executor(plans, ahead.explanation, **context.executor_options)
         finally:
             analysis = layouts.wait()
-        return analysis, executor
+        return analysis, plans
 
 
 class _OfTranspose(_Preparation[E]):

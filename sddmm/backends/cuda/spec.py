@@ -115,7 +115,8 @@ class OperatorKernel(Protocol[P, L]):
         """What this kernel needs to be prepared while the analysis still runs; None if it cannot.
 
         Rows are then taken to ascend and, where tile row offsets are requested, columns within a
-        row too; every tile is computed.
+        row too; every tile is computed. What it launches meanwhile may read any indices: the
+        analysis may find them out of range.
         """
 
     def cost_us(self, problem: P, facts: PatternFacts | None, model: DeviceModel) -> Cost | None:
@@ -132,10 +133,10 @@ GpuKernel: TypeAlias = "OperatorKernel[SddmmProblem, KernelPlan]"
 """A kernel of sddmm."""
 
 ProductKernel: TypeAlias = "OperatorKernel[SpmmProblem, ProductPlan]"
-"""A kernel of spmm. `needs_ahead` is None: it prepares when the analysis is done."""
+"""A kernel of spmm."""
 
 AttentionKernel: TypeAlias = "OperatorKernel[AttentionProblem, AttentionPlan]"
-"""A kernel of sparse attention. `needs_ahead` is None too, and `prepare` makes one plan."""
+"""A kernel of sparse attention. `prepare` makes one plan."""
 
 
 @dataclass(frozen=True, eq=False)

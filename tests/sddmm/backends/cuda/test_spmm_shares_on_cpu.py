@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cuda.kernels.spmm_shares.host import (
     CUT_ROW_BYTES,
     SHARE_BYTES,
@@ -16,6 +19,7 @@ from sddmm.backends.cuda.kernels.spmm_shares.host import (
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.pinned_results import PinnedResults
 from sddmm.testing import H200, emulated_gpu
+from tests.sddmm.memory import at_a_cliff
 
 
 def with_a_hub(seed: int) -> tuple[Tensor, int]:
@@ -73,6 +77,35 @@ def test_blocks_of_several_warps_only_tell_whether_any_begins_within_a_row() -> 
         for rows, has_cuts in ((torch.zeros(500), True), (torch.arange(500), False)):
             nonzeros = Nonzeros(rows.int(), torch.zeros(500, dtype=torch.int32), None)
             assert bool(share_rows(nonzeros, 500, 4, 20, H200).cuts) == has_cuts
+
+
+@pytest.mark.parametrize("of_blocks", [1, 4])
+@pytest.mark.parametrize("kind", ["falling", "negative", "large", "any"])
+def test_rows_that_an_analysis_would_refuse_are_shared_within_memory(
+    kind: str, of_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel is launched before the host has the report of the analysis."""
+    empty = torch.empty
+
+    def aligned_at_a_cliff(size: int, **options: Any) -> Tensor:
+        return at_a_cliff(empty(ceil_div(size, 16) * 16, **options))
+
+    monkeypatch.setattr(torch, "empty", aligned_at_a_cliff)
+    generator = torch.Generator().manual_seed(0)
+    extreme = torch.tensor([-(2**31), -1, 2**31 - 1, 40])
+    rows = {
+        "falling": torch.arange(300).flip(0) // 100,
+        "negative": torch.full((300,), -(2**31)),
+        "large": torch.full((300,), 2**31 - 1),
+        "any": extreme[torch.randint(4, (300,), generator=generator)],
+    }[kind]
+    rows = at_a_cliff(rows.int())
+    with emulated_gpu():
+        nonzeros = Nonzeros(rows, torch.zeros_like(rows), None)
+        for share in (4, 31, 85):
+            share_rows(nonzeros, 50, of_blocks, share, H200, lists_cut_rows=of_blocks == 1)
+        right = share_rows(Nonzeros(rows * 0, rows * 0, None), 50, 1, 20, H200, True)
+    assert right.cuts == 1
 
 
 def test_a_launch_whose_report_an_interrupt_left_is_not_taken_for_the_next(

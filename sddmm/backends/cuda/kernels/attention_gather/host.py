@@ -24,7 +24,7 @@ from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 from sddmm.backends.cuda.kernels.attention_passes import PlanWithGradients
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.backends.cuda.spec import Layouts
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, Layouts
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
@@ -38,6 +38,9 @@ class AttentionGather(AttentionSpec):
 
     def most_columns(self, problem: AttentionProblem) -> int:
         return MAX_ROW_BYTES // problem.dtype.itemsize
+
+    def needs_ahead(self, problem: AttentionProblem, model: DeviceModel) -> AnalysisRequest:
+        return ROW_IDS
 
     def cost_us(
         self, problem: AttentionProblem, facts: PatternFacts | None, model: DeviceModel

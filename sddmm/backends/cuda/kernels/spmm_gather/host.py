@@ -28,7 +28,14 @@ from sddmm.backends.cuda.kernels.spmm_merge import host as spmm_merge
 from sddmm.backends.cuda.kernels.spmm_shares.host import share_rows
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.products import ProductPlan
-from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros, type_macros
+from sddmm.backends.cuda.spec import (
+    ROW_IDS,
+    AnalysisRequest,
+    KernelSpec,
+    Layouts,
+    macros,
+    type_macros,
+)
 from sddmm.dtypes import DTYPES
 from sddmm.memory import new_memory
 
@@ -101,6 +108,9 @@ class SpmmGather(KernelSpec):
 
     order_from: int = ordering.ORDER_FROM
     part_bytes: int = ordering.PART_BYTES
+
+    def needs_ahead(self, problem: SpmmProblem, model: DeviceModel) -> AnalysisRequest:
+        return ROW_IDS
 
     def cost_us(self, problem: SpmmProblem, facts: PatternFacts | None, model: DeviceModel) -> Cost:
         return Cost(gather_us(problem, model, facts is None or facts.ascends))

@@ -88,7 +88,8 @@ def share_rows(
 ) -> RowShares:
     """Shares of so many nonzeros and rows, of `nonzeros` that are sorted by row; when the GPU has
     written them. lists_cut_rows: whether the rows that blocks cut are listed, by blocks of one
-    warp."""
+    warp. Of nonzeros in another order, or out of range, the shares are of no use: an analysis that
+    has yet to find that out may still run."""
     assert warps_per_block == 1 or not lists_cut_rows, "a row is cut where a block ends"
     nnz = nonzeros.cols.numel()
     block_size = share * warps_per_block

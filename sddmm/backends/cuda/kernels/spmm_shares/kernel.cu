@@ -22,7 +22,7 @@ struct State {
 static_assert(sizeof(State) == 8 * Config::STATE_WORDS, "spmm_shares/host.py allocates these words");
 
 struct Arguments {
-  const int* rows;  // (nnz,), ascending
+  const int* rows;  // (nnz,), ascending; of others all that is written is of no use
   RowShare* shares;
   // Where blocks of one warp list the rows that they cut: (blocks,) of both, of which `slots` has, in
   // .x, the piece of the row that begins before the share and, in .y, of the row that begins in it and
@@ -78,7 +78,12 @@ __device__ __forceinline__ void list_cut_row(const Arguments& p, int index, cons
   const i64 row_end = search(share.end, p.nnz, [&](i64 at) { return p.rows[at] > row; });
   // Boundary t is at nonzero t * block_size - row, unless the end of the row is near (find_boundary).
   const i64 near = p.block_size / 4;
-  const int last = static_cast<int>((row_end + row - near - 1) / p.block_size);
+  const i64 last_block = (row_end + row - near - 1) / p.block_size;
+  // Rows that the analysis, which the host does not await first, finds wrong may be any numbers: no
+  // slot outside the list is written.
+  const int last = static_cast<int>(last_block < index      ? index
+                                    : last_block < p.blocks ? last_block
+                                                            : p.blocks - 1);
   const int count = last - index + 1, lane = static_cast<int>(threadIdx.x) % 32;
   int first = 0;
   if (lane == 0) {
