@@ -60,9 +60,10 @@ def check(pattern: SparsePattern, dtype: torch.dtype, heads: int | None = None) 
 
 
 @pytest.mark.parametrize("kind", LENGTHS)
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_rows_of_every_length(kind: str, shuffled: bool) -> None:
-    launches = check(of_lengths(LENGTHS[kind], shuffled), torch.float32)
+@pytest.mark.parametrize("form", ["coo", "shuffled coo", "csr"])
+def test_rows_of_every_length(kind: str, form: str) -> None:
+    pattern = of_lengths(LENGTHS[kind], form == "shuffled coo")
+    launches = check(pattern.to_csr() if form == "csr" else pattern, torch.float32)
     cuts = max(LENGTHS[kind]) > SHARE
     assert launches.count("row_softmax") == (4 if cuts else 2)
 
@@ -74,6 +75,24 @@ def test_rows_of_every_length(kind: str, shuffled: bool) -> None:
 def test_every_dtype_and_heads(dtype: torch.dtype) -> None:
     check(of_lengths(CUT), dtype, heads=2)
     check(random_pattern(90, 30, 900), dtype, heads=3)
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_a_csr_pattern_is_checked_by_the_analysis_that_others_share(
+    index_dtype: torch.dtype,
+) -> None:
+    pattern = random_pattern(90, 30, 900, index_dtype=index_dtype)
+    wrong = pattern.clone()
+    assert wrong.crow_indices is not None
+    wrong.crow_indices[40] = 901
+    values, x = torch.randn(900), torch.randn(30, 8)
+    with emulated_gpu() as launches:
+        with pytest.raises(ValueError, match="crow_indices must never fall"):
+            sddmm.softmax(wrong, values)
+        sddmm.spmm(pattern, x, values=values)
+        launches.clear()
+        assert_softmax_close(sddmm.softmax(pattern, values), pattern, values)
+        assert launches == ["row_softmax"]
 
 
 def test_infinities_and_nan_stay_in_their_rows() -> None:

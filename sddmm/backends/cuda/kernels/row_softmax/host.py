@@ -18,8 +18,8 @@ from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.layouts import int32
-from sddmm.backends.cuda.pattern_layouts import PatternLayouts
-from sddmm.backends.cuda.spec import MAX_NNZ, KernelSpec, macros
+from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
+from sddmm.backends.cuda.spec import MAX_NNZ, ROW_IDS, KernelSpec, macros
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.index_tensors import DerivedKey
 from sddmm.sparse.row_groups import RowGroups, groups_of_sorted, row_groups
@@ -141,32 +141,40 @@ def load(
 
 
 def _shares(pattern: SparsePattern, device: Device) -> Shares:
-    groups = _groups(pattern, device)
-    starts, share_rows = groups.starts, groups.shares(SHARE)
-    first, last = share_rows[:-1], share_rows[1:]
-    begin, end = starts[first], starts[last]
+    starts, perm = _groups(pattern, device)
+    share_begin = torch.arange(0, pattern.nnz, SHARE, device=starts.device)
+    row_count = starts.new_full((1,), starts.numel() - 1)
+    share_rows = torch.cat([torch.searchsorted(starts, share_begin), row_count])
+    row_begin, previous_begin = starts[share_rows], starts[(share_rows - 1).clamp(min=0)]
+    (first, last), (begin, end), (before, last_begin) = (
+        (x[:-1], x[1:]) for x in (share_rows, row_begin, previous_begin)
+    )
     # The row before the share's first, and the last that begins in the share, are cut if long.
-    share_begin = torch.arange(first.numel(), device=first.device) * SHARE
-    before = torch.where(begin > share_begin, starts[(first - 1).clamp(min=0)], begin)
-    before = torch.where(begin - before > SHARE, before, begin)
-    last_begin = torch.where(last > first, starts[(last - 1).clamp(min=0)], end)
-    is_cut = end - last_begin > SHARE
+    before = torch.where((begin > share_begin) & (begin - before > SHARE), before, begin)
+    is_cut = (last > first) & (end - last_begin > SHARE)
     last_begin = torch.where(is_cut, last_begin, end)
     fields = (first, last - first - is_cut.long(), begin, last_begin - begin)
-    shares = torch.stack([*fields, before, begin, last_begin, end], dim=1)
-    perm = None if groups.perm is None else int32(groups.perm)
-    cuts_rows = bool(is_cut.any())
-    prepared = Shares(int32(starts), int32(shares), perm, cuts_rows)
-    loader.runtime.wait(device.index)  # the next call may come on another stream
-    return prepared
+    shares = int32(torch.stack([*fields, before, begin, last_begin, end], dim=1))
+    starts, perm = int32(starts), None if perm is None else int32(perm)
+    # Reading the last result waits for all: the next call may come on another stream.
+    return Shares(starts, shares, perm, bool(is_cut.any()))
 
 
 def _groups(pattern: SparsePattern, device: Device) -> RowGroups:
-    """The rows, of COO by the analysis and the order that other kernels' plans share."""
-    if pattern.is_csr or max(pattern.shape) >= _INT32:
+    """The rows of a pattern that is checked by the analysis, which other kernels' plans share, as
+    they do the order of COO."""
+    if pattern.blocksize is not None or max(pattern.shape) >= _INT32:
         return row_groups(pattern)
-    nonzeros = PatternLayouts(pattern, device).by_row()
-    return groups_of_sorted(nonzeros.rows, nonzeros.perm)
+    if not pattern.is_csr:
+        nonzeros = PatternLayouts(pattern, device).by_row()
+        return groups_of_sorted(nonzeros.rows, nonzeros.perm)
+    layouts = AheadLayouts(pattern, device, ROW_IDS)
+    try:  # any crow_indices will do while the analysis has not checked them
+        crow = pattern.major_indices
+        starts = crow[:-1][crow.diff() > 0].to(torch.int64)
+    finally:
+        layouts.wait()
+    return RowGroups(torch.cat([starts, starts.new_full((1,), pattern.nnz)]), None)
 
 
 def _heads(values: Tensor) -> int:
