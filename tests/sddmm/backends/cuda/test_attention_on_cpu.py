@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 import sddmm
 from gemm_core.runtime.device import Device
 from sddmm import SparsePattern
+from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.attention_gather.groups import THREADS, row_macros
 from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
@@ -191,6 +194,30 @@ def test_it_says_what_it_refuses_and_predicts() -> None:
         pattern = random_pattern(67, 90, 700)
         notes = backend.prepare_attention(pattern, problem(64, torch.float16)).notes
     assert "predicted" in notes[0]
+
+
+def test_a_launch_on_a_known_pattern_enters_few_functions() -> None:
+    """All that follows from the problem and the pattern is found once."""
+    pattern = random_pattern(67, 90, 700)
+    q, k, v = (rows_of(2, size, 64, torch.float16, 0).detach() for size in (67, 90, 90))
+    inputs = AttentionOperands(q, k, v, None, 0.125)
+    out, lse, entered = torch.empty_like(q), torch.empty(2, 67), []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "/sddmm/backends/" in frame.f_code.co_filename:
+            entered.append(frame.f_code.co_qualname)
+
+    with emulated_gpu(MANY):
+        problem = attention_problem(pattern, 64, 2)
+        prepared = CudaBackend().prepare_attention(pattern, problem)
+        prepared.forward(inputs, out, lse)
+        sys.setprofile(note)
+        try:
+            prepared.forward(inputs, out, lse)
+        finally:
+            sys.setprofile(None)
+    assert "Launcher.run" in entered
+    assert len(entered) <= 10
 
 
 @pytest.mark.parametrize(("d", "has_dropout"), [(64, False), (64, True), (16, False), (512, False)])

@@ -60,13 +60,13 @@ class _Plan(PlanWithGradients):
         self, spec: AttentionGather, nonzeros: Nonzeros, problem: AttentionProblem, device: Device
     ) -> None:
         self._heads = problem.heads
-        self._launcher = Launcher(spec, spec.tuning, nonzeros, problem, device)
+        self._launcher = launcher = Launcher(spec, spec.tuning, nonzeros, problem, device)
+        self._all = Part(0, problem.heads, 0, launcher.rows.number)
         super().__init__(Gradients(nonzeros, problem, device))
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None:
-        heads, launcher = self._heads, self._launcher
-        part = Part(0, heads, 0, launcher.rows.number)
-        launcher.run(operands, out, lse, part, launcher.new_pieces(heads))
+        launcher = self._launcher
+        launcher.run(operands, out, lse, self._all, launcher.new_pieces(self._heads))
 
 
 ATTENTION_GATHER = AttentionGather(

@@ -18,28 +18,26 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention import AttentionSpec
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
+    LANE_BYTES,
     THREADS,
     Groups,
     Tuning,
-    common_step,
     groups_of,
-    has_bias_or_dropout,
-    head_stride,
-    pitch_bytes,
     row_macros,
-    row_multiples,
 )
-from sddmm.backends.cuda.kernels.attention_gather.shares import new_pieces, rows_by_warp
+from sddmm.backends.cuda.kernels.attention_gather.shares import rows_by_warp
 from sddmm.backends.cuda.kernels.attention_gather.variants import Variant, load_variant
 from sddmm.backends.cuda.kernels.spmm_shares.host import SHARE_BYTES, SLOT_BYTES
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.dropout import kept_factor, threshold
 from sddmm.dtypes import DTYPES
+from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
 
 _LOG2_E = math.log2(math.e)
+_WARPS = THREADS // 32  # of a block, each of which has a share
 
 
 class Arguments(ctypes.Structure):
@@ -107,7 +105,9 @@ class Part(NamedTuple):
 class Launcher:
     """Launches attention over the nonzeros of one pattern.
 
-    has_scores: whether scores come from memory; d is then the number of columns of v too.
+    has_scores: whether scores come from memory; d is then the number of columns of v too. All that
+    follows from the problem and the pattern is found once, so that a launch reads the operands'
+    addresses and strides alone.
     """
 
     def __init__(
@@ -119,17 +119,31 @@ class Launcher:
         device: Device,
         has_scores: bool = False,
     ) -> None:
-        self._spec, self._tuning = spec, tuning
-        self._problem, self._device = problem, device
-        self._has_scores = has_scores
-        self._d = problem.dv if has_scores else problem.d
-        self._groups = groups_of(self._d, problem.dv, problem.dtype.itemsize, tuning)
-        self.rows = rows_by_warp(nonzeros, problem, problem.m, tuning, device)
+        self._spec, self._tuning, self._device = spec, tuning, device
+        self._has_scores, self._torch_device = has_scores, problem.device
+        d, dv, dtype = problem.dv if has_scores else problem.d, problem.dv, problem.dtype
+        self._sizes, self._itemsize = (d, dv, dtype), dtype.itemsize
+        self._row_bits = d * dtype.itemsize | dv * dtype.itemsize | LANE_BYTES
+        self._out_bits = dv * dtype.itemsize | LANE_BYTES
+        self._variants: dict[tuple[int, int, bool], Variant] = {}
+        self.rows = rows = rows_by_warp(nonzeros, problem, problem.m, tuning, device)
+        groups = groups_of(d, dv, dtype.itemsize, tuning)
+        self._floats_of_head = rows.pieces * groups.lanes * piece_floats(groups, dtype)
+        rows_and_columns, shares = rows.nonzeros, rows.shares
+        self._nonzeros = (
+            rows_and_columns.rows.data_ptr(), rows_and_columns.cols.data_ptr(),
+            address(rows_and_columns.perm),
+        )  # fmt: skip
+        self._shares = shares.address, shares.slots_address, shares.cut_rows_address
+        self._cuts = rows.cuts
+        self._counts = rows.cuts, rows.pieces, problem.m, d, dv, problem.heads
 
     def new_pieces(self, heads: int) -> Tensor | None:
         """Memory for what launches of so many heads leave of cut rows until they are merged."""
-        floats = self._groups.lanes * piece_floats(self._groups, self._problem.dtype)
-        return new_pieces(self._problem._replace(heads=heads), self.rows, floats)
+        count = heads * self._floats_of_head
+        if count == 0:
+            return None
+        return new_memory("pieces of rows", (count,), torch.float32, self._torch_device)
 
     def run(
         self,
@@ -142,42 +156,54 @@ class Launcher:
     ) -> None:
         """Launch a part on torch's current stream. merges: whether all pieces of its heads are
         there then."""
-        problem, rows = self._problem, self.rows
-        q, k, v = operands.q, operands.k, operands.v
-        size = problem.dtype.itemsize
-        read = (v,) if self._has_scores else (q, k, v)
-        step = common_step(
-            self._d * size, problem.dv * size,
-            *(multiple for x in read for multiple in row_multiples(x)),
+        q, k, v, bias, scale, dropout_p, seed = operands
+        head, heads, share, shares, scores, first_nonzero = part
+        size, has_scores = self._itemsize, self._has_scores
+        (head_q, row_q, _), (head_k, row_k, _), (head_v, row_v, _) = (
+            q.stride(), k.stride(), v.stride()
         )  # fmt: skip
-        variant = specialise(
-            loader.runtime, self._spec, self._tuning, (self._d, problem.dv, problem.dtype), step,
-            common_step(out.data_ptr(), problem.dv * size), has_bias_or_dropout(operands),
-            self._has_scores, rows.cuts > 0, self._device,
-        )  # fmt: skip
-        somewhere = lse.data_ptr()  # where a tensor without elements may begin
-        nonzeros, bias, scores = rows.nonzeros, operands.bias, part.scores
-        head, share = part.first_head, part.first_share
-        head_bias = head_stride(bias)
+        address_q, address_k, address_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        address_out, address_lse = out.data_ptr(), lse.data_ptr()
+        bits = address_v | (head_v | row_v) * size | self._row_bits
+        if not has_scores:
+            bits |= address_q | address_k | (head_q | row_q | head_k | row_k) * size
+        out_bits = address_out | self._out_bits
+        # The largest powers of two that divide the addresses of all rows.
+        key = bits & -bits, out_bits & -out_bits, bias is not None or dropout_p > 0
+        variant = self._variants.get(key) or self._new_variant(key)
+        if head:
+            address_q, address_k, address_v = (
+                address_q + head * head_q * size, address_k + head * head_k * size,
+                address_v + head * head_v * size,
+            )  # fmt: skip
+            address_out += head * out.stride(0) * size
+            address_lse += head * lse.stride(0) * lse.element_size()
+        address_bias, head_bias = 0, 0
+        if bias is not None:
+            head_bias = bias.stride(0) if bias.dim() == 2 else 0
+            address_bias = bias.data_ptr() + head * head_bias * size
+        address_scores, head_scores = 0, 0
+        if scores is not None:
+            address_scores, head_scores = scores.data_ptr(), scores.stride(0)
+        all_shares, all_slots, cut_rows = self._shares
+        somewhere = address_lse  # where a tensor without elements may begin
         arguments = (  # in the order of Arguments
-            *(_address_of_head(x, head) or somewhere for x in (q, k, v)),
-            0 if bias is None else bias.data_ptr() + head * head_bias * size, address(scores),
-            _address_of_head(out, head) or somewhere, _address_of_head(lse, head),
-            nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
-            rows.shares.address + share * SHARE_BYTES,
-            rows.shares.slots_address + share * SLOT_BYTES,
-            rows.shares.cut_rows_address, address(pieces), address(operands.seed),
-            threshold(operands.dropout_p), q.stride(0), k.stride(0), v.stride(0), head_bias,
-            0 if scores is None else scores.stride(0), pitch_bytes(q), pitch_bytes(k),
-            pitch_bytes(v), part.shares, rows.cuts, rows.pieces, problem.m, self._d, problem.dv,
-            problem.heads, head, part.first_nonzero,
-            _LOG2_E if self._has_scores else operands.scale * _LOG2_E,
-            kept_factor(operands.dropout_p),
+            address_q or somewhere, address_k or somewhere, address_v or somewhere, address_bias,
+            address_scores, address_out or somewhere, address_lse, *self._nonzeros,
+            all_shares + share * SHARE_BYTES, all_slots + share * SLOT_BYTES, cut_rows,
+            address(pieces), address(seed), threshold(dropout_p), head_q, head_k, head_v, head_bias,
+            head_scores, row_q * size, row_k * size, row_v * size, shares, *self._counts, head,
+            first_nonzero, _LOG2_E if has_scores else scale * _LOG2_E, kept_factor(dropout_p),
         )  # fmt: skip
-        variant.kernel(ceil_div(part.shares, THREADS // 32) * part.heads, *arguments)
+        variant.kernel(ceil_div(shares, _WARPS) * heads, *arguments)
         if variant.merge is not None and merges:
-            variant.merge(rows.cuts * part.heads, *arguments)
+            variant.merge(self._cuts * heads, *arguments)
 
-
-def _address_of_head(x: Tensor, head: int) -> int:
-    return x.data_ptr() + head * x.stride(0) * x.element_size()
+    def _new_variant(self, key: tuple[int, int, bool]) -> Variant:
+        step, step_out, bias_or_dropout = key
+        variant = specialise(
+            loader.runtime, self._spec, self._tuning, self._sizes, step, step_out, bias_or_dropout,
+            self._has_scores, self._cuts > 0, self._device,
+        )  # fmt: skip
+        self._variants[key] = variant
+        return variant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -59,6 +60,29 @@ def rows_by_warp(
 ) -> SharedRows:
     """Shares of nonzeros sorted by row, or by column, of which there are m: as many as fill the GPU
     once, or a few times, with pieces of bounded size."""
+    sizes = _sizes_of(problem, m, tuning, device)
+
+    def shared(share: int) -> RowShares:
+        return share_rows(nonzeros, m, 1, share, device, lists_cut_rows=True)
+
+    shares = shared(sizes.share)
+    if shares.pieces > sizes.most_pieces:
+        shares = shared(sizes.large_share)
+    return SharedRows(nonzeros, shares)
+
+
+class _Sizes(NamedTuple):
+    """The nonzeros and rows of a share; and where such shares have more than `most_pieces`, those
+    of a share that leave fewer."""
+
+    share: int
+    most_pieces: int
+    large_share: int
+
+
+@functools.lru_cache(maxsize=1024)
+def _sizes_of(problem: AttentionProblem, m: int, tuning: Tuning, device: Device) -> _Sizes:
+    """Cached, as every pattern of a problem has the same, and a first call waits for it."""
     groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, tuning)
     chunks = groups.key_chunks + groups.value_chunks  # as many as a piece of any kernel has
     piece_bytes = 4 * groups.lanes * (2 + chunks * LANE_BYTES // problem.dtype.itemsize)
@@ -69,16 +93,12 @@ def rows_by_warp(
     warps = device.sm_count * rows["MIN_BLOCKS"] * THREADS // 32
     heads, total = problem.heads, problem.nnz + m
     waves = min(_MAX_WAVES * heads, ceil_div(total * heads, warps * _SHARE))
-
-    def shared(count: int) -> SharedRows:
-        share = max(_MIN_SHARE, ceil_div(total, max(1, count)))
-        return SharedRows(nonzeros, share_rows(nonzeros, m, 1, share, device, lists_cut_rows=True))
-
-    count = warps * waves // heads
-    shares = shared(count)
-    if shares.pieces * piece_bytes * heads > _PIECE_BYTES:  # a share leaves two at most
-        shares = shared(min(count, _PIECE_BYTES // (2 * piece_bytes * heads)))
-    return shares
+    count, most_pieces = warps * waves // heads, _PIECE_BYTES // (piece_bytes * heads)
+    share, large_share = (
+        max(_MIN_SHARE, ceil_div(total, max(1, number)))
+        for number in (count, min(count, most_pieces // 2))  # a share leaves two at most
+    )
+    return _Sizes(share, most_pieces, large_share)
 
 
 def new_pieces(problem: AttentionProblem, rows: SharedRows, piece_floats: int) -> Tensor | None:

@@ -136,6 +136,8 @@ class _Launcher:
     def __init__(self, spec: SpmmGather, work: Work, nonzeros: Nonzeros, device: Device) -> None:
         self._spec, self._work, self._nonzeros, self._device = spec, work, nonzeros, device
         problem, warps = work.problem, spec.threads // 32
+        # Found again by the steps at once: a problem takes long to hash.
+        self._variants: dict[tuple[int, int], Variant] = {}
         self._shares = shares = share_rows(nonzeros, problem.m, warps, work.share, device)
         if work.orders:
             self._parts = ordering.parts(problem, shares, work.share * warps, spec.part_bytes)
@@ -152,11 +154,11 @@ class _Launcher:
         pitch_bytes = dense.stride(-2) * size
         head_dense = 0 if problem.heads is None else dense.stride(0)
         address_out = out.data_ptr()
-        variant = specialise(
-            loader.runtime, self._spec, problem, self._device, work.has_perm,
+        steps = (
             _common_step(dense.data_ptr(), pitch_bytes | head_dense * size | k * size),
             _common_step(address_out, k * out.element_size()),
-        )  # fmt: skip
+        )
+        variant = self._variants.get(steps) or self._new_variant(steps)
         piece_bytes, pieces, records = 0, 0, 0
         if shares.cuts:
             piece_bytes = 2 * shares.blocks * slices.number * slices.columns
@@ -185,6 +187,14 @@ class _Launcher:
                 shares.blocks * slices.number * (problem.heads or 1), pieces, records, address_out,
                 problem.m * k, shares.blocks, slices.number, k, alpha,
             )  # fmt: skip
+
+    def _new_variant(self, steps: tuple[int, int]) -> Variant:
+        work = self._work
+        variant = specialise(
+            loader.runtime, self._spec, work.problem, self._device, work.has_perm, *steps
+        )
+        self._variants[steps] = variant
+        return variant
 
     def _weights_in_order(
         self, values: Tensor, factors: Tensor | None
