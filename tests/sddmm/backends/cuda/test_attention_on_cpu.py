@@ -111,6 +111,21 @@ def test_rows_of_two_loads_of_a_warp_with_tails_and_strides() -> None:
     assert [launches.count(name) for name in found] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("apart", ["rows", "heads", "neither"])
+@pytest.mark.parametrize("changed", ["q", "k", "v"])
+def test_loads_are_as_wide_as_the_alignment_of_every_row_allows(changed: str, apart: str) -> None:
+    """Rows of 40 bytes, 64 bytes apart; those of one operand 66, or its heads 2 bytes more."""
+    operands = []
+    for name, size in (("q", 67), ("k", 90), ("v", 90)):
+        pitch = 33 if name == changed and apart == "rows" else 32
+        head = 33 * 90 - 90 * 33 % 8 + (name == changed and apart == "heads")
+        memory = torch.randn(3 * head, generator=torch.Generator().manual_seed(size)).half()
+        operands.append(memory.as_strided((2, size, 20), (head, pitch, 1)))
+    pattern = random_pattern(67, 90, 400)
+    with emulated_gpu(FEW):
+        assert_attention_close(sddmm.sparse_attention(pattern, *operands), pattern, *operands)
+
+
 @pytest.mark.parametrize("bias", ["", "shared"])
 @pytest.mark.parametrize("stored", [False, True])
 def test_rows_and_columns_that_many_warps_cut(bias: str, stored: bool) -> None:
