@@ -22,7 +22,7 @@ from experiments.bench import cusparse
 from experiments.bench.methods import Run
 from experiments.sddmm.device_time import device_ms
 from experiments.spmm.case import Case
-from experiments.spmm.reordering import INDEX_SELECT, OPERATIONS, Reordering
+from experiments.spmm.reordering import OPERATIONS, Reordering
 
 # Values of cusparseSpMMAlg_t.
 CSR_ALG2, CSR_ALG3 = 6, 12
@@ -75,16 +75,6 @@ def prepare(case: Case, algorithm: int, reorders: bool = False) -> Run:
 def variant(case: Case, algorithm: int, reorders: bool = False) -> str:
     """The fastest way in words."""
     return _fastest(case, algorithm, reorders).words(case)
-
-
-def reorder_ms(case: Case, algorithm: int) -> float | None:
-    """What putting the weights of a call in the order of the transpose takes on the device.
-
-    None where the fastest way reads them as they are. It is no part of the method's times.
-    """
-    if not case.transpose or case.view.perm is None or _fastest(case, algorithm).is_op:
-        return None
-    return device_ms(Reordering(case, INDEX_SELECT))
 
 
 # The fastest way of the cases measured last: timed preparations do not try all again.

@@ -51,8 +51,6 @@ class Spmm(OnSampled[Case, Record]):
         """Note the planner's choice, how a library is called, and what the column view takes."""
         if (variant := getattr(method, "variant", None)) is not None:
             record.variant = variant(case)
-        if (reorder_ms := getattr(method, "reorder_ms", None)) is not None:
-            record.reorder_ms = reorder_ms(case)
         if record.method != OURS:
             return
         note_choice(record, "\n".join(new_product(case).notes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from experiments.sddmm import record
 
@@ -13,14 +14,14 @@ class Record(record.Record):
 
     error: the largest error relative to the sum of magnitudes of each entry. variant: how a library
     was called, where there are several ways. column_view_ms: what checking the pattern and grouping
-    it by column takes, once; with `ours` of the transpose only. reorder_ms: what a call
-    needs to put its weights in the order of the transpose, in which a peer has them beforehand.
+    it by column takes, once; with `ours` of the transpose only.
     """
+
+    retired: ClassVar[frozenset[str]] = record.Record.retired | {"reorder_ms"}
 
     transpose: bool = False
     variant: str = ""
     column_view_ms: float | None = None
-    reorder_ms: float | None = None
 
     @property
     def case(self) -> tuple[object, ...]:

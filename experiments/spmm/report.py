@@ -71,18 +71,6 @@ class Problem(HeldToYardstick[Record]):
         """The time of cuSPARSE's fastest algorithm over ours, its weights sorted beforehand."""
         return ratio(self.best_cusparse and self.best_cusparse[1], self.us)
 
-    @property
-    def reorder_us(self) -> float | None:
-        """What the fastest algorithm of cuSPARSE would need besides, of weights in S's order."""
-        record = self.best_cusparse and self.record_of(self.best_cusparse[0])
-        return microseconds(record.reorder_ms) if record else None
-
-    @property
-    def lead_with_reordering(self) -> float | None:
-        if self.cusparse_lead is None or not self.us:
-            return None
-        return self.cusparse_lead + (self.reorder_us or 0.0) / self.us
-
     @cached_property
     def best_peer(self) -> Best | None:
         """The fastest peer; cuSPARSE has the weights of a transpose sorted beforehand."""
@@ -141,8 +129,6 @@ _GROUPS = {
         "cusparse_alg3_way": "how it was called, the fastest way",
         "cusparse_over_ours": "the faster of the two over ours, of a transpose with its weights "
         "sorted beforehand; below 1 we lose",
-        "cusparse_reorder_us": "what it needs besides to put weights in the transpose's order, "
-        "measured apart",
         "cusparse_alg2_permuted_us": "CSR_ALG2 that puts the weights in order in each call",
         "cusparse_alg3_permuted_us": "CSR_ALG3 that puts the weights in order in each call",
         "cusparse_alg2_permuted_way": "how it was called, the fastest way",
@@ -194,7 +180,7 @@ class SpmmReport(StudyReport[Record, Problem]):
             "above the limit": str(sum(p.is_over_limit for p in own)),
             f"{_cusparse(found)} / ours, mean": mean_cell(leads),
             "least": ratio_cell(min(leads, default=None)),
-            **_reordered_mean(own, found),
+            **_permuted_mean(own, found),
             "other / ours, mean": mean_cell(p.other_lead for p in own),
             _lost(found): str(sum(p.is_lost for p in own)),
         }
@@ -214,7 +200,7 @@ class SpmmReport(StudyReport[Record, Problem]):
             "over_yardstick": p.over_yardstick, "limit": p.limit,
             **{f"{name}_us": p.us_of(name) for name in libraries},
             **{f"{name}_way": p.way_of(name) for name in (*_CUSPARSE, *_PERMUTED)},
-            "cusparse_over_ours": p.cusparse_lead, "cusparse_reorder_us": p.reorder_us,
+            "cusparse_over_ours": p.cusparse_lead,
             "cusparse_permuted_over_ours": p.permuted_lead,
             "other": other[0], "other_over_ours": p.other_lead,
             "prepare_us": microseconds(r.prepare_ms),
@@ -242,18 +228,12 @@ def _has_permuted(found: Sequence[Problem]) -> bool:
     return any(p.permuted_lead is not None for p in found)
 
 
-def _reordered_mean(own: Sequence[Problem], found: Sequence[Problem]) -> dict[str, str]:
-    """The column that compares ours with cuSPARSE on weights in S's order.
-
-    Where only cuSPARSE with weights sorted beforehand was measured, its time and that of reordering
-    the weights, which was measured apart, are added.
-    """
-    if _has_permuted(found):
-        mean = mean_cell(p.permuted_lead for p in own)
-        return {"cuSPARSE permuted in each call / ours, mean": mean}
-    if True in _directions(found):
-        return {"with reordering, mean": mean_cell(p.lead_with_reordering for p in own)}
-    return {}
+def _permuted_mean(own: Sequence[Problem], found: Sequence[Problem]) -> dict[str, str]:
+    """The column that compares ours with cuSPARSE on weights in S's order, if that was measured."""
+    if not _has_permuted(found):
+        return {}
+    mean = mean_cell(p.permuted_lead for p in own)
+    return {"cuSPARSE permuted in each call / ours, mean": mean}
 
 
 def _lost_lists(found: Sequence[Problem]) -> dict[str, list[str]]:

@@ -22,7 +22,3 @@ def prepare(case: Case) -> Run:
 
 def variant(case: Case) -> str:
     return cusparse.variant(case, cusparse.CSR_ALG2)
-
-
-def reorder_ms(case: Case) -> float | None:
-    return cusparse.reorder_ms(case, cusparse.CSR_ALG2)

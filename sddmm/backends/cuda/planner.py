@@ -166,9 +166,7 @@ class PlanningContext:
         request = ahead or ROW_IDS
         if request.block is None:
             request = self.segments_request()
-        return UniformPlan(
-            best, request, ahead, lambda: _explain(self.rank_if_uniform(calls))
-        )
+        return UniformPlan(best, request, ahead, lambda: _explain(self.rank_if_uniform(calls)))
 
     def _choose_if_by_column(self, calls: int) -> tuple[Kernel, Explanation]:
         ranking = self.rank_if_uniform(calls, is_sorted=False)

@@ -89,18 +89,6 @@ def test_a_transpose_that_an_algorithm_refuses_is_computed_by_the_csr_of_the_tra
     assert cusparse_alg3.variant(case) == "CSR of the transpose"
 
 
-def test_the_reordering_of_weights_is_timed_where_the_csr_of_the_transpose_is_used(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cusparse, "device_ms", lambda run: (run(), 1.5)[1])
-    assert cusparse_alg3.reorder_ms(case_of(transpose=True)) == 1.5
-    assert cusparse_alg3.reorder_ms(case_of(transpose=True, heads=3)) == 1.5
-    assert cusparse_alg3.reorder_ms(case_of()) is None
-    choose(monkeypatch, "op(A) = T")
-    cusparse.fastest_ways.clear()
-    assert cusparse_alg2.reorder_ms(case_of(transpose=True)) is None
-
-
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("reordering", ["torch.index_select", "torch.take"])
 def test_weights_that_change_between_calls_are_put_in_order_in_every_call(

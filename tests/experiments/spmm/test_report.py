@@ -114,14 +114,10 @@ def test_the_summary_has_geometric_means_by_class() -> None:
 def test_the_column_view_is_in_the_table_and_the_way_of_the_library_in_the_csv() -> None:
     records = problem({"ours": 10, "cusparse_alg2": 20}, transpose=True)
     records[0].column_view_ms, records[1].variant = 0.5, "op(A) = T"
-    records[1].reorder_ms = 0.01
     page = SPMM.pages(records)["report.md"]
     assert "column view us" in page
     (row,) = figures(records)
     assert (float(row["column_view_us"]), row["cusparse_alg2_way"]) == (500.0, "op(A) = T")
-    assert float(row["cusparse_reorder_us"]) == pytest.approx(10)
-    summary = SPMM.pages(records)["summary.md"]
-    assert ("with reordering, mean" in summary, "3.000" in summary) == (True, True)
     assert "column view us" not in SPMM.pages(RECORDS)["report.md"]
     assert "* sddmm_tiles: skipped: no such library (1)" in SPMM.pages(RECORDS)["report.md"]
 
@@ -135,7 +131,7 @@ def test_products_of_both_directions_are_in_one_report() -> None:
     (header,) = (cells for cells in report if cells[0] == "class")
     rows = [dict(zip(header, cells, strict=True)) for cells in report if cells[0] in FAMILIES]
     assert {row["d"]: row["transpose"] for row in rows} == {"8": "", "9": "T", "64": ""}
-    assert "with reordering, mean" in summary[0]
+    assert "cuSPARSE sorted beforehand / ours, mean" in summary[0]
 
 
 def transposed(us: dict[str, float | None]) -> dict[str, str]:
@@ -170,7 +166,6 @@ def test_cusparse_of_the_transpose_counts_with_weights_in_either_order() -> None
     assert whole["cuSPARSE sorted beforehand / ours, mean"] == "0.800"
     assert whole["cuSPARSE permuted in each call / ours, mean"] == "1.200"
     assert (whole["least"], whole["lost to a peer, sorted beforehand"]) == ("0.80", "1")
-    assert "with reordering, mean" not in whole
 
 
 def test_the_summary_says_in_which_order_the_weights_of_a_faster_peer_are() -> None:
