@@ -133,6 +133,30 @@ def test_what_does_not_fit_is_refused_at_every_call_before_and_after_right_ones(
         sddmm.sddmm(S, a, b)
 
 
+def test_calls_that_differ_in_one_thing_are_told_apart() -> None:
+    """Each comes after one that is right, and equal to it but for this."""
+    S, (a, b) = csr_tensor(), operands()
+    expected = sddmm.sddmm(S, a, b, scale=False).values()
+    assert sddmm.sddmm(S, a, b, scale=False, out_dtype=torch.float64).dtype == torch.float64
+    with pytest.raises(ValueError, match="precision"):
+        sddmm.sddmm(S, a, b, scale=False, precision="none")
+    narrow = csr_tensor(index_dtype=torch.int32)
+    assert torch.equal(sddmm.sddmm(narrow, a, b, scale=False).values(), expected)
+    double = csr_tensor(torch.float64)
+    sddmm.sddmm(double, a, b, scale=False)
+    sddmm.sddmm(S, a, b)
+    with pytest.raises(TypeError, match="S has values of"):
+        sddmm.sddmm(double, a, b)
+    crow, cols = S.crow_indices().clone(), S.col_indices()[:-1].clone()
+    crow[-1] = NNZ - 1
+    fewer = torch.sparse_csr_tensor(crow, cols, S.values()[:-1], (M, N), check_invariants=False)
+    assert torch.equal(sddmm.sddmm(fewer, a, b, scale=False).values(), expected[:-1])
+    crow, cols, values = S.crow_indices()[:-1], S.col_indices(), S.values()
+    short = torch.sparse_csr_tensor(crow, cols, values, (M, N), check_invariants=False)
+    with pytest.raises(ValueError, match="crow_indices must have m"):
+        sddmm.sddmm(short, a, b, scale=False)
+
+
 def test_sizes_of_zero() -> None:
     empty = torch.zeros(0, dtype=torch.int64)
     for m, k in ((0, 3), (2, 3), (2, 0)):

@@ -101,7 +101,7 @@ def test_a_tiled_problem_is_right_end_to_end(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("k", [8, 1024])  # of one chunk, and of several
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("wrong", ["col", "negative", "falls", "end", "start"])
+@pytest.mark.parametrize("wrong", ["col", "negative", "falls", "falls last", "end", "start"])
 def test_a_first_call_refuses_a_wrong_csr_tensor(
     index_dtype: torch.dtype, wrong: str, k: int
 ) -> None:
@@ -113,6 +113,7 @@ def test_a_first_call_refuses_a_wrong_csr_tensor(
         "col": (S.col_indices(), 8999, 300, r"col_indices\[8999\] is 300"),
         "negative": (S.col_indices(), 0, -1, r"col_indices\[0\] is -1"),
         "falls": (S.crow_indices(), 7, 9000, "crow_indices must never fall"),
+        "falls last": (S.crow_indices(), 39, 9001, "crow_indices must never fall"),
         "end": (S.crow_indices(), 40, 9001, "crow_indices must end with nnz = 9000"),
         "start": (S.crow_indices(), 0, 1, "crow_indices must start with 0"),
     }[wrong]

@@ -57,3 +57,17 @@ def test_an_index_outside_is_named_wherever_it_is(kind: str, value: int, at: int
         pattern.major_indices[at] = 20
         with pytest.raises(ValueError, match=rf"row_indices\[{at}\] is 20; valid are 0..19"):
             sddmm.sddmm(pattern, a, b)
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, 1), (7, 201), (19, 201), (20, 199), (20, 201)])
+def test_wrong_crow_indices_are_refused_by_products_and_samples(at: int, value: int) -> None:
+    pattern = PATTERNS["csr"].clone()
+    pattern.major_indices[at] = value
+    a, b = torch.randn(20, 3), torch.randn(3, 30)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="crow_indices must"):
+            sddmm.sddmm(pattern, a, b)
+        with pytest.raises(ValueError, match="crow_indices must"):
+            sddmm.spmm(pattern, b.mT, values=torch.ones(200))
+        with pytest.raises(ValueError, match="crow_indices must"):
+            sddmm.plan(pattern, k=3, dtype=a.dtype)

@@ -184,6 +184,25 @@ def test_infinities_and_nan_stay_in_the_rows_that_they_reach(dtype: torch.dtype)
     check(pattern, 64, 64, dtype, bias="shared", device=MANY, change=change)
 
 
+@pytest.mark.parametrize("d", [16, 64])
+def test_nan_of_a_row_reaches_the_columns_of_its_nonzeros_alone(d: int) -> None:
+    """Though lanes hold the weights of the next column's nonzeros beside those of a batch."""
+
+    def change(q: Tensor, k: Tensor, v: Tensor) -> None:
+        q[8] = torch.nan
+
+    launches = check(random_pattern(90, 67, 300), d, d, torch.float32, change=change)
+    assert "attention_sums" in launches
+
+
+def test_operands_of_another_alignment_on_a_known_pattern() -> None:
+    pattern = random_pattern(67, 90, 400)
+    with emulated_gpu(FEW):
+        for gap in (0, 1, 0):
+            q, k, v = (rows_of(2, size, 20, torch.float16, gap).detach() for size in (67, 90, 90))
+            assert_attention_close(sddmm.sparse_attention(pattern, q, k, v), pattern, q, k, v)
+
+
 def test_only_the_passes_whose_gradients_are_needed_are_launched() -> None:
     pattern = random_pattern(67, 90, 300)
     q, k, v = (rows_of(None, size, 64, torch.float16, 0) for size in (67, 90, 90))

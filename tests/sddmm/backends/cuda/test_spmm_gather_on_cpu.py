@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import sddmm
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER, SpmmGather, work_of
 from sddmm.backends.cuda.planner import Planner
@@ -118,6 +119,15 @@ def check(
 def test_rows_of_any_length(dtype: torch.dtype, k: int) -> None:
     """Rows of X in one slice and in many, with tails, and of every alignment."""
     check(random_pattern(67, 131, 1500), k, dtype)
+
+
+def test_rows_of_another_alignment_in_a_known_plan() -> None:
+    pattern = random_pattern(67, 90, 400)
+    values = torch.randn(400)
+    with emulated_gpu(FEW):
+        for pitch in (20, 21, 20):
+            x = torch.randn(90, pitch)[:, :20]
+            assert_spmm_close(sddmm.spmm(pattern, x, values=values), pattern, x, values=values)
 
 
 def test_values_of_another_dtype() -> None:
