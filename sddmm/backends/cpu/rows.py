@@ -103,8 +103,9 @@ def _are_below(indices: Any, bound: int) -> bool:
 
 
 def _check(pattern: SparsePattern, is_valid: bool) -> None:
-    """`pattern.check()`, where this is known of its indices."""
+    """`pattern.check()`, where it is known of its indices whether they are valid."""
     if is_valid:
         pattern.derive(CHECK, lambda: None)
-    else:
-        pattern.check()  # which raises the error
+        return
+    pattern.check()  # which says what is wrong
+    raise ValueError(f"{pattern!r} has indices that are not valid")

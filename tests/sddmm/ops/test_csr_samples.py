@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sddmm
 from sddmm.backends.base import forget_choices
@@ -45,6 +46,14 @@ def test_every_call_gives_the_same_and_nothing_is_kept(
         assert torch.equal(result.col_indices(), S.col_indices())
     assert sddmm.cache_info().patterns == 0
     assert_close(results[0].values(), S, a, b, alpha=0.5, scale=scale)
+
+
+@pytest.mark.parametrize("call", [sddmm.sddmm, sddmm.sampled_addmm])
+def test_a_tensor_without_memory_is_refused(call: Callable[..., Any]) -> None:
+    """With operands that have some: the kernel reads addresses."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True).from_tensor(csr_tensor())
+    with pytest.raises((ValueError, RuntimeError)):
+        call(fake, *operands())
 
 
 def test_a_change_that_torch_does_not_count_is_noticed() -> None:
