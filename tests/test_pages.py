@@ -193,11 +193,13 @@ def test_what_we_lose_on_a_cpu_is_named_in_the_limits() -> None:
     leads = cases.leads(SDDMM, records)
     assert len(leads) >= 9
     lost = [pair for pair in leads if pair.ratio < 1]
-    assert len(lost) == 3
-    assert {pair.record.nnz for pair in lost} == {90, 9000}
+    assert len(lost) == 2
+    assert {pair.record.nnz for pair in lost} == {90}
     assert {pair.record.environment["cpu"] for pair in leads} == {"AMD EPYC"}
     limits = " ".join(MARKED["README.md"].split())
-    assert "(2 threads of an AMD EPYC) `ours` is the quickest in every case but three: 90" in limits
+    assert (
+        "(2 threads of an AMD EPYC) `ours` is the quickest in every case but 90 nonzeros" in limits
+    )
 
 
 def test_regret_is_reported_for_every_class_of_patterns() -> None:
