@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -37,11 +40,25 @@ class _CompileLog(event.Listener):
 event.register("numba:compile", _CompileLog())  # type: ignore[no-untyped-call]
 
 
+@functools.cache
+def sources_digest() -> str:
+    """A digest of the sources of which kernels are compiled: those beside this one, and the rule of
+    dropout."""
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in (*sorted(folder.glob("*.py")), folder.parents[1] / "dropout.py"):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def jit(function: Callable[..., Any], inline: str = "never") -> Any:
     """Compile without the interpreter lock, at first call, cached on disk where that is possible.
 
     Sums may be reordered, so that they use SIMD; NaN and infinities keep their meaning.
     """
+    # numba keeps a function on disk by its name and its own file's date. Kernels are compiled of
+    # functions of other files too, so their names change with all of these.
+    function.__qualname__ += f"_{sources_digest()}"
     options: dict[str, Any] = {
         "nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "inline": inline
     }  # fmt: skip
