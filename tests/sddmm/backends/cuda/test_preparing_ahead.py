@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -171,3 +172,15 @@ def test_gradients_of_rows_that_were_taken_to_ascend_serve_no_other_plan() -> No
     del of_unsorted
     assert_attention_close(out, S, q, k, v, scale=1.0)
     assert_attention_gradients_close(gradients, S, q, k, v, grad, scale=1.0)
+
+
+def test_what_was_prepared_ahead_serves_no_pattern_for_which_another_kernel_is_quicker() -> None:
+    """Rows are shared for gathering before it is known that the tiles of a window are full."""
+    ones = torch.ones(600, 600)
+    S = SparsePattern.from_torch((ones.tril() * ones.triu(-64)) != 0)
+    values, x = torch.randn(S.nnz).half(), torch.randn(600, 64).half()
+    with emulated_gpu(replace(H200, sm_count=4)) as launches:
+        result = sddmm.spmm(S, x, values=values)
+    assert_spmm_close(result, S, x, values=values)
+    assert launches.index("spmm_shares") < launches.index("tile_stats")
+    assert launches[-1].startswith("spmm_tile")
