@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sddmm.backends.base import CHOICES, CsrSampler, select_backend
 from sddmm.operands import check_values, problem_of
-from sddmm.ops.routing import is_subclass
 from sddmm.ops.traced import add_scaled, sum_dtype
 from sddmm.sparse.torch_tensors import pattern_and_values
 
@@ -27,10 +26,11 @@ CHOICES.append(_SAMPLERS.clear)
 
 
 def can_sample_csr(S: Any, a: Tensor, b: Tensor) -> bool:
-    """Whether S is a CSR tensor on the CPU, where a is, as b is, and autograd asks for nothing."""
-    if not (isinstance(S, Tensor) and S.layout == _CSR and S.is_cpu and b.is_cpu):
-        return False
-    if is_subclass(S):  # which may have no memory to read
+    """Whether S is a CSR tensor on the CPU, where a is, as b is, and autograd asks for nothing.
+
+    A tensor of a subclass may have no memory to read, so it is not sampled here.
+    """
+    if not (type(S) is Tensor and S.layout == _CSR and S.is_cpu and b.is_cpu):
         return False
     if a.requires_grad or b.requires_grad or S.requires_grad:
         return S.grad_fn is None and not torch.is_grad_enabled()
