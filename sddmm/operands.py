@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,19 @@ from sddmm.cupy_arrays import from_cupy, is_cupy, to_cupy, to_tensor
 from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_names
 from sddmm.problem import SddmmProblem, make_problem
 from sddmm.sparse.pattern import SparsePattern
+
+T = TypeVar("T")
+# The calls of one kind that are remembered.
+_MOST_CALLS = 1024
+
+
+def remember(known: dict[tuple[object, ...], T], metadata: tuple[object, ...], found: T) -> T:
+    """`found`, kept for calls whose pattern and operands have equal metadata: they need no second
+    check. A full look-up is emptied before."""
+    if len(known) >= _MOST_CALLS:
+        known.clear()
+    known[metadata] = found
+    return found
 
 
 def as_operands(a: Any, b: Any) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from sddmm.attention import attention, attention_backward, attention_problem, is_fused
 from sddmm.backends.base import AttentionOperands
 from sddmm.dtypes import DTYPES
-from sddmm.operands import check_dense, check_dimensions, check_per_nonzero, shape_text
+from sddmm.operands import check_dense, check_dimensions, check_per_nonzero, remember, shape_text
 from sddmm.ops.attention_parts import AttentionParts
 from sddmm.ops.autocast import autocast_dtype
 from sddmm.ops.base import pattern_of
@@ -68,7 +68,6 @@ def check_attention(
 # The problems of calls whose operands fitted, by the metadata of pattern and operands. Equal calls
 # need no second check of them.
 _PROBLEMS: dict[tuple[object, ...], AttentionProblem] = {}
-_MAX_PROBLEMS = 1024
 
 
 def checked_problem(
@@ -87,9 +86,7 @@ def checked_problem(
         check_attention(pattern.shape, pattern.nnz, pattern.device, q, k, v, bias)
         problem = attention_problem(pattern, AttentionOperands(q, k, v, bias, 1.0))
         problem = problem._replace(has_dropout=has_dropout)
-        if len(_PROBLEMS) >= _MAX_PROBLEMS:
-            _PROBLEMS.clear()
-        _PROBLEMS[signature] = problem
+        remember(_PROBLEMS, signature, problem)
     return problem
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sddmm.backends.base import CHOICES, CsrSampler, select_backend
-from sddmm.operands import check_values, problem_of
+from sddmm.operands import check_values, problem_of, remember
 from sddmm.ops.traced import add_scaled, sum_dtype
 from sddmm.sparse.torch_tensors import pattern_and_values
 
@@ -21,7 +21,6 @@ _CSR = torch.sparse_csr
 
 # What computes calls with this metadata; None for a backend that needs a pattern.
 _SAMPLERS: dict[tuple[object, ...], CsrSampler | None] = {}
-_MAX_SAMPLERS = 1024
 CHOICES.append(_SAMPLERS.clear)
 
 
@@ -96,10 +95,7 @@ def _sampler(
         return _SAMPLERS[key]
     except KeyError:
         sampler = _find_sampler(S, a, b, values, out_dtype, precision)
-    if len(_SAMPLERS) >= _MAX_SAMPLERS:
-        _SAMPLERS.clear()
-    _SAMPLERS[key] = sampler
-    return sampler
+    return remember(_SAMPLERS, key, sampler)
 
 
 def _find_sampler(

@@ -22,6 +22,7 @@ from sddmm.operands import (
     needs_grad,
     problem_of,
     real_number,
+    remember,
     transpose_if_csc,
 )
 from sddmm.ops import traced
@@ -370,7 +371,6 @@ def _sample_new(
 # First calls by the metadata of pattern and operands. Equal calls need no second check of them, and
 # one look-up leads to what computes them.
 _FIRST_CALLS: dict[tuple[object, ...], FirstCalls] = {}
-_MAX_FIRST_CALLS = 1024
 CHOICES.append(_FIRST_CALLS.clear)
 
 
@@ -386,8 +386,5 @@ def _first_calls(
     first = _FIRST_CALLS.get(key)
     if first is None:
         problem = problem_of(pattern, a, b, *signature[-2:])
-        first = first_calls(problem, pattern.is_csr, is_kept)
-        if len(_FIRST_CALLS) >= _MAX_FIRST_CALLS:
-            _FIRST_CALLS.clear()
-        _FIRST_CALLS[key] = first
+        first = remember(_FIRST_CALLS, key, first_calls(problem, pattern.is_csr, is_kept))
     return first

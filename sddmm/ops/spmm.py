@@ -11,11 +11,11 @@ from torch.compiler import is_dynamo_compiling
 
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
-from sddmm.operands import as_tensors, check_dense, named_values, needs_grad, real_number
+from sddmm.operands import as_tensors, check_dense, named_values, needs_grad, real_number, remember
 from sddmm.ops import traced
 from sddmm.ops.autocast import autocast_dtype, without_autocast
 from sddmm.ops.routing import ELSEWHERE, dynamo_callback, is_plain
-from sddmm.ops.spmm_operator import PROBLEMS, check_out_dtype, check_product, remember
+from sddmm.ops.spmm_operator import PROBLEMS, check_out_dtype, check_product
 from sddmm.ops.traced import TRACEABLE, needs_operator
 from sddmm.problem import SpmmProblem, product_shape
 from sddmm.products import product_of, product_problem
@@ -176,7 +176,7 @@ def _checked_problem(
             pattern, values, dense, None, transpose != is_transposed, out_dtype
         )
         if values.dtype == dense.dtype:  # others fit under autocast alone
-            remember(signature, problem)
+            remember(PROBLEMS, signature, problem)
     return problem
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.reference import reference_product
 from sddmm.dtypes import DTYPES, common_accumulator, dtype_name, dtype_names
-from sddmm.operands import check_dense, check_dimensions, check_per_nonzero, shape_text
+from sddmm.operands import check_dense, check_dimensions, check_per_nonzero, remember, shape_text
 from sddmm.ops.base import Operator, pattern_of, register, rounded_bound, tolerance
 from sddmm.ops.routing import call
 from sddmm.ops.samples import heads_as_columns, sum_over_heads
@@ -22,14 +22,6 @@ from sddmm.sparse.pattern import SparsePattern
 # The problems of calls whose operands fitted, by the metadata of pattern and operands. Equal calls
 # need no second check of them.
 PROBLEMS: dict[tuple[object, ...], SpmmProblem] = {}
-_MAX_PROBLEMS = 1024
-
-
-def remember(signature: tuple[object, ...], problem: SpmmProblem) -> None:
-    """Note that operands with this signature fit each other and their pattern."""
-    if len(PROBLEMS) >= _MAX_PROBLEMS:
-        PROBLEMS.clear()
-    PROBLEMS[signature] = problem
 
 
 def check_out_dtype(out_dtype: torch.dtype | None) -> None:
@@ -115,7 +107,7 @@ def _compute(
     if factors is not None:
         _check_factors(factors, pattern.nnz, dense)
     problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
-    remember(signature, problem)
+    remember(PROBLEMS, signature, problem)
     return product_of(problem, pattern, values, dense, factors, transpose, alpha)
 
 

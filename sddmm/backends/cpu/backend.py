@@ -30,6 +30,7 @@ from sddmm.sparse.views import CompressedView
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
+
 # Multiply-adds of a chunk: about 100 us, enough to pay for waking a thread.
 _CHUNK_WORK = 2**20
 # Nonzeros of a chunk that is walked in tiles: enough to reuse a tile of B.
