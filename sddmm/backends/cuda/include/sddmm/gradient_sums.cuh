@@ -6,7 +6,7 @@
 
 namespace sddmm {
 
-// Of a nonzero: the gradient of its score before it is scaled, and the weight of its row of V.
+// What a nonzero adds by: the gradient of its score before it is scaled, and the weight of its row of V.
 struct alignas(8) ScoreWeight {
   float grad, weight;
 };

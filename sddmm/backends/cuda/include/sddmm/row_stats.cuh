@@ -3,7 +3,7 @@
 
 namespace sddmm {
 
-// Of a row of Q: the logarithm of the sum of exponentials, and the sum of dO * O, less the gradient of
+// The logarithm of the sum of exponentials of a row of Q, and the sum of dO * O, less the gradient of
 // that logarithm. Together, so that one load has both.
 struct alignas(8) RowStats {
   float lse, delta;

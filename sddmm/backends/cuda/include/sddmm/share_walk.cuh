@@ -199,4 +199,16 @@ __device__ __forceinline__ void merge_cut_rows(const Arguments& p, float* floats
   if (threadIdx.x < LANES) Pass(p, head).store(cut.row, merged);
 }
 
+// The body of a kernel: the launch that walks shares, or, with MERGES, the one after it.
+template <class Pass, bool MERGES, class Arguments>
+__device__ __forceinline__ void run_launch(const Arguments& p, int first_head,
+                                           unsigned char* shared) {
+  float* const floats = reinterpret_cast<float*>(shared);
+  if constexpr (MERGES) {
+    merge_cut_rows<Pass>(p, floats);
+  } else {
+    walk_shares<Pass>(p, first_head, floats);
+  }
+}
+
 }  // namespace sddmm

@@ -58,6 +58,13 @@ def groups_of(d: int, dv: int, itemsize: int, tuning: Tuning) -> Groups:
     return Groups(lanes, ceil_div(key, lanes), ceil_div(value, lanes))
 
 
+def heads_at_a_time(heads: int, nnz: int, most_nonzeros: int) -> int:
+    """How many heads of nnz nonzeros come at a time, in parts about as large: as many as have so
+    many nonzeros together, and at least one."""
+    most = max(1, most_nonzeros // max(1, nnz))
+    return max(1, ceil_div(heads, max(1, ceil_div(heads, most))))
+
+
 def row_macros(
     d: int,
     dv: int,

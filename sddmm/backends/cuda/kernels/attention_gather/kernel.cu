@@ -189,10 +189,5 @@ struct Forward {
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  float* const floats = reinterpret_cast<float*>(shared);
-  if constexpr (Config::MERGES) {
-    merge_cut_rows<Forward>(p, floats);
-  } else {
-    walk_shares<Forward>(p, 0, floats);
-  }
+  run_launch<Forward, Config::MERGES>(p, 0, shared);
 }

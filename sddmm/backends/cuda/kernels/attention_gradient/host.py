@@ -26,6 +26,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     common_step,
     groups_of,
     has_bias_or_dropout,
+    heads_at_a_time,
     pitch_bytes,
     row_macros,
     row_multiples,
@@ -68,7 +69,7 @@ class Arguments(ctypes.Structure):
     ]
 
 
-# Of most passes, and of passes by rows that leave registers for more warps.
+# For most passes, and for passes by rows that leave registers for more warps.
 TUNING, ROW_TUNING = Tuning(), Tuning(min_blocks=(5, 3), spared=1)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ATTENTION_GRADIENT = KernelSpec(
@@ -114,7 +115,7 @@ def tuning_of(
 ) -> Tuning:
     """The tuning of a pass for rows of d and dv elements of a dtype."""
     d, dv, dtype = sizes
-    # Of the passes by rows, those by groups of 16 lanes would spill registers too.
+    # Passes by rows with groups of 16 lanes would spill registers too.
     is_full = by_columns or stores_weights or groups_of(d, dv, dtype.itemsize, TUNING).lanes == 16
     return TUNING if is_full else ROW_TUNING
 
@@ -146,8 +147,8 @@ class Gradients(GradientPasses):
         problem = self._problem
         if not self._stores_weights:
             return None
-        heads = attention_sums.heads_at_a_time(problem.nnz, problem.heads, most_heads)
-        shape = heads, problem.nnz, 2
+        heads = heads_at_a_time(problem.heads, problem.nnz, attention_sums.MOST_WEIGHTS)
+        shape = min(heads, most_heads), problem.nnz, 2
         return new_memory("weights of nonzeros", shape, torch.float32, problem.device)
 
     def new_pass(self, inputs: PassInputs) -> Pass:

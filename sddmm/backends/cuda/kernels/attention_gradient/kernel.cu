@@ -214,7 +214,7 @@ struct Backward {
     }
   }
 
-  // Of the values of a batch that of this lane's nonzero.
+  // The value of this lane's nonzero, among those of its batch.
   static __device__ __forceinline__ float own_of(const RowBatch<LANES>& batch,
                                                  const float (&values)[BATCH]) {
     const int own_j = (static_cast<int>(threadIdx.x) - batch.first) & (LANES - 1);
@@ -269,10 +269,5 @@ struct Backward {
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  float* const floats = reinterpret_cast<float*>(shared);
-  if constexpr (Config::MERGES) {
-    merge_cut_rows<Backward>(p, floats);
-  } else {
-    walk_shares<Backward>(p, p.first_head, floats);
-  }
+  run_launch<Backward, Config::MERGES>(p, p.first_head, shared);
 }

@@ -22,7 +22,7 @@ from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.attention_gather.costs import by_scores_us
-from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning
+from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning, heads_at_a_time
 from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 from sddmm.backends.cuda.kernels.attention_passes import PlanWithGradients
@@ -159,10 +159,8 @@ class _ByRow:
 def _groups_of_heads(problem: AttentionProblem) -> list[int]:
     """How many heads come at a time: as many as have few enough scores, in groups about as large,
     the last of which may be smaller."""
-    most = max(1, MOST_SCORES // max(1, problem.nnz))
-    groups = max(1, ceil_div(problem.heads, most))
-    size = ceil_div(problem.heads, groups)
-    return [min(size, problem.heads - first) for first in range(0, problem.heads, max(1, size))]
+    heads, size = problem.heads, heads_at_a_time(problem.heads, problem.nnz, MOST_SCORES)
+    return [min(size, heads - first) for first in range(0, heads, size)]
 
 
 def _steps_of_head(problem: AttentionProblem) -> int:

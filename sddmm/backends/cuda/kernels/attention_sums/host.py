@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER
 from sddmm.backends.cuda import loader
@@ -30,7 +29,7 @@ MOST_WEIGHTS = 2**22
 # The least bytes of a nonzero's rows for which weights are stored, and the nonzeros of a row or
 # column of which fewer are few.
 _MANY_BYTES, _FEW = 512, 6
-# Of columns of many nonzeros, and of few: those of one column are loaded together.
+# For columns of many nonzeros, and of few: the nonzeros of one column are loaded together.
 TUNING, SHORT_TUNING = Tuning(batch=8, min_lanes=8), Tuning(min_blocks=(5, 2))
 
 
@@ -93,9 +92,3 @@ def pays(problem: AttentionProblem) -> bool:
         return False
     row_bytes = (problem.d + problem.dv) * problem.dtype.itemsize
     return row_bytes >= _MANY_BYTES or has_few(problem.nnz, problem.n)
-
-
-def heads_at_a_time(nnz: int, heads: int, most_heads: int) -> int:
-    """How many heads have their weights in memory at a time, in groups about as large."""
-    most = max(1, min(most_heads, MOST_WEIGHTS // nnz))
-    return ceil_div(heads, ceil_div(heads, most))

@@ -118,10 +118,5 @@ struct Sums {
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  float* const floats = reinterpret_cast<float*>(shared);
-  if constexpr (Config::MERGES) {
-    merge_cut_rows<Sums>(p, floats);
-  } else {
-    walk_shares<Sums>(p, p.first_head, floats);
-  }
+  run_launch<Sums, Config::MERGES>(p, p.first_head, shared);
 }
