@@ -260,6 +260,10 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   }
   return bytes;
 }
+template <class T>
+inline T __ldcs(const T* from) {
+  return *from;
+}
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int x) {
   return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));

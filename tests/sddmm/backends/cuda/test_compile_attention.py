@@ -31,6 +31,7 @@ SIZES = [
     ("sm_80", 64, 64, 4, torch.float32, "tile"),
     ("sm_89", 64, 64, 16, torch.float16, "columns"),
     ("sm_90a", 64, 64, 16, torch.bfloat16, "rows"),
+    ("sm_90a", 128, 128, 16, torch.float16, "rows"),
     ("sm_90a", 64, 64, 16, torch.float16, "forward"),
     ("sm_90a", 64, 64, 16, torch.float32, "tile"),
     ("sm_100", 16, 16, 16, torch.float16, "tile"),
@@ -51,6 +52,12 @@ def test_it_compiles_without_spilling(
             assert cubin.resources.spill_bytes == 0
 
 
+def problem_of(size: tuple[int, int, torch.dtype], nnz: int) -> AttentionProblem:
+    """64 queries and keys of this size, and so many nonzeros."""
+    d, dv, dtype = size
+    return AttentionProblem(64, 64, nnz, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0))
+
+
 def compile_size(
     size: tuple[int, int, torch.dtype], step: int, device: Device, kernels: list[str],
     tile_blocks: tuple[tuple[int, bool], ...] = ((64, False),),
@@ -62,10 +69,7 @@ def compile_size(
     merges = device.capability == (9, 0)
     options = (size, step, step)
     if "tile" in kernels:
-        d, dv, dtype = size
-        problem = AttentionProblem(
-            64, 64, 64, d, dv, 1, dtype, torch.int32, torch.device("cuda", 0)
-        )
+        problem, dtype = problem_of(size, 64), size[2]
         kernel = ATTENTION_TILE_SIMT if dtype == torch.float32 else ATTENTION_TILE
         for numbered in {numbered for _, numbered in tile_blocks}:
             kernel.load(problem, False, step == 16, numbered, False, device)
@@ -87,12 +91,14 @@ def compile_size(
     for name in ("rows", "columns"):
         if name in kernels:
             by_columns = name == "columns"
-            for has_bias, stores in itertools.product((False, True), repeat=2):
-                if by_columns and stores:
-                    continue  # attention_sums has it
-                tuning = gradient.tuning_of(size, by_columns, stores)
+            for has_bias, nnz in itertools.product((False, True), (64, 6400)):
+                problem = problem_of(size, nnz)
+                # By columns attention_sums reads what the pass by rows stores.
+                stores_weights = not by_columns and attention_sums.pays(problem)
+                tuning = gradient.tuning_of(problem, by_columns, stores_weights)
                 gradient.specialise(
-                    loader.runtime, tuning, *options, has_bias, by_columns, stores, merges, device
+                    loader.runtime, tuning, *options, has_bias, by_columns, stores_weights, merges,
+                    device,
                 )  # fmt: skip
     if "columns" in kernels:
         for tuning in (attention_sums.TUNING, attention_sums.SHORT_TUNING):

@@ -40,15 +40,26 @@ struct UnsignedOf<8> {
   using type = unsigned long long;
 };
 
+// Loads from global memory. IS_ONCE: hardly any other thread loads the same, so its line leaves the
+// caches first.
+template <bool IS_ONCE, class T>
+__device__ __forceinline__ T load_global(const T* from) {
+  if constexpr (IS_ONCE) {
+    return __ldcs(from);
+  } else {
+    return *from;
+  }
+}
+
 // Loads the chunk that begins at element `first` of a row of k elements; elements past k are zeros.
 // LOAD_BYTES: the number of bytes of one load; every row starts at a multiple of it, and so does
-// its end. NO_TAIL: no chunk reaches past k.
-template <int LOAD_BYTES, bool NO_TAIL, class T>
+// its end. NO_TAIL: no chunk reaches past k. IS_ONCE: see load_global.
+template <int LOAD_BYTES, bool NO_TAIL, bool IS_ONCE = false, class T>
 __device__ __forceinline__ Chunk load_chunk(const T* row, int first, int k) {
   Chunk chunk{};
   if constexpr (LOAD_BYTES == 16) {
     if (NO_TAIL || first < k) {
-      const uint4 words = *reinterpret_cast<const uint4*>(row + first);
+      const uint4 words = load_global<IS_ONCE>(reinterpret_cast<const uint4*>(row + first));
       chunk = {words.x, words.y, words.z, words.w};
     }
   } else {
@@ -59,7 +70,9 @@ __device__ __forceinline__ Chunk load_chunk(const T* row, int first, int k) {
     for (int i = 0; i < 16 / LOAD_BYTES; ++i) {
       const int element = first + i * piece_elements;
       const unsigned long long piece =
-          NO_TAIL || element < k ? *reinterpret_cast<const Piece*>(row + element) : Piece{0};
+          NO_TAIL || element < k
+              ? load_global<IS_ONCE>(reinterpret_cast<const Piece*>(row + element))
+              : Piece{0};
       halves[i * LOAD_BYTES / 8] |= piece << (i * LOAD_BYTES % 8 * 8);
     }
 #pragma unroll

@@ -40,6 +40,8 @@ struct RowParts {
                           : operand + offset + first_of_lane<T, LANES>()),
         pitch_bytes(pitch_bytes),
         elements(k - first_of_lane<T, LANES>()) {}
+  // IS_ONCE: see load_global.
+  template <bool IS_ONCE = false>
   __device__ __forceinline__ Part load(int i) const {
     int pitch = pitch_bytes;
     asm volatile("" : "+r"(pitch));  // otherwise it is widened early, and the product takes five steps
@@ -48,7 +50,7 @@ struct RowParts {
     Part part;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c)
-      part.chunk[c] = load_chunk<LOAD_BYTES, NO_TAIL>(row, c * LANES * ELEMENTS, elements);
+      part.chunk[c] = load_chunk<LOAD_BYTES, NO_TAIL, IS_ONCE>(row, c * LANES * ELEMENTS, elements);
     return part;
   }
   // Zeros, without a load, unless `exists`.

@@ -97,11 +97,13 @@ __device__ __forceinline__ Partial merge_pieces(const WarpPieces<Partial, LANES>
     for (int j = 0; j < AHEAD; ++j)
       if (i + j < end) merged.merge(next[j]);
   }
-  for (int distance = 1; distance < GROUPS; distance *= 2) {
+  const int groups = (count + per_group - 1) / per_group;  // those that have pieces
+#pragma unroll 1
+  for (int distance = 1; distance < groups; distance *= 2) {
     __syncthreads();  // all have read what the last step stored
     merged.each([&](int i, float& x) { floats[i * THREADS + threadIdx.x] = x; });
     __syncthreads();
-    if (group % (2 * distance) != 0 || group + distance >= GROUPS) continue;
+    if (group % (2 * distance) != 0 || group + distance >= groups) continue;
     Partial later;
     later.each([&](int i, float& x) { x = floats[i * THREADS + threadIdx.x + distance * LANES]; });
     merged.merge(later);

@@ -102,7 +102,7 @@ struct Forward {
         dv(p.dv) {}
 
   __device__ __forceinline__ void begin_row(int row) {
-    if constexpr (!Config::HAS_SCORES) own = q.load(row);
+    if constexpr (!Config::HAS_SCORES) own = q.template load<true>(row);
   }
 
   __device__ __forceinline__ Loads load(const RowBatch<LANES>& batch) const {

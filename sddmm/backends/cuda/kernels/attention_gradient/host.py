@@ -69,8 +69,10 @@ class Arguments(ctypes.Structure):
     ]
 
 
-# For most passes, and for passes by rows that leave registers for more warps.
+# For most passes; for passes by rows that leave registers for more warps; and for those that store
+# weights where rows have so many nonzeros that more of them are loaded together.
 TUNING, ROW_TUNING = Tuning(), Tuning(min_blocks=(5, 3), spared=1)
+STORING_TUNING = Tuning(batch=6, min_lanes=8)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ATTENTION_GRADIENT = KernelSpec(
     "attention_gradient", "attention_gradient", _DTYPES, threads=THREADS
@@ -110,14 +112,14 @@ def specialise(
     )
 
 
-def tuning_of(
-    sizes: tuple[int, int, torch.dtype], by_columns: bool, stores_weights: bool
-) -> Tuning:
-    """The tuning of a pass for rows of d and dv elements of a dtype."""
-    d, dv, dtype = sizes
+def tuning_of(problem: AttentionProblem, by_columns: bool, stores_weights: bool) -> Tuning:
+    """The tuning of a pass of this kernel."""
+    if stores_weights:
+        has_few = attention_sums.has_few(problem.nnz, problem.m)
+        return TUNING if has_few else STORING_TUNING
     # Passes by rows with groups of 16 lanes would spill registers too.
-    is_full = by_columns or stores_weights or groups_of(d, dv, dtype.itemsize, TUNING).lanes == 16
-    return TUNING if is_full else ROW_TUNING
+    lanes = groups_of(problem.d, problem.dv, problem.dtype.itemsize, TUNING).lanes
+    return TUNING if by_columns or lanes == 16 else ROW_TUNING
 
 
 class Gradients(GradientPasses):
@@ -137,9 +139,11 @@ class Gradients(GradientPasses):
         problem, device, stores_weights = self._problem, self._device, self._stores_weights
         rows, cols, perm = self._nonzeros
         by_column = by_row_and_column(Nonzeros(cols, rows, perm), columns_ascend=True)
-        row_tuning = tuning_of(self._sizes, False, stores_weights)
+        row_tuning = tuning_of(problem, False, stores_weights)
         self._rows = rows_by_warp(self._nonzeros, problem, problem.m, row_tuning, device)
-        column_tuning = attention_sums.tuning_of(problem) if stores_weights else TUNING
+        column_tuning = (
+            attention_sums.tuning_of(problem) if stores_weights else tuning_of(problem, True, False)
+        )
         self._columns = rows_by_warp(by_column, problem, problem.n, column_tuning, device)
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
@@ -187,7 +191,7 @@ class Gradients(GradientPasses):
                 runtime, tuning, sizes, step, step_out, merges, device
             )
         else:
-            tuning = tuning_of(sizes, by_columns, stores_weights)
+            tuning = tuning_of(problem, by_columns, stores_weights)
             variant = specialise(
                 runtime, tuning, sizes, step, step_out, has_bias_or_dropout(inputs.operands),
                 by_columns, stores_weights, merges, device,

@@ -123,10 +123,10 @@ struct Backward {
                   : from_element(p.stats, static_cast<i64>(head) * p.query_count)) {}
 
   __device__ __forceinline__ void begin_row(int row) {
-    own_keys = own_key.load(row), own_values = own_value.load(row);
+    own_keys = own_key.template load<true>(row), own_values = own_value.template load<true>(row);
     if constexpr (STORES_WEIGHTS) {
       const i64 in_heads = static_cast<i64>(head) * p.row_count + row;
-      own_out = Values(p.out, in_heads * p.dv, 0, p.dv, false).load(0);
+      own_out = Values(p.out, in_heads * p.dv, 0, p.dv, false).template load<true>(0);
       own_stats = {p.lse[in_heads], p.grad_lse == nullptr ? 0.f : -p.grad_lse[in_heads]};
       has_delta = false;
     } else if constexpr (!COLUMNS) {
