@@ -39,15 +39,16 @@ struct GradientSums {
 #pragma unroll
       for (int e = 0; e < ELEMENTS; ++e) value[c][e] += other.value[c][e];
   }
-  // As row number `row` of gradients of d and dv columns, which may be null.
-  template <int LANES, int STORE_BYTES, class T>
+  // As row number `row` of gradients of d and dv columns, which may be null. KEY_NO_TAIL,
+  // VALUE_NO_TAIL: see store_row.
+  template <int LANES, int STORE_BYTES, bool KEY_NO_TAIL, bool VALUE_NO_TAIL, class T>
   __device__ __forceinline__ void store(T* key_grad, T* value_grad, i64 row, int d, int dv,
                                         float scale) const {
     if (key_grad != nullptr)
-      store_row<LANES, KEYS, STORE_BYTES>(key_grad + row * d, d, key, scale);
+      store_row<LANES, KEYS, STORE_BYTES, KEY_NO_TAIL>(key_grad + row * d, d, key, scale);
     if constexpr (VALUES > 0)
       if (value_grad != nullptr)
-        store_row<LANES, VALUES, STORE_BYTES>(value_grad + row * dv, dv, value, 1.f);
+        store_row<LANES, VALUES, STORE_BYTES, VALUE_NO_TAIL>(value_grad + row * dv, dv, value, 1.f);
   }
 };
 

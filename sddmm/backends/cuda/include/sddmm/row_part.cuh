@@ -61,8 +61,9 @@ struct RowParts {
   }
 };
 
-// Stores factor * sums to a row of k elements. STORE_BYTES: see store_elements.
-template <int LANES, int CHUNKS, int STORE_BYTES, class T, int ELEMENTS>
+// Stores factor * sums to a row of k elements. STORE_BYTES: see store_elements. NO_TAIL: no chunk
+// reaches past k.
+template <int LANES, int CHUNKS, int STORE_BYTES, bool NO_TAIL, class T, int ELEMENTS>
 __device__ __forceinline__ void store_row(T* row, int k, const float (*sums)[ELEMENTS],
                                           float factor) {
   static_assert(ELEMENTS == CHUNK_ELEMENTS<T>, "a sum for each element");
@@ -72,7 +73,7 @@ __device__ __forceinline__ void store_row(T* row, int k, const float (*sums)[ELE
     float scaled[ELEMENTS];
 #pragma unroll
     for (int e = 0; e < ELEMENTS; ++e) scaled[e] = sums[c][e] * factor;
-    store_elements<STORE_BYTES>(row + at, scaled, k - at);
+    store_elements<STORE_BYTES>(row + at, scaled, NO_TAIL ? ELEMENTS : k - at);
   }
 }
 

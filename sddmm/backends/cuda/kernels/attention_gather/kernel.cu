@@ -86,7 +86,8 @@ struct Forward {
   const float* const scores;
   const Dropout dropout;
   const float scale;
-  const int head, dv;
+  const int head;
+  const i64 first_row;  // of the head, among the rows of all heads
   Keys::Part own{};  // the row of Q
 
   __device__ __forceinline__ Forward(const Arguments& p, int head)
@@ -99,7 +100,7 @@ struct Forward {
         dropout{p.seed, p.dropout_threshold, p.kept},
         scale(p.scale),
         head(head),
-        dv(p.dv) {}
+        first_row(static_cast<i64>(head) * p.m) {}
 
   __device__ __forceinline__ void begin_row(int row) {
     if constexpr (!Config::HAS_SCORES) own = q.template load<true>(row);
@@ -177,11 +178,9 @@ struct Forward {
   }
 
   __device__ __forceinline__ void store(int row, const Partial& partial) const {
-    int rows = p.m;
-    asm volatile("" : "+r"(rows));  // otherwise offsets of the head take registers all along
-    const i64 in_heads = static_cast<i64>(head) * rows + row;
-    store_row<LANES, VALUE_CHUNKS, Config::STORE_BYTES>(p.out + in_heads * dv, dv, partial.out,
-                                                        partial.normalizer());
+    const i64 in_heads = first_row + row;
+    store_row<LANES, VALUE_CHUNKS, Config::STORE_BYTES, Config::VALUE_NO_TAIL>(
+        p.out + in_heads * p.dv, p.dv, partial.out, partial.normalizer());
     if (static_cast<int>(threadIdx.x) % LANES == 0) p.lse[in_heads] = partial.log_sum();
   }
 };

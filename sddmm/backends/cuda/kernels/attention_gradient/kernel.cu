@@ -260,9 +260,8 @@ struct Backward {
   }
 
   __device__ __forceinline__ void store(int row, const Partial& partial) const {
-    const i64 in_heads = static_cast<i64>(head) * p.row_count + row;
-    partial.template store<LANES, Config::STORE_BYTES>(p.key_grad, p.value_grad, in_heads, p.d, p.dv,
-                                                       p.scale);
+    partial.template store<LANES, Config::STORE_BYTES, Config::KEY_NO_TAIL, Config::VALUE_NO_TAIL>(
+        p.key_grad, p.value_grad, static_cast<i64>(head) * p.row_count + row, p.d, p.dv, p.scale);
   }
 };
 

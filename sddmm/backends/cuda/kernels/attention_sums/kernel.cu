@@ -69,14 +69,14 @@ struct Sums {
   };
 
   const Arguments& p;
-  const int head;
+  const i64 first_row;  // of the head, among the rows of all heads
   const Keys key;
   const Values value;
   const ScoreWeight* const weights;  // of the head
 
   __device__ __forceinline__ Sums(const Arguments& p, int head)
       : p(p),
-        head(head),
+        first_row(static_cast<i64>(head) * p.row_count),
         key(p.key, head * p.head_key, p.pitch_key, p.d),
         value(p.value, head * p.head_value, p.pitch_value, p.dv),
         weights(from_element(p.weights, static_cast<i64>(head - p.first_head) * p.nnz)) {}
@@ -109,9 +109,8 @@ struct Sums {
   }
 
   __device__ __forceinline__ void store(int column, const Partial& partial) const {
-    const i64 in_heads = static_cast<i64>(head) * p.row_count + column;
-    partial.template store<LANES, Config::STORE_BYTES>(p.key_grad, p.value_grad, in_heads, p.d, p.dv,
-                                                       p.scale);
+    partial.template store<LANES, Config::STORE_BYTES, Config::KEY_NO_TAIL, Config::VALUE_NO_TAIL>(
+        p.key_grad, p.value_grad, first_row + column, p.d, p.dv, p.scale);
   }
 };
 
