@@ -98,6 +98,7 @@ struct Backward {
 
   const Arguments& p;
   const int head;
+  const i64 first_row;  // of the head, among the rows of all heads
   const Keys own_key, key;
   const Values own_value, value;
   const Dropout dropout;
@@ -113,6 +114,7 @@ struct Backward {
   __device__ __forceinline__ Backward(const Arguments& p, int head)
       : p(p),
         head(head),
+        first_row(static_cast<i64>(head) * p.row_count),
         own_key(p.own_key, head * p.head_own_key, p.pitch_own_key, p.d),
         key(p.key, head * p.head_key, p.pitch_key, p.d),
         own_value(p.own_value, head * p.head_own_value, p.pitch_own_value, p.dv),
@@ -125,7 +127,7 @@ struct Backward {
   __device__ __forceinline__ void begin_row(int row) {
     own_keys = own_key.template load<true>(row), own_values = own_value.template load<true>(row);
     if constexpr (STORES_WEIGHTS) {
-      const i64 in_heads = static_cast<i64>(head) * p.row_count + row;
+      const i64 in_heads = first_row + row;
       own_out = Values(p.out, in_heads * p.dv, 0, p.dv, false).template load<true>(0);
       own_stats = {p.lse[in_heads], p.grad_lse == nullptr ? 0.f : -p.grad_lse[in_heads]};
       has_delta = false;
@@ -261,7 +263,7 @@ struct Backward {
 
   __device__ __forceinline__ void store(int row, const Partial& partial) const {
     partial.template store<LANES, Config::STORE_BYTES, Config::KEY_NO_TAIL, Config::VALUE_NO_TAIL>(
-        p.key_grad, p.value_grad, static_cast<i64>(head) * p.row_count + row, p.d, p.dv, p.scale);
+        p.key_grad, p.value_grad, first_row + row, p.d, p.dv, p.scale);
   }
 };
 
