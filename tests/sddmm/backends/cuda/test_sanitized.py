@@ -1,4 +1,4 @@
-"""One small case per kernel of sddmm and of attention, and of what plans are made of: what
+"""One small case per kernel of every operator, of gradients, and of what plans are made of: what
 `make sanitize` runs."""
 
 from __future__ import annotations
@@ -9,16 +9,31 @@ import torch
 import sddmm
 from gemm_core.runtime.device import device
 from sddmm.attention import attention_problem
-from sddmm.backends.base import AttentionOperands
+from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.backends.cuda import analysis, single_run
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.kernels.block import BlockKernel
-from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
+from sddmm.backends.cuda.kernels.registry import (
+    ATTENTION_KERNELS,
+    BLOCK_KERNELS,
+    SPECS,
+    SPMM_KERNELS,
+)
+from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.planner import Planner
+from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec
+from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import assert_attention_close, assert_close, random_pattern
+from sddmm.testing import (
+    assert_attention_close,
+    assert_attention_gradients_close,
+    assert_close,
+    assert_softmax_close,
+    assert_spmm_close,
+    random_pattern,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -53,25 +68,61 @@ def test_a_small_case_of_ragged_blocks(kernel: BlockKernel) -> None:
 
 
 @pytest.mark.parametrize("name", ATTENTION_KERNELS)
-def test_a_small_attention(name: str) -> None:
-    """Rows of 20 and 13 elements, some of which are copied one by one; a bias and dropout."""
-    pattern = random_pattern(150, 290, 9000, device="cuda")
+@pytest.mark.parametrize(("d", "dv", "nnz"), [(20, 13, 9000), (128, 128, 9000), (20, 13, 300)])
+def test_a_small_attention_with_gradients(name: str, d: int, dv: int, nnz: int) -> None:
+    """Rows of 20 and 13 elements, some of which are copied one by one; a bias and dropout. Rows of
+    128 elements, and few nonzeros, have their weights stored between the passes."""
+    pattern = random_pattern(150, 290, nnz, device="cuda")
     dtype = ATTENTION_KERNELS[name].dtypes[0]
     q, k, v = (
         torch.randn(2, rows, columns, device="cuda").to(dtype)
-        for rows, columns in ((150, 20), (290, 20), (290, 13))
+        for rows, columns in ((150, d), (290, d), (290, dv))
     )
-    bias = torch.randn(9000, device="cuda").to(dtype)
+    bias = torch.randn(nnz, device="cuda").to(dtype)
     inputs = AttentionOperands(q, k, v, bias, 0.3, 0.2, torch.tensor([7], device="cuda"))
+    options = {"bias": bias, "dropout_p": 0.2, "seed": inputs.seed, "scale": 0.3}
     problem = attention_problem(pattern, inputs)
     prepared = Planner(ATTENTION_KERNELS, AttentionExecutor).prepare(
         pattern, problem, device(0), name
     )
-    out = torch.empty(2, 150, 13, device="cuda", dtype=dtype)
+    out = torch.empty(2, 150, dv, device="cuda", dtype=dtype)
     lse = torch.empty(2, 150, device="cuda")
     prepared.forward(inputs, out, lse)
-    assert_attention_close(
-        out, pattern, q, k, v, lse=lse, bias=bias, dropout_p=0.2, seed=inputs.seed, scale=0.3
+    assert_attention_close(out, pattern, q, k, v, lse=lse, **options)
+    grad, gradients = torch.randn_like(out), AttentionGradients(*map(torch.empty_like, inputs[:4]))
+    prepared.prepare_backward()
+    prepared.backward(inputs, out, lse, grad, None, gradients)
+    assert_attention_gradients_close(gradients, pattern, q, k, v, grad, **options)
+
+
+@pytest.mark.parametrize("name", SPMM_KERNELS)
+def test_a_small_product(name: str) -> None:
+    """Unsorted COO, so that weights are read in another order, and a row that many warps cut."""
+    rows = torch.cat([torch.randint(150, (3000,)), torch.full((6000,), 70)]).cuda()
+    pattern = SparsePattern.from_coo(rows, torch.randint(290, (9000,)).cuda(), (150, 290))
+    dtype = SPMM_KERNELS[name].dtypes[0]
+    takes_floats = isinstance(SPMM_KERNELS[name], SpmmTile) and SPMM_KERNELS[name].float_weights
+    values = torch.randn(2, 9000, device="cuda").to(torch.float32 if takes_floats else dtype)
+    dense = torch.randn(2, 290, 104, device="cuda").to(dtype)
+    problem = product_problem(pattern, values, dense, None, False, torch.float32)
+    out = torch.empty(2, 150, 104, device="cuda")
+    executor = Planner(SPMM_KERNELS, ProductExecutor).prepare(pattern, problem, device(0), name)
+    executor(values, None, dense, 0.5, out)
+    assert_spmm_close(out, pattern, dense, values=values, alpha=0.5)
+
+
+def test_a_small_softmax_with_its_gradient() -> None:
+    pattern = random_pattern(150, 290, 9000, device="cuda")
+    values = torch.randn(2, 9000, device="cuda", requires_grad=True)
+    result = sddmm.softmax(pattern, values)
+    assert_softmax_close(result, pattern, values)
+    grad = torch.randn_like(result)
+    (got,) = torch.autograd.grad(result, values, grad)
+    weights, upstream, rows = result.detach().double(), grad.double(), pattern.row_ids.long()
+    sums = torch.zeros(2, 150, device="cuda", dtype=torch.float64)
+    sums.index_add_(1, rows, weights * upstream)
+    torch.testing.assert_close(
+        got.double(), weights * (upstream - sums[:, rows]), rtol=0, atol=1e-5
     )
 
 
