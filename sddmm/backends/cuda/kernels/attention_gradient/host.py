@@ -141,9 +141,7 @@ class Gradients(GradientPasses):
         by_column = by_row_and_column(Nonzeros(cols, rows, perm), columns_ascend=True)
         row_tuning = tuning_of(problem, False, stores_weights)
         self._rows = rows_by_warp(self._nonzeros, problem, problem.m, row_tuning, device)
-        column_tuning = (
-            attention_sums.tuning_of(problem) if stores_weights else tuning_of(problem, True, False)
-        )
+        column_tuning = attention_sums.tuning_of(problem) if stores_weights else TUNING
         self._columns = rows_by_warp(by_column, problem, problem.n, column_tuning, device)
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
