@@ -144,6 +144,24 @@ def test_rows_and_columns_that_many_warps_cut(bias: str, stored: bool) -> None:
     assert launches.count("attention_delta") == (0 if stored else 1)
 
 
+@pytest.mark.parametrize(
+    ("d", "dv", "dtype", "bias"),
+    [
+        (64, 64, torch.float32, "shared"),
+        (128, 96, torch.float32, ""),
+        (96, 128, torch.float32, ""),
+        (64, 48, torch.float16, ""),
+    ],
+)
+def test_rows_of_many_nonzeros_and_keys_and_values_of_other_sizes(
+    d: int, dv: int, dtype: torch.dtype, bias: str
+) -> None:
+    """Rows have more nonzeros than are loaded together; where sizes differ, the lanes that load a
+    row reach past the end of the shorter one alone. Only rows of many bytes have weights stored."""
+    launches = check(random_pattern(30, 40, 400), d, dv, dtype, heads=2, bias=bias)
+    assert ("attention_sums" in launches) == (dtype == torch.float32)
+
+
 def test_heads_store_as_many_weights_as_are_allowed_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -32,6 +32,7 @@ SIZES = [
     ("sm_89", 64, 64, 16, torch.float16, "columns"),
     ("sm_90a", 64, 64, 16, torch.bfloat16, "rows"),
     ("sm_90a", 128, 128, 16, torch.float16, "rows"),
+    ("sm_90a", 200, 200, 8, torch.float16, "rows"),
     ("sm_90a", 64, 64, 16, torch.float16, "forward"),
     ("sm_90a", 64, 64, 16, torch.float32, "tile"),
     ("sm_100", 16, 16, 16, torch.float16, "tile"),

@@ -72,7 +72,7 @@ class Arguments(ctypes.Structure):
 # For most passes; for passes by rows that leave registers for more warps; and for those that store
 # weights where rows have so many nonzeros that more of them are loaded together.
 TUNING, ROW_TUNING = Tuning(), Tuning(min_blocks=(5, 3), spared=1)
-STORING_TUNING = Tuning(batch=6, min_lanes=8)
+STORING_TUNING = Tuning(batch=6, spared=1, min_lanes=8)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ATTENTION_GRADIENT = KernelSpec(
     "attention_gradient", "attention_gradient", _DTYPES, threads=THREADS
@@ -114,11 +114,11 @@ def specialise(
 
 def tuning_of(problem: AttentionProblem, by_columns: bool, stores_weights: bool) -> Tuning:
     """The tuning of a pass of this kernel."""
-    if stores_weights:
-        has_few = attention_sums.has_few(problem.nnz, problem.m)
-        return TUNING if has_few else STORING_TUNING
-    # Passes by rows with groups of 16 lanes would spill registers too.
     lanes = groups_of(problem.d, problem.dv, problem.dtype.itemsize, TUNING).lanes
+    if stores_weights:
+        has_many = not attention_sums.has_few(problem.nnz, problem.m)
+        return STORING_TUNING if has_many and lanes >= STORING_TUNING.min_lanes else TUNING
+    # Passes by rows with groups of 16 lanes would spill registers too.
     return TUNING if by_columns or lanes == 16 else ROW_TUNING
 
 
