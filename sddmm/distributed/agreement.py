@@ -17,6 +17,7 @@ from sddmm.distributed.grid import DistributedError, Grid
 
 _BYTES = 4096
 _ERROR = "error"
+_FAILURES = "calls that failed before, whose rows may still be on their way"
 _ERROR_CHARACTERS = 500  # of which JSON makes at most six bytes each
 
 ResultT = TypeVar("ResultT")
@@ -27,7 +28,8 @@ def agreement(
     grid: Grid, call: str, check: Callable[[], tuple[ResultT, Mapping[str, object]]]
 ) -> Iterator[ResultT]:
     """What `check` returns first. Within, a rank computes what it can before others have answered;
-    they have where a tensor travels (`Grid.start`), and at the end.
+    they have where a tensor travels (`Grid.settle`), and at the end. Where the body fails on some
+    rank after that, rows may be on their way that it never takes, so all later calls raise.
 
     check: returns a result, and by name the facts that all ranks must have in common. This rank's
     own error is raised as it is, at once; DistributedError names a rank whose check raised or that
@@ -41,6 +43,7 @@ def agreement(
     try:
         result, facts = check()
         record = {"the call": call, **{name: str(fact) for name, fact in facts.items()}}
+        record[_FAILURES] = ", ".join(grid.failures) or "none"
     except Exception as error:  # which is raised below, when the other ranks know of it
         failure = error
         text = (str(error).splitlines() or [""])[0]
@@ -49,11 +52,21 @@ def agreement(
     if failure is not None:
         end()
         raise failure
-    grid.pending.append(lambda: _compare(grid, call, [_decoded(message) for message in end()]))
+    agreed: list[bool] = []
+
+    def compare() -> None:
+        _compare(grid, call, [_decoded(message) for message in end()])
+        agreed.append(True)
+
+    grid.pending.append(compare)
     try:
         yield result
-    finally:
+    except BaseException:
         grid.settle()
+        if agreed:
+            grid.failures.append(call)
+        raise
+    grid.settle()
 
 
 def agree(

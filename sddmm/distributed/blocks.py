@@ -8,6 +8,9 @@ rank's own rows.
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -70,7 +73,7 @@ class Block:
     the rank there touches; empty unless only those are sent. pieces: by replica, where the nonzeros
     that it computes stand among this rank's own. piece_sizes: by replica, how many of its own
     nonzeros this rank computes. whole: for slices, all panels side by side. widths:
-    by ring position, the columns of its panel.
+    by ring position, the columns of its panel. counts: of all ranks.
     """
 
     grid: Grid
@@ -80,6 +83,7 @@ class Block:
     requested: list[Tensor]
     pieces: list[Tensor]
     piece_sizes: list[int]
+    counts: Counts
     whole: SparsePattern | None = None
 
     @property
@@ -89,6 +93,48 @@ class Block:
     @property
     def rows(self) -> int:
         return sum(self.row_sizes)
+
+    def panel_rows(self, place: int, s: int) -> int:
+        """The rows of B in the panel at a ring position, of the block that a place computes."""
+        c = self.counts.replicas
+        if self.requested and s != place // c:
+            return self.counts.touched[place][s]
+        return self.counts.columns[s * c + place % c]
+
+    def panels_before(self, s: int) -> int:
+        """The rows before this rank's panel in the block of the rank at a ring position, where all
+        panels lie side by side."""
+        place = self.grid.ring_place(s)
+        return sum(self.panel_rows(place, t) for t in range(self.grid.ring))
+
+    def sums_before(self, s: int) -> int:
+        """The rows of sums that come to the rank at a ring position from those before this one."""
+        return sum(
+            self.panel_rows(self.grid.ring_place(t), s) for t in range(self.grid.ring) if t != s
+        )
+
+    @functools.cached_property
+    def most_panel_rows(self) -> int:
+        """The rows of the largest panel that a rank receives at a time."""
+        return max(self.panel_rows(p, s) for p, s in self._pairs())
+
+    @functools.cached_property
+    def most_rows(self) -> int:
+        """The rows of all panels side by side, of the rank that has most."""
+        rings = range(self.grid.rings)
+        return max(sum(self.panel_rows(p, s) for s in rings) for p in range(self.grid.size))
+
+    @functools.cached_property
+    def most_sums(self) -> int:
+        """The rows of sums that the rank with most receives from all others."""
+        c, totals = self.counts.replicas, [0] * self.grid.size
+        for place, s in self._pairs():
+            if s != place // c:
+                totals[s * c + place % c] += self.panel_rows(place, s)
+        return max(totals)
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        return itertools.product(range(self.grid.size), range(self.grid.rings))
 
     def gather_rows(self, x: Tensor) -> Tensor:
         """The rows of a dense operand that the replicas of the block hold, in order."""
@@ -273,7 +319,9 @@ def make_block(
     if side_by_side is not None:
         whole = _csr(block.row_ids, side_by_side, (sum(row_sizes), before), index_dtype)
     nnz = block.columns.numel()
-    return Block(grid, row_sizes, nnz, panels, requested, block.pieces, block.piece_sizes, whole)
+    return Block(
+        grid, row_sizes, nnz, panels, requested, block.pieces, block.piece_sizes, counts, whole
+    )
 
 
 def _exchange_requests(grid: Grid, panels: list[Panel], counts: Counts) -> list[Tensor]:

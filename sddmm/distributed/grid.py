@@ -46,7 +46,8 @@ class Grid:
     group: the process group whose messages carry tensors. host_group: one that carries CPU tensors.
     ranks: the global rank at each place of the grid, row by row: place = ring * replicas + replica.
     place: that of this rank. timeout_s: how long to wait for another rank. pending: agreements
-    that have begun, see `settle`.
+    that have begun, see `settle`. lanes: by name, see `lanes.py`. failures: the calls of the group
+    that failed on this rank after all ranks had agreed on them.
     """
 
     group: Any
@@ -57,6 +58,8 @@ class Grid:
     timeout_s: float = TIMEOUT_S
     traffic: Traffic = field(default_factory=Traffic)
     pending: list[Callable[[], None]] = field(default_factory=list)
+    lanes: dict[str, Any] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -78,6 +81,10 @@ class Grid:
     def ring_place(self, ring: int) -> int:
         """The place of the rank at a position (modulo the ring's length) of this rank's ring."""
         return ring % self.rings * self.replicas + self.replica
+
+    def peer(self, place: int) -> int:
+        """The rank within the group at a place."""
+        return dist.get_group_rank(self.group, self.ranks[place])
 
     @property
     def block_places(self) -> range:
@@ -240,7 +247,13 @@ def make_grid(group: Any = None, mesh: Any = None, timeout_s: float = TIMEOUT_S)
             f"the mesh of ranks {list(ranks)} does not hold this rank, {dist.get_rank()}"
         )
     place = ranks.index(dist.get_rank())
-    return Grid(group, _host_group(group, ranks), ranks, place, replicas, timeout_s)
+    failures = _FAILURES.setdefault(group, [])
+    return Grid(
+        group, _host_group(group, ranks), ranks, place, replicas, timeout_s, failures=failures
+    )
+
+
+_FAILURES: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 
 
 def _ranks_of_mesh(mesh: Any) -> tuple[tuple[int, ...], int]:

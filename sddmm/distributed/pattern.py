@@ -31,6 +31,7 @@ from sddmm.distributed.grid import (
     connect,
     make_grid,
 )
+from sddmm.distributed.lanes import lane_of, open_lanes
 from sddmm.distributed.scatter import Source
 from sddmm.distributed.travel import ring_sizes
 from sddmm.distributed.volumes import LINKS, Link, choose_way
@@ -108,6 +109,7 @@ class DistributedPattern:
 
         local, own = agree(grid, "DistributedPattern.from_csr", check)
         connect(grid, local.device)
+        open_lanes(grid, local.device)
         m, n = checked_shape(shape)
         held = grid.all_numbers([local.shape[0], own])
         row_cuts, column_cuts = (cuts.from_sizes([x[i] for x in held]) for i in (0, 1))
@@ -257,7 +259,7 @@ class DistributedPattern:
 
 def link_of(grid: Grid, device: torch.device) -> Link:
     """The rates of the engine that carries a device's tensors."""
-    return LINKS[backend_of(grid.group, device)]
+    return LINKS["memory" if lane_of(grid, "panels").is_shared else backend_of(grid.group, device)]
 
 
 def _all_row_lengths(grid: Grid, crow: Tensor, sizes: Sequence[int]) -> Tensor:

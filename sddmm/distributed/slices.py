@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from sddmm.distributed.blocks import Block
-from sddmm.distributed.grid import Transfer
+from sddmm.distributed.grid import Grid, Transfer
+from sddmm.distributed.lanes import Arrival, Outgoing, Room, lane_of
 from sddmm.distributed.streams import beside
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import DTYPES, common_accumulator
@@ -65,22 +66,27 @@ def gathered(
     The rows are those of the columns of `whole_pattern`, (rows, w), of the dtype of `like`. widths:
     w of each slice. write: copies this rank's rows of a slice, by its number, into (n_r, w).
     """
-    grid = block.grid
+    grid, lane = block.grid, lane_of(block.grid, "panels")
 
-    def start(j: int) -> tuple[Callable[[], None], Transfer, Tensor]:
-        every = like.new_empty((sum(block.widths), widths[j]))
+    def start(j: int) -> tuple[Callable[[], None], Transfer | Arrival, Tensor]:
+        row = widths[j] * like.element_size()
+        room = lane.room(like, sum(block.widths) * row, block.most_rows * row)
+        every = room.rows((sum(block.widths), widths[j]), like.dtype)
         pieces = torch.split(every, block.widths)
-        own = pieces[grid.ring]
-        others = [s for s in range(grid.rings) if s != grid.ring]
-        receives = {grid.ring_place(s): pieces[s] for s in others}
-        requested = block.requested
-        sent = {s: own.new_empty((requested[s].numel(), widths[j])) for s in others if requested}
-        sends = {grid.ring_place(s): sent.get(s, own) for s in others}
-        with beside(like.device) as wait:  # so that kernels need not wait until it is packed
+        own, others = pieces[grid.ring], _others(grid)
+        receives = {grid.ring_place(s): [pieces[s]] for s in others}
+        sends = {
+            grid.ring_place(s): [
+                lane.outgoing(
+                    room, own, block.requested[s] if block.requested else None,
+                    block.panels_before(s) * row,
+                )
+            ]
+            for s in others
+        }  # fmt: skip
+        with beside(like.device) as wait:  # so that kernels need not wait until it is sent
             write(j, own)
-            for s, rows in sent.items():
-                torch.index_select(own, 0, requested[s], out=rows)
-            transfer = grid.start(sends, receives, f"slice {j}")
+            transfer = lane.start(room, sends, receives, f"slice {j}")
         return wait, transfer, every
 
     begun = start(0) if widths else None
@@ -99,7 +105,7 @@ class _Arriving(NamedTuple):
     number: int
     own: tuple[Tensor, ...]
     others: dict[int, tuple[Tensor, ...]]
-    transfer: Transfer
+    transfer: Transfer | Arrival
 
 
 def add_up(
@@ -113,30 +119,51 @@ def add_up(
     while the next ones are computed, and are added in their accumulator's dtype, the own ones
     first, then by ring position.
     """
-    grid = block.grid
     pending: _Arriving | None = None
-    others = [s for s in range(grid.rings) if s != grid.ring]
     for j, part in parts:
-        pieces = [torch.split(x.contiguous(), block.widths) for x in part]
-        arriving = {
-            s: tuple(x.new_empty((_rows_for_others(block, s), x.shape[-1])) for x in part)
-            for s in others
-        }
-        transfer = grid.start(
-            {grid.ring_place(s): tuple(own[s] for own in pieces) for s in others},
-            {grid.ring_place(s): x for s, x in arriving.items()},
-            f"sums of slice {j}",
-        )
+        following = _send_sums(block, j, part)
         if pending is not None:
             _add(block, pending, results(pending.number))
-        pending = _Arriving(j, tuple(own[grid.ring] for own in pieces), arriving, transfer)
+        pending = following
     if pending is not None:
         _add(block, pending, results(pending.number))
 
 
-def _rows_for_others(block: Block, s: int) -> int:
-    """How many of this rank's rows the rank at a ring position has sums of."""
-    return block.requested[s].numel() if block.requested else block.widths[block.grid.ring]
+def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
+    """Begin to send a slice's partial sums to the owners of their rows."""
+    grid, lane = block.grid, lane_of(block.grid, "sums")
+    pieces = [torch.split(x.contiguous(), block.widths) for x in part]
+    row = sum(x.shape[-1] * x.element_size() for x in part)
+    counts = {s: block.panel_rows(grid.ring_place(s), grid.ring) for s in _others(grid)}
+    room = lane.room(part[0], sum(counts.values()) * row, block.most_sums * row)
+    arriving: dict[int, tuple[Tensor, ...]] = {}
+    sends: dict[int, list[Outgoing]] = {}
+    before = 0
+    for s, rows in counts.items():
+        arriving[s] = _split(room, before * row, rows, part)
+        before += rows
+        sent = block.sums_before(s) * row
+        sends[grid.ring_place(s)] = []
+        for own in pieces:
+            sends[grid.ring_place(s)].append(lane.outgoing(room, own[s], None, sent))
+            sent += own[s].numel() * own[s].element_size()
+    receives = {grid.ring_place(s): x for s, x in arriving.items()}
+    with beside(part[0].device):
+        transfer = lane.start(room, sends, receives, f"sums of slice {j}")
+    return _Arriving(j, tuple(own[grid.ring] for own in pieces), arriving, transfer)
+
+
+def _split(room: Room, before: int, rows: int, part: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The sums of one rank in a room, behind so many bytes, in rows like those of each tensor."""
+    tensors = []
+    for x in part:
+        tensors.append(room.rows((rows, x.shape[-1]), x.dtype, before))
+        before += rows * x.shape[-1] * x.element_size()
+    return tuple(tensors)
+
+
+def _others(grid: Grid) -> list[int]:
+    return [s for s in range(grid.rings) if s != grid.ring]
 
 
 def _add(block: Block, pending: _Arriving, results: tuple[Tensor, ...]) -> None:

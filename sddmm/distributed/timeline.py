@@ -39,7 +39,10 @@ class Timeline:
         try:
             yield
         finally:
-            self._marks.append((kind, label, begin, self.mark()))
+            self.add(kind, label, begin)
+
+    def add(self, kind: str, label: str, begin: Any) -> None:
+        self._marks.append((kind, label, begin, self.mark()))
 
     def transfer(self, label: str, begin: Any, works: Sequence[Any]) -> None:
         """Record messages that a GPU's engine carries. begin: the mark when they were asked for."""
@@ -98,6 +101,12 @@ def span(kind: str, label: str) -> contextlib.AbstractContextManager[None]:
 def mark() -> Any:
     """The present on the innermost timeline; None where none is recorded."""
     return _active[-1].mark() if _active else None
+
+
+def record_span(kind: str, label: str, begin: Any) -> None:
+    """Record a span that ends now on the innermost timeline, where there is one."""
+    if _active:
+        _active[-1].add(kind, label, begin)
 
 
 def record_transfer(label: str, begin: Any, works: Sequence[Any]) -> None:

@@ -2,7 +2,7 @@
 
 Two ways. "ring": whole panels go from neighbour to neighbour, so that in step t a rank computes
 with the panel of the rank t places before it while the next one arrives in the second of two
-buffers. "rows": each rank receives, straight from their owner, only the rows that its nonzeros
+rooms. "rows": each rank receives, straight from their owner, only the rows that its nonzeros
 touch.
 
 In both ways a rank takes the panels in the same order at every call, so sums have the same bits.
@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sddmm.distributed.blocks import Block, Panel, Way, sends_touched
-from sddmm.distributed.grid import Grid, Transfer
-from sddmm.distributed.streams import behind_now
+from sddmm.distributed.grid import Grid
+from sddmm.distributed.lanes import LaneName, lane_of
+from sddmm.distributed.streams import behind_now, beside
 
 
 def panels_of(
@@ -27,7 +29,7 @@ def panels_of(
     """Each panel of the block, its rows of the operand, and a label; the next rows travel on.
 
     On a GPU they are asked for when the panel's kernels have been launched: the GPU computes while
-    the ranks agree and while rows are packed.
+    the ranks agree and while rows are sent.
 
     x: this rank's rows, ([h,] n_r, k). sizes: the rows at each position of the ring. The rows that
     come with a panel are valid until the next panel is asked for.
@@ -35,46 +37,68 @@ def panels_of(
     return _by_rows(block, x) if sends_touched(way) else _by_ring(block, x, sizes)
 
 
+class _Step(NamedTuple):
+    """A transfer that has not begun. start: begins it. arriving: what comes, ([h,] rows, k)."""
+
+    start: Callable[[], Any]
+    arriving: Tensor
+
+
+def _step(
+    block: Block, lane: LaneName, x: Tensor, rows: int, *,
+    to: int, come_from: int, most: int, label: str, at: Tensor | None = None,
+) -> _Step:  # fmt: skip
+    """A transfer to one rank and from another, by ring position: rows of x, or those numbered `at`,
+    leave, and `rows` others like them arrive. most: the rows that any rank receives at most."""
+    grid, shape = block.grid, (*x.shape[:-2], rows, x.shape[-1])
+    own = lane_of(grid, lane)
+    row = torch.Size((*x.shape[:-2], 1, x.shape[-1])).numel() * x.element_size()
+    room = own.room(x, rows * row, most * row)
+    arriving = room.rows(shape, x.dtype)
+    sends = {grid.ring_place(to): [own.outgoing(room, x, at)]}
+    receives = {grid.ring_place(come_from): [arriving]}
+    return _Step(partial(own.start, room, sends, receives, label), arriving)
+
+
 def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel, Tensor, str]]:
-    grid, q, here = block.grid, block.grid.rings, block.grid.ring
-    buffers = _Buffers(x, max(sizes))
+    q, here, most = block.grid.rings, block.grid.ring, block.most_panel_rows
     held = x.contiguous()
     for t in range(q):
         s = (here - t) % q
         begin = None
         if t + 1 < q:
-            after = buffers.rows(t, sizes[(s - 1) % q])
-            sends, receives = {grid.ring_place(here + 1): held}, {grid.ring_place(here - 1): after}
-            start = partial(grid.start, sends, receives, f"panel {(s - 1) % q}")
-            begin = behind_now(x.device, start)
+            following = (s - 1) % q
+            step = _step(
+                block, "panels", held, sizes[following], to=here + 1, come_from=here - 1,
+                most=most, label=f"panel {following}",
+            )  # fmt: skip
+            begin = behind_now(x.device, step.start)
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
             begin().wait()
-            held = after
+            held = step.arriving
+            del step, begin  # and with them the panel before
 
 
 def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
-    grid, q, here = block.grid, block.grid.rings, block.grid.ring
+    q, here, most = block.grid.rings, block.grid.ring, block.most_panel_rows
     held, x = x, x.contiguous()
-
-    def start(t: int, sent: Tensor, after: Tensor) -> Transfer:
-        """Begin the exchange of step t: to the rank t places on, from the rank t places before."""
-        torch.index_select(x, -2, block.requested[(here + t) % q], out=sent)
-        sends, receives = {grid.ring_place(here + t): sent}, {grid.ring_place(here - t): after}
-        return grid.start(sends, receives, f"rows of panel {(here - t) % q}")
-
     for t in range(q):
         s, begin = (here - t) % q, None
         if t + 1 < q:
-            touched = block.panels[(s - 1) % q].touched
+            following = (s - 1) % q
+            touched = block.panels[following].touched
             assert touched is not None
-            counts = block.requested[(here + t + 1) % q].numel(), touched.numel()
-            sent, after = (x.new_empty((*x.shape[:-2], rows, x.shape[-1])) for rows in counts)
-            begin = behind_now(x.device, partial(start, t + 1, sent, after))
+            step = _step(
+                block, "panels", x, touched.numel(), to=here + t + 1, come_from=here - t - 1,
+                most=most, label=f"rows of panel {following}",
+                at=block.requested[(here + t + 1) % q],
+            )  # fmt: skip
+            begin = behind_now(x.device, step.start)
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
             begin().wait()
-            held = after
+            held = step.arriving
 
 
 def reduce_panels(
@@ -91,50 +115,62 @@ def reduce_panels(
     )
 
 
+class _Sums(NamedTuple):
+    """Sums on their way to this rank. at: the rows to which they are added; None for all."""
+
+    transfer: Any
+    arriving: Tensor
+    at: Tensor | None
+
+
 def _reduce_by_ring(
     block: Block, sizes: list[int], compute: Callable[[Panel, str], Tensor]
 ) -> Tensor:
-    grid, q, here = block.grid, block.grid.rings, block.grid.ring
-    transfer: Transfer | None = None
-    arriving: Tensor | None = None
+    q, here = block.grid.rings, block.grid.ring
+    pending: _Sums | None = None
     for t in range(q):
         s = (here - 1 - t) % q
         total = compute(block.panels[s], f"panel {s}").contiguous()
-        if transfer is not None and arriving is not None:
-            transfer.wait()
-            total = arriving.add_(total)
+        total = _added(total, pending)
         if t + 1 < q:
-            before = (s - 1) % q
-            arriving = total.new_empty((*total.shape[:-2], sizes[before], total.shape[-1]))
-            sends = {grid.ring_place(here + 1): total}
-            transfer = grid.start(
-                sends, {grid.ring_place(here - 1): arriving}, f"sums of panel {before}"
-            )
+            pending = _sums(block, total, sizes[(s - 1) % q], here + 1, here - 1, None)
     return total
 
 
 def _reduce_by_rows(block: Block, compute: Callable[[Panel, str], Tensor]) -> Tensor:
-    grid, q, here = block.grid, block.grid.rings, block.grid.ring
+    q, here = block.grid.rings, block.grid.ring
     total = compute(block.panels[here], f"panel {here}").contiguous()
-    pending: tuple[Transfer, Tensor, Tensor] | None = None
+    pending: _Sums | None = None
     for t in range(1, q):
         s = (here - t) % q
         part = compute(block.panels[s], f"panel {s}").contiguous()
         total = _added(total, pending)
         rows = block.requested[(here + t) % q]
-        arriving = total.new_empty((*total.shape[:-2], rows.numel(), total.shape[-1]))
-        receives = {grid.ring_place(here + t): arriving}
-        transfer = grid.start({grid.ring_place(s): part}, receives, f"sums of panel {here}")
-        pending = transfer, rows, arriving
+        pending = _sums(block, part, rows.numel(), s, here + t, rows)
     return _added(total, pending)
 
 
-def _added(total: Tensor, pending: tuple[Transfer, Tensor, Tensor] | None) -> Tensor:
+def _sums(
+    block: Block, part: Tensor, rows: int, to: int, come_from: int, at: Tensor | None
+) -> _Sums:
+    """Send sums to one rank; `rows` others arrive from another. Both by ring position."""
+    step = _step(
+        block, "sums", part, rows, to=to, come_from=come_from, most=block.most_panel_rows,
+        label="sums",
+    )  # fmt: skip
+    with beside(part.device):
+        transfer = step.start()
+    return _Sums(transfer, step.arriving, at)
+
+
+def _added(total: Tensor, pending: _Sums | None) -> Tensor:
     """The total with the sums that arrive added to their rows, each of which occurs once."""
-    if pending is not None:
-        transfer, rows, arriving = pending
-        transfer.wait()
-        total[..., rows, :] += arriving
+    if pending is None:
+        return total
+    pending.transfer.wait()
+    if pending.at is None:
+        return total.add_(pending.arriving)
+    total[..., pending.at, :] += pending.arriving
     return total
 
 
@@ -151,65 +187,41 @@ def exchange_panels(
     sums follow the panels from rank to rank, and take one step more to their owner; their order is
     by ring position, from the owner's. In the other way it is from the owner's backwards.
     """
-    grid, q, here = block.grid, block.grid.rings, block.grid.ring
+    q, here = block.grid.rings, block.grid.ring
     total: Tensor | None = None
-    begun: tuple[Callable[[], Transfer], Tensor, Tensor] | None = None
-    pending: tuple[Transfer, Tensor, Tensor] | None = None
+    begun: tuple[Callable[[], Any], Tensor, Tensor | None] | None = None
+    pending: _Sums | None = None
     for t, (panel, rows, label) in enumerate(panels_of(block, way, x, sizes)):
         # Only now, as NCCL carries one after the other: the rows that come next wait for no sums.
         pending = _started(begun)
         part = compute(panel, rows, label).contiguous()
+        own_rows: Tensor | None = None
         if way == "rows":
             total = part if total is None else _added(total, pending)
             if t == 0:
                 continue
             own_rows = block.requested[(here + t) % q]
-            arriving = part.new_empty((*part.shape[:-2], own_rows.numel(), part.shape[-1]))
-            sends = {grid.ring_place(here - t): part}
-            receives = {grid.ring_place(here + t): arriving}
+            to, come_from, count = here - t, here + t, own_rows.numel()
         else:
-            total = part
-            if pending is not None:
-                pending[0].wait()
-                total = pending[2].add_(part)
+            total = part = _added(part, pending)
             if q == 1:
                 continue
-            own_rows, before = torch.empty(0), (here - t - 1) % q  # all rows arrive
-            arriving = part.new_empty((*part.shape[:-2], sizes[before], part.shape[-1]))
-            sends = {grid.ring_place(here + 1): total}
-            receives = {grid.ring_place(here - 1): arriving}
-        start = partial(grid.start, sends, receives, "sums")
-        begun = behind_now(x.device, start), own_rows, arriving
+            to, come_from, count = here + 1, here - 1, sizes[(here - t - 1) % q]
+        step = _step(
+            block, "sums", part, count, to=to, come_from=come_from, most=block.most_panel_rows,
+            label="sums",
+        )  # fmt: skip
+        begun = behind_now(x.device, step.start), step.arriving, own_rows
     pending = _started(begun)
     assert total is not None
-    if way == "rows":
+    if way == "rows" or pending is None:
         return _added(total, pending)
-    if pending is not None:  # the sums of this rank's own panel, from the rank before it
-        pending[0].wait()
-        total = pending[2]
-    return total
+    pending.transfer.wait()  # the sums of this rank's own panel, from the rank before it
+    return pending.arriving.clone()
 
 
-def _started(
-    begun: tuple[Callable[[], Transfer], Tensor, Tensor] | None,
-) -> tuple[Transfer, Tensor, Tensor] | None:
-    return None if begun is None else (begun[0](), *begun[1:])
-
-
-class _Buffers:
-    """Memory for two panels of at most `most` rows like those of x, used in turn."""
-
-    def __init__(self, x: Tensor, most: int) -> None:
-        self._heads, self._width = x.shape[:-2], x.shape[-1]
-        size = most * self._width * self._heads.numel()
-        self._memory = [x.new_empty(0), x.new_empty(0)]
-        self._size = size
-
-    def rows(self, turn: int, count: int) -> Tensor:
-        if self._memory[turn % 2].numel() == 0:
-            self._memory[turn % 2] = self._memory[0].new_empty(self._size)
-        shape = (*self._heads, count, self._width)
-        return self._memory[turn % 2][: torch.Size(shape).numel()].view(shape)
+def _started(begun: tuple[Callable[[], Any], Tensor, Tensor | None] | None) -> _Sums | None:
+    return None if begun is None else _Sums(begun[0](), begun[1], begun[2])
 
 
 def ring_sizes(grid: Grid, columns: list[int]) -> list[int]:

@@ -25,6 +25,7 @@ from tests.sddmm.distributed.cases import (
     skewed,
     with_operands,
 )
+from tests.sddmm.distributed.host_memory import shared_memory
 
 WAYS = ("ring", "rows", "slices", "row_slices")
 
@@ -245,6 +246,34 @@ def replicas_agree_with_one_process() -> None:
     check_all_functions(divided(skewed(9, 12, 50), even(9), even(12), mesh=one_ring), "4 replicas")
 
 
+def ranks_write_into_each_others_memory() -> None:
+    """Between GPUs of one host all other checks do; here processes stand for them."""
+    if here().type != "cpu":
+        return
+    with shared_memory():
+        for way in WAYS:
+            for cut in (even, uneven):
+                case = divided(skewed(23, 23, 160), cut(23), way=way)
+                check_all_functions(case, f"memory, {way}, {cut.__name__}")
+                attention.check(case, f"memory, attention, {way}")
+                volumes.check(case, f"memory, {way}, {cut.__name__}")
+            heads = divided(skewed(23, 29, 160), even(23), uneven(29), way=way, heads=3)
+            check_all_functions(heads, f"memory, {way}, heads")
+            check_all_functions(divided(skewed(9, 9, 0), even(9), way=way), "no nonzeros")
+        large = divided(skewed(40, 3000, 900), even(40), even(3000), way="slices", k=300)
+        assert (
+            sddmm.spmm(large.S, large.local_b.mT, values=large.weights[large.own]).isfinite().all()
+        )
+        if dist.get_world_size() == 4:
+            from torch.distributed.device_mesh import init_device_mesh
+
+            mesh = init_device_mesh("cpu", (2, 2))
+            for way in WAYS:
+                case = divided(skewed(23, 23, 160), uneven(23), way=way, mesh=mesh)
+                check_all_functions(case, f"memory, replicas, {way}")
+                attention.check(case, f"memory, attention, replicas, {way}")
+
+
 def a_group_of_some_ranks_computes_while_the_others_do_not() -> None:
     group = dist.new_group([3, 1])
     if dist.get_rank() in (1, 3):
@@ -322,6 +351,7 @@ COMMON: list[Callable[[], None]] = [
     volumes_equal_the_formulas,
     attention_merges_panels_to_what_one_process_gives,
     messages_after_kernels_as_on_a_gpu_change_nothing,
+    ranks_write_into_each_others_memory,
 ]
 CHECKS: dict[int, list[Callable[[], None]]] = {
     2: [
@@ -332,6 +362,7 @@ CHECKS: dict[int, list[Callable[[], None]]] = {
         dtensors_give_dtensors,
         the_laboratory_measures,
         failures.of_arguments,
+        failures.of_a_computation,
         failures.of_a_rank_that_does_not_call,
     ],
     4: [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -118,6 +119,27 @@ def of_arguments() -> None:
     require_raises(kind, "no such file", lambda: DistributedPattern.from_rows(fails, (20, 20)))
     expected = sddmm.sddmm(case.whole, case.a, case.b)[case.own]
     torch.testing.assert_close(sddmm.sddmm(S, a, b), expected)
+
+
+def of_a_computation() -> None:
+    """What fails on one rank, when rows are on their way, spoils no later call unseen."""
+    group = dist.new_group([0, 1])
+    rows = part(skewed(6, 6, 20), 3 * dist.get_rank(), 3 * dist.get_rank() + 3)
+    S = DistributedPattern.from_csr(*rows, (6, 6), group=group, way="ring")
+    x, w = torch.ones(3, 3, device=here()), torch.ones(S.nnz, device=here())
+    with mock.patch("sddmm.distributed.operators.product", side_effect=MemoryError("too much")):
+        if on(1):
+            require_raises(MemoryError, "too much", lambda: sddmm.spmm(S, x, values=w))
+    if on(0):
+        sddmm.spmm(S, x, values=w)
+    words = (
+        "calls that failed before, whose rows may still be on their way: rank 0 has none, rank 1"
+    )
+    require_raises(ValueError, words, lambda: sddmm.sddmm(S, x, x.mT))
+    require_raises(
+        ValueError, words, lambda: DistributedPattern.from_csr(*rows, (6, 6), group=group)
+    )
+    dist.barrier()
 
 
 def of_a_rank_that_does_not_call() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest import mock
 
 import torch
@@ -11,21 +12,39 @@ import torch.distributed as dist
 
 import sddmm
 from sddmm.distributed import DistributedPattern
+from sddmm.distributed.peer_memory import PeerMemory
 from tests.sddmm.distributed.cases import Case, K, part, skewed
+from tests.sddmm.distributed.host_memory import HostMemory
 
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """The bytes [sent, received] of tensors within the context."""
-    total, batch = [0, 0], dist.batch_isend_irecv
+    """The bytes [sent, received] of tensors within the context, in messages and by writing into
+    other ranks' memory; the second are known behind it, where all ranks come."""
+    total, batch, sent = [0, 0], dist.batch_isend_irecv, [0] * dist.get_world_size()
 
     def watch(operations: list[dist.P2POp]) -> list[dist.Work]:
         for x in operations:
             total[x.op is dist.irecv] += x.tensor.numel() * x.tensor.element_size()
         return batch(operations)
 
-    with mock.patch.object(dist, "batch_isend_irecv", watch):
+    def watched(write: Callable[..., None]) -> Callable[..., None]:
+        def count(memory: Any, peer: int, room: int, before: int, x: Any, at: Any) -> None:
+            rows = x if at is None else x[..., :1, :].expand(*x.shape[:-2], at.numel(), -1)
+            sent[peer] += rows.numel() * rows.element_size()
+            write(memory, peer, room, before, x, at)
+
+        return count
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(dist, "batch_isend_irecv", watch))
+        for kind in (HostMemory, PeerMemory):
+            stack.enter_context(mock.patch.object(kind, "write", watched(kind.write)))
         yield total
+    written = [sent] * dist.get_world_size()
+    dist.all_gather_object(written, sent)
+    total[0] += sum(sent)
+    total[1] += sum(each[dist.get_rank()] for each in written)
 
 
 def touched(case: Case, place: int) -> dict[int, int]:

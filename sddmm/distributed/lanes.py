@@ -1,0 +1,203 @@
+"""Where the rows that come from other ranks are stored, and how they get there.
+
+A lane is the memory of one kind of transfer: "panels" of dense operands, or "sums". Between the
+GPUs of one host rows are written straight into the receiver's room (`peer_memory`); elsewhere they
+are messages of torch.distributed. All ranks begin the transfers of a lane in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sddmm.distributed.grid import Grid, Transfer
+from sddmm.distributed.peer_memory import ROOMS, PeerMemory, open_memory
+from sddmm.distributed.timeline import mark, record_span, span
+
+LaneName = Literal["panels", "sums"]
+
+
+class Outgoing(NamedTuple):
+    """Rows for another rank: all of x, ([h,] rows, k) contiguous, or those with the numbers `at`.
+
+    before: the bytes of the receiver's room before them. packed: where chosen rows are put together
+    first, if they travel as a message.
+    """
+
+    x: Tensor
+    at: Tensor | None
+    before: int
+    packed: Tensor | None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        rows = self.x.shape[-2] if self.at is None else self.at.numel()
+        shape = (*self.x.shape[:-2], rows, self.x.shape[-1])
+        return torch.Size(shape).numel() * self.x.element_size()
+
+
+class Room(NamedTuple):
+    """Memory of one transfer, (bytes,) uint8. number: of the room of shared memory, if it is one.
+
+    What it holds is valid until the second next room of the lane is asked for.
+    """
+
+    memory: Tensor
+    number: int | None
+
+    def rows(self, shape: Sequence[int], dtype: torch.dtype, before: int = 0) -> Tensor:
+        """A tensor of the room, behind so many bytes of others."""
+        size = torch.Size(shape).numel() * dtype.itemsize
+        return self.memory[before : before + size].view(dtype).view(*shape)
+
+
+class Lane:
+    """The transfers of one kind between the ranks of a grid. memory: None where all are messages.
+
+    Everything is allocated by `room` and `outgoing`, before a stream beside the current one is
+    used, as `streams.behind_now` asks for.
+    """
+
+    def __init__(self, grid: Grid, memory: PeerMemory | None) -> None:
+        self._grid, self._memory = grid, memory
+        self._stream: torch.cuda.Stream | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether transfers write into other ranks' memory, where they find room."""
+        return self._memory is not None
+
+    def room(self, like: Tensor, size: int, largest: int) -> Room:
+        """Memory for the next transfer. like: a tensor on its device. size: its bytes; largest:
+        those of the rank of all that receives most."""
+        memory = self._memory
+        if memory is None or not self._holds(memory, largest):
+            return Room(like.new_empty(size, dtype=torch.uint8), None)
+        if like.is_cuda:
+            self._follow(torch.cuda.current_stream(like.device))
+        number, memory.turn = memory.turn, (memory.turn + 1) % ROOMS
+        return Room(memory.room(number)[:size], number)
+
+    def outgoing(
+        self, room: Room, x: Tensor, at: Tensor | None = None, before: int = 0
+    ) -> Outgoing:
+        """Rows of x for another rank's room of the same transfer."""
+        packed = None
+        if at is not None and room.number is None:
+            packed = x.new_empty((*x.shape[:-2], at.numel(), x.shape[-1]))
+        return Outgoing(x, at, before, packed)
+
+    def start(
+        self,
+        room: Room,
+        sends: Mapping[int, Sequence[Outgoing]],
+        receives: Mapping[int, Sequence[Tensor]],
+        label: str,
+    ) -> Transfer | Arrival:
+        """Begin a transfer on the current stream: by place, what is sent, and the parts of the room
+        that are received. Nothing travels before the ranks have agreed on the call."""
+        if room.number is None:
+            messages = {place: tuple(_packed(x) for x in parts) for place, parts in sends.items()}
+            return self._grid.start(messages, {p: tuple(x) for p, x in receives.items()}, label)
+        return self._write(room.number, sends, receives, label)
+
+    def _write(
+        self,
+        number: int,
+        sends: Mapping[int, Sequence[Outgoing]],
+        receives: Mapping[int, Sequence[Tensor]],
+        label: str,
+    ) -> Arrival:
+        grid, memory = self._grid, self._memory
+        assert memory is not None
+        grid.settle()
+        senders = [
+            place for place, parts in receives.items() if any(part.numel() for part in parts)
+        ]
+        for place in senders:
+            memory.grant(grid.peer(place), number)
+        # Each rank begins with the one after it, so that none is written to by all.
+        for place in sorted(sends, key=lambda place: (place - grid.place) % grid.size):
+            parts = [part for part in sends[place] if part.size]
+            if not parts:
+                continue
+            peer = grid.peer(place)
+            memory.await_grant(peer, number)
+            begin = mark()
+            for part in parts:
+                memory.write(peer, number, part.before, part.x, part.at)
+            record_span("transfer", label, begin)
+            memory.tell(peer, number)
+            grid.traffic.sent += sum(part.size for part in parts)
+        grid.traffic.received += sum(
+            x.numel() * x.element_size() for parts in receives.values() for x in parts
+        )
+        kept = [part for parts in sends.values() for part in parts]
+        return Arrival(memory, number, [grid.peer(p) for p in senders], label, _event(kept), kept)
+
+    def _follow(self, stream: torch.cuda.Stream) -> None:
+        """Make a stream wait for the last one on which the rooms were read."""
+        if self._stream is not None and stream != self._stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
+
+    def _holds(self, memory: PeerMemory, size: int) -> bool:
+        if size > memory.capacity:
+            self._grid.settle()  # as all ranks must be there
+        return size > 0 and memory.grow(self._grid, size)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Rows on their way into a room. peers: who writes them. sent: when this rank has written its
+    own; kept: what it writes, which must live as long."""
+
+    memory: PeerMemory
+    number: int
+    peers: Sequence[int]
+    label: str
+    sent: torch.cuda.Event | None
+    kept: Sequence[Outgoing]
+
+    def wait(self) -> None:
+        """Make what follows on the current stream wait for the rows."""
+        with span("wait", self.label):
+            if self.sent is not None:
+                self.sent.wait()
+            for peer in self.peers:
+                self.memory.await_arrival(peer, self.number)
+
+
+def open_lanes(grid: Grid, device: torch.device) -> None:
+    """Make the lanes of a grid; all ranks call it."""
+    for name in ("panels", "sums"):
+        grid.lanes[name] = Lane(grid, open_memory(grid, device, name))
+
+
+def lane_of(grid: Grid, name: LaneName) -> Lane:
+    """A lane of a grid; one of messages if none was opened."""
+    if name not in grid.lanes:
+        grid.lanes[name] = Lane(grid, None)
+    lane: Lane = grid.lanes[name]
+    return lane
+
+
+def _packed(rows: Outgoing) -> Tensor:
+    if rows.at is None:
+        return rows.x
+    assert rows.packed is not None
+    return torch.index_select(rows.x, -2, rows.at, out=rows.packed)
+
+
+def _event(kept: Sequence[Outgoing]) -> torch.cuda.Event | None:
+    """The present of the current stream, if what is sent is on a GPU."""
+    device = next((part.x.device for part in kept), None)
+    if device is None or device.type != "cuda":
+        return None
+    event: torch.cuda.Event = torch.cuda.current_stream(device).record_event()
+    return event

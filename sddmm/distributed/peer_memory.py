@@ -1,0 +1,150 @@
+"""Memory of a GPU into which the other GPUs of its host write, so that rows travel without NCCL.
+
+NCCL's kernels take multiprocessors from those that compute; copies between GPUs do not. The memory
+and the signals are torch's symmetric memory (torch.distributed._symmetric_memory), of which
+multicast is never used.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import weakref
+import zlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gemm_core.arithmetic import ceil_div
+from sddmm.distributed.grid import Grid, backend_of
+
+ROOMS = 2
+"""How many transfers have memory at a time: while one is read, the next one arrives."""
+
+# A part of a GPU's memory that the rooms of one lane take at most; transfers of more go by NCCL.
+_MOST = 1 / 6
+_STEP = 1 << 25  # bytes of a room are a multiple of it, so that few sizes ask for new memory
+_GRANT, _ARRIVED = 0, ROOMS  # the first of the channels of a signal: one for each room
+
+
+class PeerMemory:
+    """The rooms of every rank of a group, of `capacity` bytes each.
+
+    A rank grants another one that it writes into a room, when whatever reads the room has been
+    launched; the other waits for that, writes and tells it. All of this is in the order of torch's
+    current stream, and the host waits for nothing but new memory.
+    """
+
+    def __init__(self, group: Any, device: torch.device, timeout_s: float) -> None:
+        self.capacity = 0
+        self.turn = 0  # of the rooms: the next transfer's
+        self._group, self._device = group.group_name, device  # no more, as groups hold this
+        self._timeout_ms = int(timeout_s * 1e3)
+        self._most = int(torch.cuda.get_device_properties(device).total_memory * _MOST / ROOMS)
+        self._buffer: Tensor | None = None
+        self._handle: Any = None
+
+    def grow(self, grid: Grid, size: int) -> bool:
+        """Whether a room holds so many bytes now. All ranks call it, with the same size."""
+        if size <= self.capacity:
+            return True
+        if size > self._most:
+            return False
+        torch.cuda.synchronize(self._device)
+        grid.all_numbers([0])  # no rank writes into memory that another one gives back
+        self.capacity, self._buffer, self._handle = 0, None, None
+        capacity = ceil_div(size, _STEP) * _STEP
+        if not _all(grid, self._allocate(capacity)) or not _all(grid, self._share()):
+            self._most, self._buffer, self._handle = size - 1, None, None
+            return False
+        self.capacity = capacity
+        return True
+
+    def room(self, number: int) -> Tensor:
+        """A room of this rank, (capacity,) uint8."""
+        assert self._buffer is not None
+        return self._buffer[number * self.capacity : (number + 1) * self.capacity]
+
+    def grant(self, peer: int, room: int) -> None:
+        self._handle.put_signal(peer, _GRANT + room, self._timeout_ms)
+
+    def await_grant(self, peer: int, room: int) -> None:
+        self._handle.wait_signal(peer, _GRANT + room, self._timeout_ms)
+
+    def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
+        """Write x, or its rows with the numbers `at`, after `before` bytes of another's room."""
+        from sddmm.backends.cuda.kernels.send_rows.host import send_rows
+
+        shape = x.shape if at is None else (*x.shape[:-2], at.numel(), x.shape[-1])
+        first = (room * self.capacity + before) // x.element_size()
+        target = self._handle.get_buffer(peer, shape, x.dtype, first)
+        if at is None:
+            target.copy_(x)  # by a copy engine
+        else:
+            send_rows(x, at, target)
+
+    def tell(self, peer: int, room: int) -> None:
+        self._handle.put_signal(peer, _ARRIVED + room, self._timeout_ms)
+
+    def await_arrival(self, peer: int, room: int) -> None:
+        self._handle.wait_signal(peer, _ARRIVED + room, self._timeout_ms)
+
+    def _allocate(self, capacity: int) -> bool:
+        import torch.distributed._symmetric_memory as symmetric
+
+        try:
+            self._buffer = symmetric.empty(ROOMS * capacity, dtype=torch.uint8, device=self._device)
+        except RuntimeError:  # out of memory
+            return False
+        return True
+
+    def _share(self) -> bool:
+        import torch.distributed._symmetric_memory as symmetric
+
+        assert self._buffer is not None
+        try:
+            self._handle = symmetric.rendezvous(self._buffer, self._group)
+        except RuntimeError:  # GPUs that cannot reach each other's memory
+            return False
+        return True
+
+
+def open_memory(grid: Grid, device: torch.device, lane: str) -> PeerMemory | None:
+    """The memory of a lane between the ranks of a grid; None where messages serve.
+
+    All ranks call it. They share memory where they are all GPUs of one host, and the whole group.
+    """
+    facts = grid.all_numbers([zlib.crc32(socket.gethostname().encode()), _is_served(grid, device)])
+    if grid.size == 1 or any(fact != [facts[0][0], 1] for fact in facts):
+        return None
+    lanes = _MEMORIES.setdefault(grid.group, {})
+    if lane not in lanes:
+        lanes[lane] = PeerMemory(grid.group, device, grid.timeout_s)
+    return lanes[lane]
+
+
+_MEMORIES: weakref.WeakKeyDictionary[Any, dict[str, PeerMemory]] = weakref.WeakKeyDictionary()
+
+
+def _is_served(grid: Grid, device: torch.device) -> bool:
+    return (
+        device.type == "cuda"
+        and backend_of(grid.group, device) == "nccl"
+        and dist.get_world_size(grid.group) == grid.size
+        and _has_symmetric_memory()
+    )
+
+
+@functools.cache
+def _has_symmetric_memory() -> bool:
+    try:
+        import torch.distributed._symmetric_memory as symmetric
+    except ImportError:
+        return False
+    return hasattr(symmetric, "rendezvous") and hasattr(symmetric, "empty")
+
+
+def _all(grid: Grid, is_done: bool) -> bool:
+    return all(number == [1] for number in grid.all_numbers([int(is_done)]))

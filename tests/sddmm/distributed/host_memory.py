@@ -1,0 +1,107 @@
+"""Memory that processes of one machine share, in the place of that which GPUs share.
+
+It has the methods of `sddmm.distributed.peer_memory.PeerMemory`, so that what surrounds them runs
+on any number of CPU processes. A signal is a number in shared memory, from 0 to 1 and back.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sddmm.distributed.grid import Grid
+from sddmm.distributed.peer_memory import ROOMS
+
+_MOST = 1 << 20  # bytes of a room; more travels by messages
+_SECONDS = 20.0
+
+
+class HostMemory:
+    """The rooms of every rank; one that is asked for holds NaN."""
+
+    def __init__(self, folder: Path) -> None:
+        self.capacity, self.turn = 0, 0
+        self._folder, self._size, self._rank = folder, dist.get_world_size(), dist.get_rank()
+        self._signals = self._map("signals", 2 * ROOMS * self._size**2)
+        self._rooms: list[Tensor] = []
+
+    def grow(self, grid: Grid, size: int) -> bool:
+        if size > _MOST:
+            return False
+        if size > self.capacity:
+            grid.all_numbers([0])
+            self.capacity = (size + 63) // 64 * 64
+            names = [f"{self.capacity} {rank}" for rank in range(self._size)]
+            self._rooms = [self._map(name, ROOMS * self.capacity) for name in names]
+        return True
+
+    def room(self, number: int) -> Tensor:
+        return self._room(self._rank, number).fill_(255)
+
+    def grant(self, peer: int, room: int) -> None:
+        self._put(0, room, self._rank, peer)
+
+    def await_grant(self, peer: int, room: int) -> None:
+        self._take(0, room, peer, self._rank)
+
+    def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
+        rows = x if at is None else x[..., at, :]
+        raw = rows.contiguous().view(-1).view(torch.uint8)
+        self._room(peer, room)[before : before + raw.numel()] = raw
+
+    def tell(self, peer: int, room: int) -> None:
+        self._put(1, room, self._rank, peer)
+
+    def await_arrival(self, peer: int, room: int) -> None:
+        self._take(1, room, peer, self._rank)
+
+    def _room(self, rank: int, number: int) -> Tensor:
+        return self._rooms[rank][number * self.capacity : (number + 1) * self.capacity]
+
+    def _map(self, name: str, size: int) -> Tensor:
+        path = self._folder / name
+        with path.open("ab") as file:
+            file.truncate(size)
+        return torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
+
+    def _put(self, kind: int, room: int, sender: int, receiver: int) -> None:
+        self._change(kind, room, sender, receiver, 1)
+
+    def _take(self, kind: int, room: int, sender: int, receiver: int) -> None:
+        self._change(kind, room, sender, receiver, 0)
+
+    def _change(self, kind: int, room: int, sender: int, receiver: int, to: int) -> None:
+        number = ((kind * ROOMS + room) * self._size + sender) * self._size + receiver
+        deadline = time.monotonic() + _SECONDS
+        while self._signals[number] == to:
+            assert time.monotonic() < deadline, f"rank {sender} to {receiver}: {kind}, room {room}"
+            time.sleep(0)
+        self._signals[number] = to
+
+
+@contextmanager
+def shared_memory() -> Iterator[None]:
+    """Within, the ranks of every pattern that is made write into each other's memory."""
+    with tempfile.TemporaryDirectory() as own:
+        folders = [own] * dist.get_world_size()
+        dist.all_gather_object(folders, own)
+        memories: dict[str, HostMemory] = {}
+
+        def open_memory(grid: Grid, device: torch.device, lane: str) -> HostMemory:
+            if lane not in memories:
+                folder = Path(folders[0]) / lane
+                folder.mkdir(exist_ok=True)
+                memories[lane] = HostMemory(folder)
+            return memories[lane]
+
+        with mock.patch("sddmm.distributed.lanes.open_memory", open_memory):
+            yield
+        dist.barrier()
