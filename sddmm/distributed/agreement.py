@@ -48,17 +48,17 @@ def agreement(
         failure = error
         text = (str(error).splitlines() or [""])[0]
         record = {_ERROR: f"{type(error).__name__}: {text}"[:_ERROR_CHARACTERS]}
-    end = grid.start_to_host(_encoded(record))
     if failure is not None:
-        end()
+        grid.all_to_host(_encoded(record))
         raise failure
     agreed: list[bool] = []
 
     def compare() -> None:
-        _compare(grid, call, [_decoded(message) for message in end()])
+        messages = grid.all_to_host(_encoded(record))
+        _compare(grid, call, [_decoded(message) for message in messages])
         agreed.append(True)
 
-    grid.pending.append(compare)
+    grid.pending.append(compare)  # the first kernels are launched before
     try:
         yield result
     except BaseException:

@@ -132,10 +132,6 @@ class Grid:
 
         DistributedError names the ranks that sent none within `timeout_s`.
         """
-        return self.start_to_host(message)()
-
-    def start_to_host(self, message: Tensor) -> Callable[[], list[Tensor]]:
-        """Begin what the function that it gives ends: `all_to_host`."""
         self.settle()
         others = [place for place in range(self.size) if place != self.place]
         messages = [
@@ -151,24 +147,20 @@ class Grid:
                 received[place] = dist.irecv(messages[place], rank, self.host_group, tag=_HOST_TAG)
             except RuntimeError as error:
                 lost[place] = _first_line(error)
-
-        def end() -> list[Tensor]:
-            for place, work in received.items():
-                try:
-                    work.wait(self._timeout())
-                except RuntimeError as error:
-                    lost[place] = _first_line(error)
-            if lost:
-                names = ", ".join(str(self.ranks[place]) for place in sorted(lost))
-                raise DistributedError(
-                    f"rank {names} did not call within {self.timeout_s:g} s, or has ended "
-                    f"({next(iter(lost.values()))})"
-                )
-            for work in sent:
+        for place, work in received.items():
+            try:
                 work.wait(self._timeout())
-            return messages
-
-        return end
+            except RuntimeError as error:
+                lost[place] = _first_line(error)
+        if lost:
+            names = ", ".join(str(self.ranks[place]) for place in sorted(lost))
+            raise DistributedError(
+                f"rank {names} did not call within {self.timeout_s:g} s, or has ended "
+                f"({next(iter(lost.values()))})"
+            )
+        for work in sent:
+            work.wait(self._timeout())
+        return messages
 
     def all_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """A list of integers of every rank, all of one length, by place."""

@@ -80,8 +80,7 @@ class Lane:
             return Room(like.new_empty(size, dtype=torch.uint8), None)
         if like.is_cuda:
             self._follow(torch.cuda.current_stream(like.device))
-        number, memory.turn = memory.turn, (memory.turn + 1) % ROOMS
-        return Room(memory.room(number)[:size], number)
+        return Room(memory.room(memory.turn)[:size], memory.turn)
 
     def outgoing(
         self, room: Room, x: Tensor, at: Tensor | None = None, before: int = 0
@@ -116,6 +115,7 @@ class Lane:
         grid, memory = self._grid, self._memory
         assert memory is not None
         grid.settle()
+        memory.turn = (number + 1) % ROOMS  # only now, as a call may end before on some rank
         senders = [
             place for place, parts in receives.items() if any(part.numel() for part in parts)
         ]

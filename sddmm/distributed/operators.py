@@ -19,6 +19,8 @@ from sddmm.distributed.agreement import agreement
 from sddmm.distributed.blocks import Panel, is_sliced
 from sddmm.distributed.pattern import DistributedPattern
 from sddmm.distributed.slices import (
+    Term,
+    both_sliced_products,
     prepare_sliced_product,
     sliced_product,
     sliced_transposed_product,
@@ -99,8 +101,13 @@ class _Sample(torch.autograd.Function):
 
         tensors = {"the gradient": grad, "a": a, "b": b_t}
         with _agreement_on_backward(S, "the gradient of sddmm", tensors, prepare):
-            grad_a = weighted_sums(S, grad, b_t, of_a) if needs_a else None
-            grad_b_t = weighted_sums(S, grad, a, of_b) if needs_b else None
+            grad_a: Tensor | None
+            grad_b_t: Tensor | None
+            if needs_a and needs_b and is_sliced(S.way) and not torch.is_grad_enabled():
+                grad_a, grad_b_t = _both_gradients(S, grad, a, b_t, alpha)
+            else:
+                grad_a = weighted_sums(S, grad, b_t, of_a) if needs_a else None
+                grad_b_t = weighted_sums(S, grad, a, of_b) if needs_b else None
         return None, grad_a, grad_b_t, None
 
 
@@ -223,6 +230,19 @@ def _compute_transposed_product(
             return _part(panel, weights, rows, options)
 
     return reduce_panels(S.block, S.way, S.ring_sizes, compute).to(options.out_dtype)
+
+
+def _both_gradients(
+    S: DistributedPattern, grad: Tensor, a: Tensor, b_t: Tensor, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """The gradients of a and of b_t by slices; they are not differentiated again."""
+    with without_autocast():
+        block, grad = S.block, resolve_lazy_view(grad)
+        weights, rows = block.gather_values(grad), block.gather_rows(resolve_lazy_view(a))
+        wide = common_accumulator(grad.dtype, b_t.dtype)
+        direct = Term(resolve_lazy_view(b_t), a.dtype if S.grid.replicas == 1 else wide)
+        of_a, of_b = both_sliced_products(block, weights, direct, Term(rows, b_t.dtype), alpha)
+        return block.scatter_rows(of_a).to(a.dtype), of_b
 
 
 def _is_direct(S: DistributedPattern, options: Weighting) -> bool:

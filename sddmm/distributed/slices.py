@@ -58,45 +58,84 @@ def whole_pattern(block: Block) -> SparsePattern:
     return block.whole
 
 
+Written = Callable[[int, Tensor], object]
+"""Copies this rank's rows of a slice, by its number, into (n_r, w)."""
+
+
 def gathered(
-    block: Block, like: Tensor, widths: list[int], write: Callable[[int, Tensor], object]
+    block: Block,
+    like: Tensor,
+    widths: list[int],
+    write: Written,
+    source: Callable[[int], Tensor] | None = None,
 ) -> Iterator[tuple[int, Tensor, str]]:
-    """Number, rows, and a label, of each slice, while the next one travels.
+    """Number, rows, and a label, of each slice, while the next one travels; the first one sets off
+    at once.
 
     The rows are those of the columns of `whole_pattern`, (rows, w), of the dtype of `like`. widths:
-    w of each slice. write: copies this rank's rows of a slice, by its number, into (n_r, w).
+    w of each slice. source: the rows that `write` copies, if they stand somewhere as they are.
     """
+
+    def every() -> Iterator[tuple[int, Tensor, str]]:
+        following = first
+        for j in range(len(widths)):
+            assert following is not None
+            following.wait()
+            rows = following.rows
+            following = _send_slice(block, like, widths, j + 1, write, source)
+            yield j, rows, f"slice {j}"
+
+    first = _send_slice(block, like, widths, 0, write, source)
+    return every()
+
+
+class _Coming(NamedTuple):
+    """A slice on its way. rows: of all panels side by side. copied: makes the current stream wait
+    for this rank's own ones."""
+
+    rows: Tensor
+    copied: Callable[[], None]
+    begun: Callable[[], None]
+    transfer: Transfer | Arrival
+
+    def wait(self) -> None:
+        self.copied()
+        self.begun()
+        self.transfer.wait()
+
+
+def _send_slice(
+    block: Block,
+    like: Tensor,
+    widths: list[int],
+    j: int,
+    write: Written,
+    source: Callable[[int], Tensor] | None,
+) -> _Coming | None:
+    """Begin to send a slice, if there is one of this number."""
+    if j == len(widths):
+        return None
     grid, lane = block.grid, lane_of(block.grid, "panels")
-
-    def start(j: int) -> tuple[Callable[[], None], Transfer | Arrival, Tensor]:
-        row = widths[j] * like.element_size()
-        room = lane.room(like, sum(block.widths) * row, block.most_rows * row)
-        every = room.rows((sum(block.widths), widths[j]), like.dtype)
-        pieces = torch.split(every, block.widths)
-        own, others = pieces[grid.ring], _others(grid)
-        receives = {grid.ring_place(s): [pieces[s]] for s in others}
-        sends = {
-            grid.ring_place(s): [
-                lane.outgoing(
-                    room, own, block.requested[s] if block.requested else None,
-                    block.panels_before(s) * row,
-                )
-            ]
-            for s in others
-        }  # fmt: skip
-        with beside(like.device) as wait:  # so that kernels need not wait until it is sent
-            write(j, own)
-            transfer = lane.start(room, sends, receives, f"slice {j}")
-        return wait, transfer, every
-
-    begun = start(0) if widths else None
-    for j in range(len(widths)):
-        assert begun is not None
-        wait, transfer, every = begun
-        wait()
-        transfer.wait()
-        begun = start(j + 1) if j + 1 < len(widths) else None
-        yield j, every, f"slice {j}"
+    row = widths[j] * like.element_size()
+    room = lane.room(like, sum(block.widths) * row, block.most_rows * row)
+    rows = room.rows((sum(block.widths), widths[j]), like.dtype)
+    pieces = torch.split(rows, block.widths)
+    own, sent = pieces[grid.ring], None if source is None else source(j)
+    if sent is not None and not block.requested and not sent.is_contiguous():
+        sent = None  # as whole panels travel from contiguous memory alone
+    sends, receives = {}, {}
+    for s in _others(grid):
+        at = block.requested[s] if block.requested else None
+        before = block.panels_before(s) * row
+        outgoing = lane.outgoing(room, own if sent is None else sent, at, before)
+        sends[grid.ring_place(s)] = [outgoing]
+        receives[grid.ring_place(s)] = [pieces[s]]
+    # Beside, so that kernels need not wait until all is sent; and beside each other where they can.
+    with beside(like.device, 0 if sent is None else 1) as copied:
+        write(j, own)
+    with beside(like.device) as begun:
+        transfer = lane.start(room, sends, receives, f"slice {j}")
+    return _Coming(rows, copied, begun, transfer)
 
 
 class _Arriving(NamedTuple):
@@ -119,14 +158,28 @@ def add_up(
     while the next ones are computed, and are added in their accumulator's dtype, the own ones
     first, then by ring position.
     """
+    begin_to_add_up(block, parts, results)()
+
+
+def begin_to_add_up(
+    block: Block,
+    parts: Iterable[tuple[int, tuple[Tensor, ...]]],
+    results: Callable[[int], tuple[Tensor, ...]],
+) -> Callable[[], None]:
+    """`add_up`, but for the sums that travel last, which the function that it gives adds."""
     pending: _Arriving | None = None
     for j, part in parts:
         following = _send_sums(block, j, part)
         if pending is not None:
             _add(block, pending, results(pending.number))
         pending = following
-    if pending is not None:
-        _add(block, pending, results(pending.number))
+    last = pending
+
+    def end() -> None:
+        if last is not None:
+            _add(block, last, results(last.number))
+
+    return end
 
 
 def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
@@ -167,25 +220,36 @@ def _others(grid: Grid) -> list[int]:
 
 
 def _add(block: Block, pending: _Arriving, results: tuple[Tensor, ...]) -> None:
+    """results[i] = the own sums and all that arrive, rounded once."""
     pending.transfer.wait()
     for i, (own, result) in enumerate(zip(pending.own, results, strict=True)):
-        others = {s: sums[i] for s, sums in pending.others.items()}
-        if len(others) == 1:  # two terms, whose sum is rounded once
-            ((s, sums),) = others.items()
-            if not block.requested:
-                torch.add(own, sums, out=result)
-                continue
-            rows = block.requested[s]
+        others = [(s, sums[i]) for s, sums in pending.others.items()]
+        if not others:
             result.copy_(own)
-            result[rows] = (own[rows] + sums).to(result.dtype)
             continue
-        total = own.to(DTYPES[own.dtype].accumulator, copy=True)
-        for s, sums in others.items():
-            if block.requested:
-                total[block.requested[s]] += sums  # each row occurs once
-            else:
-                total += sums
-        result.copy_(total)
+        total = own
+        if len(others) > 1:
+            total = own.to(DTYPES[own.dtype].accumulator, copy=True)
+            for s, sums in others[:-1]:
+                _add_rows(block, s, total, sums, total)
+        if block.requested:
+            result.copy_(total)
+        s, sums = others[-1]
+        _add_rows(block, s, total, sums, result)
+
+
+def _add_rows(block: Block, s: int, own: Tensor, arrived: Tensor, totals: Tensor) -> None:
+    """totals = own + what arrived from the rank at a ring position; of the rows that it sends."""
+    if not block.requested:
+        torch.add(own, arrived, out=totals)
+        return
+    if own.is_cuda:
+        from sddmm.backends.cuda.kernels.add_rows.host import add_rows
+
+        add_rows(own, arrived, block.requested[s], totals)
+        return
+    rows = block.requested[s]
+    totals[rows] = (own[rows].to(DTYPES[own.dtype].accumulator) + arrived).to(totals.dtype)
 
 
 def sliced_product(
@@ -195,11 +259,31 @@ def sliced_product(
 
     dense: this rank's rows of X. dtype: of the result.
     """
+    return _product_of_slices(block, weights, _slices_of_operand(block, dense), dense, alpha, dtype)
+
+
+def _slices_of_operand(block: Block, dense: Tensor) -> Iterator[tuple[int, Tensor, str]]:
+    cut = slices_of(dense)
+
+    def source(j: int) -> Tensor:
+        return cut[j].of(dense)
+
+    widths = [source(j).shape[-1] for j in range(len(cut))]
+    return gathered(block, dense, widths, lambda j, own: own.copy_(source(j)), source)
+
+
+def _product_of_slices(
+    block: Block,
+    weights: Tensor,
+    slices: Iterator[tuple[int, Tensor, str]],
+    dense: Tensor,
+    alpha: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """`sliced_product` of slices that are on their way."""
     cut = slices_of(dense)
     shape = (*dense.shape[:-2], block.rows, dense.shape[-1])
     out: Tensor | None = None
-    widths = [at.of(dense).shape[-1] for at in cut]
-    slices = gathered(block, dense, widths, lambda j, own: own.copy_(cut[j].of(dense)))
     for j, rows, label in slices:
         with span("compute", label):
             own = cut[j].values(weights)
@@ -215,6 +299,13 @@ def sliced_transposed_product(
     block: Block, weights: Tensor, rows: Tensor, alpha: float, dtype: torch.dtype
 ) -> Tensor:
     """This rank's rows of alpha * W^T X, ([h,] n_r, d). rows: the block's rows of X."""
+    return _begin_transposed_product(block, weights, rows, alpha, dtype)()
+
+
+def _begin_transposed_product(
+    block: Block, weights: Tensor, rows: Tensor, alpha: float, dtype: torch.dtype
+) -> Callable[[], Tensor]:
+    """`sliced_transposed_product`, whose last sums arrive when the function that it gives ends."""
     cut, wide = slices_of(rows), common_accumulator(weights.dtype, rows.dtype)
     count = block.widths[block.grid.ring]
     out = rows.new_empty((*rows.shape[:-2], count, rows.shape[-1]), dtype=dtype)
@@ -228,8 +319,31 @@ def sliced_transposed_product(
                 )  # fmt: skip
             yield j, (part,)
 
-    add_up(block, parts(), lambda j: (cut[j].of(out),))
-    return out
+    finish = begin_to_add_up(block, parts(), lambda j: (cut[j].of(out),))
+
+    def end() -> Tensor:
+        finish()
+        return out
+
+    return end
+
+
+class Term(NamedTuple):
+    """What the weights are multiplied by in one of two products: X, and the result's dtype."""
+
+    x: Tensor
+    dtype: torch.dtype
+
+
+def both_sliced_products(
+    block: Block, weights: Tensor, direct: Term, transposed: Term, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """`sliced_product` and `sliced_transposed_product` of the same weights, each of which computes
+    while the rows and the sums of the other travel."""
+    slices = _slices_of_operand(block, direct.x)
+    end = _begin_transposed_product(block, weights, transposed.x, alpha, transposed.dtype)
+    sums = _product_of_slices(block, weights, slices, direct.x, alpha, direct.dtype)
+    return sums, end()
 
 
 def prepare_sliced_product(

@@ -35,8 +35,10 @@ def behind_now(device: torch.device, start: Callable[[], ResultT]) -> Callable[[
 
 
 @contextlib.contextmanager
-def beside(device: torch.device) -> Iterator[Callable[[], None]]:
+def beside(device: torch.device, number: int = 0) -> Iterator[Callable[[], None]]:
     """Launch what follows on a stream beside the current one, behind what that one holds now.
+
+    number: of the stream; those of different numbers run beside each other, too.
 
     Gives a function that makes the current stream wait for what was launched within; it must be
     called before the memory in use is freed, which must be allocated before, as in `behind_now`. On
@@ -46,18 +48,18 @@ def beside(device: torch.device) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     packed = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    side = _side_stream(device)
+    side = _side_stream(device, number)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         yield lambda: torch.cuda.current_stream(device).wait_event(packed)
         packed.record()
 
 
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return _stream(torch.cuda.current_device() if device.index is None else device.index)
+def _side_stream(device: torch.device, number: int = 0) -> torch.cuda.Stream:
+    return _stream(torch.cuda.current_device() if device.index is None else device.index, number)
 
 
 @functools.cache
-def _stream(index: int) -> torch.cuda.Stream:
+def _stream(index: int, number: int) -> torch.cuda.Stream:
     """Before other streams, whose kernels would else fill the GPU first."""
     return torch.cuda.Stream(index, priority=-1)  # type: ignore[no-untyped-call]

@@ -257,6 +257,7 @@ def ranks_write_into_each_others_memory() -> None:
                 check_all_functions(case, f"memory, {way}, {cut.__name__}")
                 attention.check(case, f"memory, attention, {way}")
                 volumes.check(case, f"memory, {way}, {cut.__name__}")
+                failures.of_one_rank(case)
             heads = divided(skewed(23, 29, 160), even(23), uneven(29), way=way, heads=3)
             check_all_functions(heads, f"memory, {way}, heads")
             check_all_functions(divided(skewed(9, 9, 0), even(9), way=way), "no nonzeros")

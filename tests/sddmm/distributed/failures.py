@@ -127,7 +127,8 @@ def of_a_computation() -> None:
     rows = part(skewed(6, 6, 20), 3 * dist.get_rank(), 3 * dist.get_rank() + 3)
     S = DistributedPattern.from_csr(*rows, (6, 6), group=group, way="ring")
     x, w = torch.ones(3, 3, device=here()), torch.ones(S.nnz, device=here())
-    with mock.patch("sddmm.distributed.operators.product", side_effect=MemoryError("too much")):
+    after_the_first = [torch.zeros(3, 3, device=here()), MemoryError("too much")]
+    with mock.patch("sddmm.distributed.operators.product", side_effect=after_the_first):
         if on(1):
             require_raises(MemoryError, "too much", lambda: sddmm.spmm(S, x, values=w))
     if on(0):

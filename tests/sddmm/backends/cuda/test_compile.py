@@ -15,6 +15,7 @@ from gemm_core.runtime.compile import CACHE_VARIABLE, Cubin, compile_kernel
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import analysis, comparison, loader
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.kernels.add_rows.host import ADD_ROWS
 from sddmm.backends.cuda.kernels.attention_delta.host import ATTENTION_DELTA
 from sddmm.backends.cuda.kernels.attention_gradient.host import ATTENTION_GRADIENT
 from sddmm.backends.cuda.kernels.attention_sums.host import ATTENTION_SUMS
@@ -333,6 +334,6 @@ def test_every_source_is_of_a_kernel() -> None:
         ATTENTION_TILE_GRADIENT,
     )
     spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_WEIGHTS)
-    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), *spmm, SEND_ROWS)
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), *spmm, SEND_ROWS, ADD_ROWS)
     used = {spec.path for spec in (*kernels, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

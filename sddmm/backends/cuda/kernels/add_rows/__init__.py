@@ -1,0 +1,1 @@
+"""add_rows: sums that arrive from another rank, added to chosen rows."""
