@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sddmm.distributed.cuts import Cuts, sizes
+from sddmm.distributed.early import Early, find_early
 from sddmm.distributed.grid import Grid
 from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
@@ -93,6 +94,15 @@ class Block:
     @property
     def rows(self) -> int:
         return sum(self.row_sizes)
+
+    @functools.cached_property
+    def early(self) -> Early | None:
+        """What products by slices compute while the first slice travels."""
+        if self.whole is None or self.grid.rings == 1:
+            return None
+        first = sum(self.widths[: self.grid.ring])
+        own = slice(first, first + self.widths[self.grid.ring])
+        return find_early(self.whole, own, sum(self.widths) - self.widths[self.grid.ring])
 
     def panel_rows(self, place: int, s: int) -> int:
         """The rows of B in the panel at a ring position, of the block that a place computes."""

@@ -18,7 +18,7 @@ from sddmm.cache import CACHE
 from sddmm.distributed.agreement import agreement
 from sddmm.distributed.blocks import Panel, is_sliced
 from sddmm.distributed.pattern import DistributedPattern
-from sddmm.distributed.slices import (
+from sddmm.distributed.sliced_products import (
     Term,
     both_sliced_products,
     prepare_sliced_product,

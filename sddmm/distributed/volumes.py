@@ -7,7 +7,6 @@ units of n * K elements, with equal parts, a rank of p receives (p - 1) / p in o
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,9 +33,9 @@ class Link:
 
 
 LINKS = {
-    # Two H200 of one host: 256 MiB come in 717 us while as many leave, chosen rows of 512 bytes at
-    # 334 GB/s; a signal and its answer take 20 us. Nothing is packed.
-    "memory": Link("writes into each other's memory, two H200 of one host", 340e3, 25.0, math.inf),
+    # Two H200 of one host: 256 MiB come in 717 us while as many leave; a signal and its answer take
+    # 20 us. Chosen rows come at 334 GB/s: nothing is packed, but a kernel writes them.
+    "memory": Link("writes into each other's memory, two H200 of one host", 370e3, 25.0, 6.9e6),
     # Two H200 of one host: a neighbour exchange of 256 MiB takes 895 us, and one of 16 MiB 93 us,
     # of which 56 are its bytes'; a copy within a GPU's memory moves 4.3 TB/s, read and written.
     "nccl": Link("NCCL over NVLink, two H200 of one host", 300e3, 40.0, 4.3e6),

@@ -186,7 +186,7 @@ def autocast_casts_operands_as_in_one_process() -> None:
 
 
 def a_plan_runs_and_explains_volume_way_and_refusals() -> None:
-    case = divided(skewed(23, 23, 160), even(23))
+    case = divided(skewed(23, 23, 3000), even(23))
     plan = sddmm.plan(case.S, k=5, dtype=torch.float64, alpha=2.0)
     assert torch.equal(
         plan.run(case.local_a, case.local_b),
@@ -325,6 +325,29 @@ def messages_after_kernels_as_on_a_gpu_change_nothing() -> None:
             failures.of_one_rank(case)
 
 
+def rows_that_are_multiplied_early_change_no_result() -> None:
+    for way in ("slices", "row_slices"):
+        with mock.patch("sddmm.distributed.early.LEAST", 3):
+            case = divided(skewed(23, 23, 160), even(23), way=way)
+            check_all_functions(case, f"{way}, early rows")
+            early = case.S.block.early
+            if early is not None:
+                assert (
+                    early.own.pattern.nnz + early.others.pattern.nnz + early.rest.pattern.nnz
+                    == case.S.nnz
+                )
+            is_there = [False] * dist.get_world_size()
+            dist.all_gather_object(is_there, early is not None)
+            assert any(is_there)
+            heads = divided(skewed(23, 29, 300), even(23), uneven(29), way=way, heads=3, k=300)
+            check_all_functions(heads, f"{way}, early rows, heads")
+            if here().type == "cpu":
+                with shared_memory():
+                    check_all_functions(
+                        divided(skewed(23, 23, 160), even(23), way=way), f"{way}, early, memory"
+                    )
+
+
 def volumes_equal_the_formulas() -> None:
     for way in WAYS:
         for heads in (None, 2):
@@ -353,6 +376,7 @@ COMMON: list[Callable[[], None]] = [
     attention_merges_panels_to_what_one_process_gives,
     messages_after_kernels_as_on_a_gpu_change_nothing,
     ranks_write_into_each_others_memory,
+    rows_that_are_multiplied_early_change_no_result,
 ]
 CHECKS: dict[int, list[Callable[[], None]]] = {
     2: [

@@ -1,0 +1,165 @@
+"""Products whose operands travel in slices, so that a slice's result is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sddmm.distributed.blocks import Block
+from sddmm.distributed.slices import begin_to_add_up, gathered, slices_of, whole_pattern
+from sddmm.distributed.timeline import span
+from sddmm.dtypes import common_accumulator
+from sddmm.products import find_or_prepare, product, product_problem
+from sddmm.sparse.pattern import SparsePattern
+
+
+def sliced_product(
+    block: Block, weights: Tensor, dense: Tensor, alpha: float, dtype: torch.dtype
+) -> Tensor:
+    """The block's rows of alpha * W X, ([h,] rows, d). weights: ([h,] nnz) of the block.
+
+    dense: this rank's rows of X. dtype: of the result.
+    """
+    slices = _slices_of_operand(block, dense)
+    early, first = block.early, slices_of(dense)[:1]
+    partial: Tensor | None = None
+    if early is not None and first:
+        with span("compute", "early rows"):
+            partial = product(
+                early.own.pattern, early.own.values(first[0].values(weights)), first[0].of(dense),
+                alpha=alpha, out_dtype=common_accumulator(weights.dtype, dense.dtype),
+            )  # fmt: skip
+    return _product_of_slices(block, weights, slices, dense, alpha, dtype, partial)
+
+
+def _slices_of_operand(block: Block, dense: Tensor) -> Iterator[tuple[int, Tensor, str]]:
+    cut = slices_of(dense)
+
+    def source(j: int) -> Tensor:
+        return cut[j].of(dense)
+
+    widths = [source(j).shape[-1] for j in range(len(cut))]
+    return gathered(block, dense, widths, lambda j, own: own.copy_(source(j)), source)
+
+
+def _product_of_slices(
+    block: Block,
+    weights: Tensor,
+    slices: Iterator[tuple[int, Tensor, str]],
+    dense: Tensor,
+    alpha: float,
+    dtype: torch.dtype,
+    partial: Tensor | None = None,
+) -> Tensor:
+    """`sliced_product` of slices that are on their way. partial: the sums of `Early.own` in the
+    first slice, if they are there."""
+    cut = slices_of(dense)
+    shape = (*dense.shape[:-2], block.rows, dense.shape[-1])
+    out: Tensor | None = None
+    for j, rows, label in slices:
+        with span("compute", label):
+            own = cut[j].values(weights)
+            if j == 0 and partial is not None:
+                part = _with_early_rows(block, own, rows, partial, alpha, dtype)
+            else:
+                part = product(whole_pattern(block), own, rows, alpha=alpha, out_dtype=dtype)
+            if part.shape == shape:  # the only slice
+                return part
+            out = part.new_empty(shape) if out is None else out
+            cut[j].of(out).copy_(part)
+    return dense.new_empty(shape, dtype=dtype) if out is None else out
+
+
+def _with_early_rows(
+    block: Block, weights: Tensor, rows: Tensor, partial: Tensor, alpha: float, dtype: torch.dtype
+) -> Tensor:
+    """The product of a slice whose early rows' own columns are multiplied already."""
+    early = block.early
+    assert early is not None
+    others, rest = early.others, early.rest
+    sums = product(
+        others.pattern, others.values(weights), rows, alpha=alpha, out_dtype=partial.dtype
+    )
+    part = product(rest.pattern, rest.values(weights), rows, alpha=alpha, out_dtype=dtype)
+    part[early.rows] = sums.add_(partial).to(dtype)
+    return part
+
+
+def sliced_transposed_product(
+    block: Block, weights: Tensor, rows: Tensor, alpha: float, dtype: torch.dtype
+) -> Tensor:
+    """This rank's rows of alpha * W^T X, ([h,] n_r, d). rows: the block's rows of X."""
+    return _begin_transposed_product(block, weights, rows, alpha, dtype)()
+
+
+def _begin_transposed_product(
+    block: Block, weights: Tensor, rows: Tensor, alpha: float, dtype: torch.dtype
+) -> Callable[[], Tensor]:
+    """`sliced_transposed_product`, whose last sums arrive when the function that it gives ends."""
+    cut, wide = slices_of(rows), common_accumulator(weights.dtype, rows.dtype)
+    count = block.widths[block.grid.ring]
+    out = rows.new_empty((*rows.shape[:-2], count, rows.shape[-1]), dtype=dtype)
+
+    def parts() -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+        for j, at in enumerate(cut):
+            with span("compute", f"slice {j}"):
+                part = product(
+                    whole_pattern(block), at.values(weights), at.of(rows).contiguous(),
+                    transpose=True, alpha=alpha, out_dtype=wide,
+                )  # fmt: skip
+            yield j, (part,)
+
+    finish = begin_to_add_up(block, parts(), lambda j: (cut[j].of(out),))
+
+    def end() -> Tensor:
+        finish()
+        return out
+
+    return end
+
+
+class Term(NamedTuple):
+    """What the weights are multiplied by in one of two products: X, and the result's dtype."""
+
+    x: Tensor
+    dtype: torch.dtype
+
+
+def both_sliced_products(
+    block: Block, weights: Tensor, direct: Term, transposed: Term, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """`sliced_product` and `sliced_transposed_product` of the same weights, each of which computes
+    while the rows and the sums of the other travel."""
+    slices = _slices_of_operand(block, direct.x)
+    end = _begin_transposed_product(block, weights, transposed.x, alpha, transposed.dtype)
+    sums = _product_of_slices(block, weights, slices, direct.x, alpha, direct.dtype)
+    return sums, end()
+
+
+def prepare_sliced_product(
+    block: Block, values: Tensor, dense: Tensor, transpose: bool, dtype: torch.dtype
+) -> None:
+    """Prepare the products of slices of operands like these."""
+    pattern = whole_pattern(block)
+    for at in slices_of(dense):
+        own = at.of(dense)
+        _prepare(pattern, at.values(values), own, transpose, dtype)
+    if block.early is not None and not transpose:
+        wide = common_accumulator(values.dtype, dense.dtype)
+        _, own_part, others, rest = block.early
+        for at in slices_of(dense)[:1]:
+            weights, x = at.values(values)[:0], at.of(dense)
+            _prepare(own_part.pattern, weights, x, False, wide)
+            _prepare(others.pattern, weights, x, False, wide)
+            _prepare(rest.pattern, weights, x, False, dtype)
+
+
+def _prepare(
+    pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool, dtype: torch.dtype
+) -> None:
+    problem = product_problem(pattern, values, dense, None, transpose, dtype)
+    if problem.nnz and dense.shape[-1]:
+        find_or_prepare(pattern, problem, transpose)
