@@ -54,8 +54,10 @@ def agreement(
     agreed: list[bool] = []
 
     def compare() -> None:
-        messages = grid.all_to_host(_encoded(record))
-        _compare(grid, call, [_decoded(message) for message in messages])
+        own = _encoded(record)
+        messages = grid.all_to_host(own)
+        if not all(torch.equal(own, message) for message in messages):
+            _compare(grid, call, [_decoded(message) for message in messages])
         agreed.append(True)
 
     grid.pending.append(compare)  # the first kernels are launched before

@@ -264,7 +264,7 @@ def _backward(
                 if panel.places is None:
                     grad_bias.copy_(gradients.bias)
                 else:
-                    grad_bias[..., panel.places] = gradients.bias
+                    panel.places.put(gradients.bias.to(grad_bias.dtype), grad_bias)
             columns = [
                 rows.new_zeros((*rows.shape[:-1], width), dtype=wide) if g is None else g.to(wide)
                 for g, width in ((gradients.k, d), (gradients.v, v.shape[-1]))
@@ -290,7 +290,7 @@ def _of_panel(
     return operands._replace(
         k=rows[..., :d],
         v=rows[..., d:],
-        bias=bias if bias is None or panel.places is None else bias[..., panel.places],
+        bias=bias if bias is None or panel.places is None else panel.places.take(bias),
         seed=seed_of_part(operands.seed, block.grid.place, number),
     )
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from sddmm.distributed.cuts import Cuts, sizes
 from sddmm.distributed.early import Early, find_early
 from sddmm.distributed.grid import Grid
+from sddmm.distributed.places import Places
 from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
 
@@ -43,12 +44,12 @@ class Panel(NamedTuple):
     """The nonzeros of a block in the columns that one rank of the ring holds.
 
     pattern: CSR; its columns count from the first of the panel, or are positions in `touched`.
-    places: where its nonzeros stand among the block's, (nnz,); None where they are all of them.
+    places: where its nonzeros stand among the block's; None where they are all of them.
     touched: the columns that have nonzeros, ascending, where only their rows of B are sent.
     """
 
     pattern: SparsePattern
-    places: Tensor | None
+    places: Places | None
     touched: Tensor | None
 
 
@@ -309,10 +310,10 @@ def make_block(
     for s in range(grid.rings):
         own_touched = None if touched is None or s == grid.ring else touched[s]
         begin, end = (columns[grid.ring_place(s) + side] for side in (0, 1))
-        places = None if grid.rings == 1 else (rings == s).nonzero()[:, 0]
+        places = None if grid.rings == 1 else Places.of(rings == s)
         ids, cols = block.row_ids, block.columns
         if places is not None:
-            ids, cols = ids[places], cols[places]
+            ids, cols = (torch.index_select(x, 0, places.at) for x in (ids, cols))
         if own_touched is None:
             cols, width = cols - begin, end - begin
         else:
@@ -322,7 +323,10 @@ def make_block(
             Panel(_csr(ids, cols, (sum(row_sizes), width), index_dtype), places, own_touched)
         )
         if side_by_side is not None:
-            side_by_side[slice(None) if places is None else places] = cols + before
+            if places is None:
+                side_by_side.copy_(cols + before)
+            else:
+                side_by_side.index_copy_(0, places.at.long(), cols + before)
         before += width
     requested = [] if touched is None else _exchange_requests(grid, panels, counts)
     whole = None

@@ -12,25 +12,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sddmm.distributed.places import Places
 from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
 
 # Own nonzeros of a row at least: it is stored and added once more, in the dtype of sums.
 LEAST = 32
 # Nonzeros that a kernel multiplies while a row arrives. On two H200, in rows of 512 bytes: 50
-# million take 3.9 ms, and 334 GB/s arrive.
-_WHILE_A_ROW_ARRIVES = 20
+# million take 3.9 ms, and 334 GB/s arrive, after the ranks have agreed.
+_WHILE_A_ROW_ARRIVES = 25
 
 
 class Part(NamedTuple):
-    """Some nonzeros of a block, as a pattern. places: where they stand among the block's, int32."""
+    """Some nonzeros of a block, as a pattern. places: where they stand among the block's."""
 
     pattern: SparsePattern
-    places: Tensor
-
-    def values(self, x: Tensor) -> Tensor:
-        """The values of the part, from those of the block, (nnz,)."""
-        return torch.index_select(x, 0, self.places)
+    places: Places
 
 
 class Early(NamedTuple):
@@ -52,7 +49,7 @@ def find_early(whole: SparsePattern, own: slice, arriving: int) -> Early | None:
     whole: the block's pattern, CSR, its columns those of all panels side by side. own: the columns
     whose operands this rank holds. arriving: how many rows come from others.
     """
-    if whole.nnz >= 2**31 or not arriving:
+    if not arriving:
         return None
     rows, cols = whole.row_ids.long(), whole.col_indices
     is_own = (cols >= own.start) & (cols < own.stop)
@@ -77,6 +74,7 @@ def find_early(whole: SparsePattern, own: slice, arriving: int) -> Early | None:
 
 
 def _part(rows: Tensor, cols: Tensor, at: Tensor, shape: tuple[int, int]) -> Part:
-    places = at.nonzero()[:, 0]
-    crow = compress(rows[places], shape[0]).to(cols.dtype)
-    return Part(SparsePattern.from_csr(crow, cols[places], shape), places.int())
+    places = Places.of(at)
+    rows, cols = (torch.index_select(x, 0, places.at) for x in (rows, cols))
+    crow = compress(rows, shape[0]).to(cols.dtype)
+    return Part(SparsePattern.from_csr(crow, cols, shape), places)

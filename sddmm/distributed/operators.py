@@ -160,7 +160,7 @@ def _compute_sample(S: DistributedPattern, a: Tensor, b_t: Tensor, options: Samp
             if panel.places is None:
                 values = part
             else:
-                values[..., panel.places] = part
+                panel.places.put(part, values)
     return S.block.scatter_values(values)
 
 
@@ -253,7 +253,7 @@ def _is_direct(S: DistributedPattern, options: Weighting) -> bool:
 def _part(panel: Panel, weights: Tensor, dense: Tensor, options: Weighting) -> Tensor:
     """The product with one panel, in the dtype of its sums: the total is rounded once."""
     if panel.places is not None:
-        weights = weights[..., panel.places]
+        weights = panel.places.take(weights)
     out_dtype = common_accumulator(weights.dtype, dense.dtype)
     return product(
         panel.pattern, weights, dense,

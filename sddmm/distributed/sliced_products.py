@@ -23,16 +23,24 @@ def sliced_product(
 
     dense: this rank's rows of X. dtype: of the result.
     """
-    slices = _slices_of_operand(block, dense)
-    early, first = block.early, slices_of(dense)[:1]
-    partial: Tensor | None = None
-    if early is not None and first:
-        with span("compute", "early rows"):
-            partial = product(
-                early.own.pattern, early.own.values(first[0].values(weights)), first[0].of(dense),
-                alpha=alpha, out_dtype=common_accumulator(weights.dtype, dense.dtype),
-            )  # fmt: skip
+    if dense.is_cuda:  # kernels are launched first: they run while the ranks agree
+        partial = _early_product(block, weights, dense, alpha)
+        slices = _slices_of_operand(block, dense)
+    else:
+        slices = _slices_of_operand(block, dense)
+        partial = _early_product(block, weights, dense, alpha)
     return _product_of_slices(block, weights, slices, dense, alpha, dtype, partial)
+
+
+def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -> Tensor | None:
+    """The sums of `Early.own` in the first slice, if there is any; dense: this rank's rows of X."""
+    early, first = block.early, slices_of(dense)[:1]
+    if early is None or not first:
+        return None
+    own, x = early.own.places.take(first[0].values(weights)), first[0].of(dense)
+    wide = common_accumulator(weights.dtype, dense.dtype)
+    with span("compute", "early rows"):
+        return product(early.own.pattern, own, x, alpha=alpha, out_dtype=wide)
 
 
 def _slices_of_operand(block: Block, dense: Tensor) -> Iterator[tuple[int, Tensor, str]]:
@@ -81,9 +89,9 @@ def _with_early_rows(
     assert early is not None
     others, rest = early.others, early.rest
     sums = product(
-        others.pattern, others.values(weights), rows, alpha=alpha, out_dtype=partial.dtype
+        others.pattern, others.places.take(weights), rows, alpha=alpha, out_dtype=partial.dtype
     )
-    part = product(rest.pattern, rest.values(weights), rows, alpha=alpha, out_dtype=dtype)
+    part = product(rest.pattern, rest.places.take(weights), rows, alpha=alpha, out_dtype=dtype)
     part[early.rows] = sums.add_(partial).to(dtype)
     return part
 

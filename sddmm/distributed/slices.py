@@ -139,7 +139,6 @@ def _send_slice(
 class _Arriving(NamedTuple):
     """Partial sums of a slice: this rank's own, and those of others by ring position."""
 
-    number: int
     own: tuple[Tensor, ...]
     others: dict[int, tuple[Tensor, ...]]
     transfer: Transfer | Arrival
@@ -165,19 +164,34 @@ def begin_to_add_up(
     results: Callable[[int], tuple[Tensor, ...]],
 ) -> Callable[[], None]:
     """`add_up`, but for the sums that travel last, which the function that it gives adds."""
-    pending: _Arriving | None = None
+    end: Callable[[], None] = _nothing
     for j, part in parts:
-        following = _send_sums(block, j, part)
-        if pending is not None:
-            _add(block, pending, results(pending.number))
-        pending = following
-    last = pending
-
-    def end() -> None:
-        if last is not None:
-            _add(block, last, results(last.number))
-
+        if not part:  # no sums are asked for
+            continue
+        following = _add_beside(block, _send_sums(block, j, part), results(j))
+        end()
+        end = following
     return end
+
+
+def _nothing() -> None:
+    pass
+
+
+def _add_beside(
+    block: Block, pending: _Arriving, results: tuple[Tensor, ...]
+) -> Callable[[], None]:
+    """Add sums that are on their way, on a GPU on the stream beside the current one, which the
+    function that it gives makes wait; on a CPU that function adds them."""
+    device = pending.own[0].device
+    if device.type != "cuda":
+        return lambda: _add(block, pending, results)
+    with beside(device) as wait:
+        _add(block, pending, results)
+        # What was allocated on another stream is not used again before these sums are done.
+        for x in (*pending.own, *(x for sums in pending.others.values() for x in sums)):
+            x.record_stream(torch.cuda.current_stream(device))
+    return wait
 
 
 def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
@@ -201,7 +215,7 @@ def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
     receives = {grid.ring_place(s): x for s, x in arriving.items()}
     with beside(part[0].device):
         transfer = lane.start(room, sends, receives, f"sums of slice {j}")
-    return _Arriving(j, tuple(own[grid.ring] for own in pieces), arriving, transfer)
+    return _Arriving(tuple(own[grid.ring] for own in pieces), arriving, transfer)
 
 
 def _split(room: Room, before: int, rows: int, part: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -219,24 +233,22 @@ def _others(grid: Grid) -> list[int]:
 
 def _add(block: Block, pending: _Arriving, results: tuple[Tensor, ...]) -> None:
     """results[i] = the own sums and all that arrive, rounded once."""
+    if block.requested or not pending.others:
+        for own, result in zip(pending.own, results, strict=True):
+            result.copy_(own)
     pending.transfer.wait()
     for i, (own, result) in enumerate(zip(pending.own, results, strict=True)):
-        others = [(s, sums[i]) for s, sums in pending.others.items()]
-        if not others:
-            result.copy_(own)
-            continue
-        total = own
-        if len(others) > 1:
+        arrived = [(s, sums[i]) for s, sums in pending.others.items()]
+        if len(arrived) == 1:
+            _add_rows(block, *arrived[0], own, result)
+        elif arrived:
             total = own.to(DTYPES[own.dtype].accumulator, copy=True)
-            for s, sums in others[:-1]:
-                _add_rows(block, s, total, sums, total)
-        if block.requested:
+            for s, sums in arrived:
+                _add_rows(block, s, sums, total, total)
             result.copy_(total)
-        s, sums = others[-1]
-        _add_rows(block, s, total, sums, result)
 
 
-def _add_rows(block: Block, s: int, own: Tensor, arrived: Tensor, totals: Tensor) -> None:
+def _add_rows(block: Block, s: int, arrived: Tensor, own: Tensor, totals: Tensor) -> None:
     """totals = own + what arrived from the rank at a ring position; of the rows that it sends."""
     if not block.requested:
         torch.add(own, arrived, out=totals)

@@ -49,6 +49,10 @@ def check(case: Case, what: str, dv: int = 7) -> None:
     close("lse", got[1], expected[1], at_lse)
     for name, mine, single, at in zip("qkvb", locals_, wholes, places, strict=True):
         close(f"gradient of {name}", mine.grad, single.grad, at)
+    for needed in (0, 2):  # of q alone no sums travel, of v alone those of one tensor
+        x = [y.detach().requires_grad_(i == needed) for i, y in enumerate(locals_)]
+        run(S, x, grad_out[rows], grad_lse[at_lse])
+        close("a gradient alone", x[needed].grad, wholes[needed].grad, places[needed])
 
 
 def check_dropout(case: Case, what: str) -> None:

@@ -22,6 +22,7 @@ from sddmm.backends.cuda.kernels.attention_sums.host import ATTENTION_SUMS
 from sddmm.backends.cuda.kernels.attention_tile_gradient.host import ATTENTION_TILE_GRADIENT
 from sddmm.backends.cuda.kernels.gather_csr import host as gather_csr
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
+from sddmm.backends.cuda.kernels.place_values.host import PLACE_VALUES
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
@@ -334,6 +335,6 @@ def test_every_source_is_of_a_kernel() -> None:
         ATTENTION_TILE_GRADIENT,
     )
     spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_WEIGHTS)
-    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), *spmm, SEND_ROWS, ADD_ROWS)
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), *spmm, SEND_ROWS, ADD_ROWS, PLACE_VALUES)
     used = {spec.path for spec in (*kernels, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used
