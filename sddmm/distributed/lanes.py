@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sddmm.distributed.grid import Grid, Transfer
 from sddmm.distributed.peer_memory import ROOMS, PeerMemory, open_memory
+from sddmm.distributed.streams import present
 from sddmm.distributed.timeline import mark, record_span, span
 
 LaneName = Literal["panels", "sums"]
@@ -138,7 +139,8 @@ class Lane:
             x.numel() * x.element_size() for parts in receives.values() for x in parts
         )
         kept = [part for parts in sends.values() for part in parts]
-        return Arrival(memory, number, [grid.peer(p) for p in senders], label, _event(kept), kept)
+        sent = present(kept[0].x.device) if kept else None
+        return Arrival(memory, number, [grid.peer(p) for p in senders], label, sent, kept)
 
     def _follow(self, stream: torch.cuda.Stream) -> None:
         """Make a stream wait for the last one on which the rooms were read."""
@@ -192,12 +194,3 @@ def _packed(rows: Outgoing) -> Tensor:
         return rows.x
     assert rows.packed is not None
     return torch.index_select(rows.x, -2, rows.at, out=rows.packed)
-
-
-def _event(kept: Sequence[Outgoing]) -> torch.cuda.Event | None:
-    """The present of the current stream, if what is sent is on a GPU."""
-    device = next((part.x.device for part in kept), None)
-    if device is None or device.type != "cuda":
-        return None
-    event: torch.cuda.Event = torch.cuda.current_stream(device).record_event()
-    return event

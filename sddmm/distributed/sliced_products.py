@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sddmm.distributed.blocks import Block
+from sddmm.distributed.row_sums import set_sums_of_rows
 from sddmm.distributed.slices import begin_to_add_up, gathered, slices_of, whole_pattern
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import common_accumulator
@@ -23,13 +24,11 @@ def sliced_product(
 
     dense: this rank's rows of X. dtype: of the result.
     """
-    if dense.is_cuda:  # kernels are launched first: they run while the ranks agree
-        partial = _early_product(block, weights, dense, alpha)
-        slices = _slices_of_operand(block, dense)
-    else:
-        slices = _slices_of_operand(block, dense)
-        partial = _early_product(block, weights, dense, alpha)
-    return _product_of_slices(block, weights, slices, dense, alpha, dtype, partial)
+    partials: list[Tensor | None] = []
+    slices = _slices_of_operand(
+        block, dense, lambda: partials.append(_early_product(block, weights, dense, alpha))
+    )
+    return _product_of_slices(block, weights, slices, dense, alpha, dtype, *partials)
 
 
 def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -> Tensor | None:
@@ -43,14 +42,16 @@ def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -
         return product(early.own.pattern, own, x, alpha=alpha, out_dtype=wide)
 
 
-def _slices_of_operand(block: Block, dense: Tensor) -> Iterator[tuple[int, Tensor, str]]:
+def _slices_of_operand(
+    block: Block, dense: Tensor, meanwhile: Callable[[], object] = lambda: None
+) -> Iterator[tuple[int, Tensor, str]]:
     cut = slices_of(dense)
 
     def source(j: int) -> Tensor:
         return cut[j].of(dense)
 
     widths = [source(j).shape[-1] for j in range(len(cut))]
-    return gathered(block, dense, widths, lambda j, own: own.copy_(source(j)), source)
+    return gathered(block, dense, widths, lambda j, own: own.copy_(source(j)), source, meanwhile)
 
 
 def _product_of_slices(
@@ -92,7 +93,7 @@ def _with_early_rows(
         others.pattern, others.places.take(weights), rows, alpha=alpha, out_dtype=partial.dtype
     )
     part = product(rest.pattern, rest.places.take(weights), rows, alpha=alpha, out_dtype=dtype)
-    part[early.rows] = sums.add_(partial).to(dtype)
+    set_sums_of_rows(partial, sums, early.rows, part)
     return part
 
 

@@ -8,6 +8,7 @@ sums of the transposed product go straight to their owners, who add them by ring
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,8 @@ from gemm_core.arithmetic import ceil_div
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Grid, Transfer
 from sddmm.distributed.lanes import Arrival, Outgoing, Room, lane_of
-from sddmm.distributed.streams import beside
+from sddmm.distributed.row_sums import add_to_rows
+from sddmm.distributed.streams import behind_now, beside, present
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.pattern import SparsePattern
 
@@ -66,53 +68,57 @@ def gathered(
     widths: list[int],
     write: Written,
     source: Callable[[int], Tensor] | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[int, Tensor, str]]:
     """Number, rows, and a label, of each slice, while the next one travels; the first one sets off
     at once.
 
     The rows are those of the columns of `whole_pattern`, (rows, w), of the dtype of `like`. widths:
     w of each slice. source: the rows that `write` copies, if they stand somewhere as they are.
+    meanwhile: computes what needs no slice, while the first one travels.
     """
+    if not widths:
+        return iter(())
+    begin = _prepare_slice(block, like, widths, 0, write, source)
+    meanwhile()
+    block.grid.settle()  # now that kernels are launched
+    first = begin()
 
     def every() -> Iterator[tuple[int, Tensor, str]]:
-        following = first
+        coming = first
         for j in range(len(widths)):
-            assert following is not None
-            following.wait()
-            rows = following.rows
-            following = _send_slice(block, like, widths, j + 1, write, source)
+            coming.wait()
+            rows = coming.rows
+            if j + 1 < len(widths):
+                coming = _prepare_slice(block, like, widths, j + 1, write, source)()
             yield j, rows, f"slice {j}"
 
-    first = _send_slice(block, like, widths, 0, write, source)
     return every()
 
 
 class _Coming(NamedTuple):
-    """A slice on its way. rows: of all panels side by side. copied: makes the current stream wait
-    for this rank's own ones."""
+    """A slice on its way. rows: of all panels side by side. copied: when this rank's own ones
+    are there."""
 
     rows: Tensor
-    copied: Callable[[], None]
-    begun: Callable[[], None]
+    copied: torch.cuda.Event | None
     transfer: Transfer | Arrival
 
     def wait(self) -> None:
-        self.copied()
-        self.begun()
+        if self.copied is not None:
+            self.copied.wait()
         self.transfer.wait()
 
 
-def _send_slice(
+def _prepare_slice(
     block: Block,
     like: Tensor,
     widths: list[int],
     j: int,
     write: Written,
     source: Callable[[int], Tensor] | None,
-) -> _Coming | None:
-    """Begin to send a slice, if there is one of this number."""
-    if j == len(widths):
-        return None
+) -> Callable[[], _Coming]:
+    """A function that begins to send a slice, behind what the current stream holds now."""
     grid, lane = block.grid, lane_of(block.grid, "panels")
     row = widths[j] * like.element_size()
     room = lane.room(like, sum(block.widths) * row, block.most_rows * row)
@@ -128,12 +134,16 @@ def _send_slice(
         outgoing = lane.outgoing(room, own if sent is None else sent, at, before)
         sends[grid.ring_place(s)] = [outgoing]
         receives[grid.ring_place(s)] = [pieces[s]]
-    # Beside, so that kernels need not wait until all is sent; and beside each other where they can.
-    with beside(like.device, 0 if sent is None else 1) as copied:
+
+    def copy() -> torch.cuda.Event | None:
         write(j, own)
-    with beside(like.device) as begun:
-        transfer = lane.start(room, sends, receives, f"slice {j}")
-    return _Coming(rows, copied, begun, transfer)
+        return present(like.device)
+
+    # On one stream where the copy is what is sent, else beside each other.
+    begin_copy = behind_now(like.device, copy, 0 if sent is None else 1)
+    start = partial(lane.start, room, sends, receives, f"slice {j}")
+    begin_transfer = behind_now(like.device, start)
+    return lambda: _Coming(rows, begin_copy(), begin_transfer())
 
 
 class _Arriving(NamedTuple):
@@ -250,13 +260,7 @@ def _add(block: Block, pending: _Arriving, results: tuple[Tensor, ...]) -> None:
 
 def _add_rows(block: Block, s: int, arrived: Tensor, own: Tensor, totals: Tensor) -> None:
     """totals = own + what arrived from the rank at a ring position; of the rows that it sends."""
-    if not block.requested:
+    if block.requested:
+        add_to_rows(own, arrived, block.requested[s], totals)
+    else:
         torch.add(own, arrived, out=totals)
-        return
-    if own.is_cuda:
-        from sddmm.backends.cuda.kernels.add_rows.host import add_rows
-
-        add_rows(own, arrived, block.requested[s], totals)
-        return
-    rows = block.requested[s]
-    totals[rows] = (own[rows].to(DTYPES[own.dtype].accumulator) + arrived).to(totals.dtype)

@@ -12,9 +12,11 @@ import torch
 ResultT = TypeVar("ResultT")
 
 
-def behind_now(device: torch.device, start: Callable[[], ResultT]) -> Callable[[], ResultT]:
+def behind_now(
+    device: torch.device, start: Callable[[], ResultT], number: int = 0
+) -> Callable[[], ResultT]:
     """A function that calls `start` on a stream beside the current one, behind what that one holds
-    now, however much has been launched since.
+    now, however much has been launched since. number: of the stream.
 
     What start() writes must be allocated before. Freed memory of the stream beside could be written
     again while it is sent, if the next call comes on another stream. On a CPU start() is called at
@@ -26,7 +28,7 @@ def behind_now(device: torch.device, start: Callable[[], ResultT]) -> Callable[[
     now = torch.cuda.current_stream(device).record_event()
 
     def begin() -> ResultT:
-        side = _side_stream(device)
+        side = _side_stream(device, number)
         side.wait_event(now)
         with torch.cuda.stream(side):
             return start()
@@ -34,11 +36,17 @@ def behind_now(device: torch.device, start: Callable[[], ResultT]) -> Callable[[
     return begin
 
 
-@contextlib.contextmanager
-def beside(device: torch.device, number: int = 0) -> Iterator[Callable[[], None]]:
-    """Launch what follows on a stream beside the current one, behind what that one holds now.
+def present(device: torch.device) -> torch.cuda.Event | None:
+    """The present of the current stream; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    event: torch.cuda.Event = torch.cuda.current_stream(device).record_event()
+    return event
 
-    number: of the stream; those of different numbers run beside each other, too.
+
+@contextlib.contextmanager
+def beside(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Launch what follows on a stream beside the current one, behind what that one holds now.
 
     Gives a function that makes the current stream wait for what was launched within; it must be
     called before the memory in use is freed, which must be allocated before, as in `behind_now`. On
@@ -48,7 +56,7 @@ def beside(device: torch.device, number: int = 0) -> Iterator[Callable[[], None]
         yield lambda: None
         return
     packed = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    side = _side_stream(device, number)
+    side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         yield lambda: torch.cuda.current_stream(device).wait_event(packed)

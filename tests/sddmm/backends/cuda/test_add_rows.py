@@ -22,9 +22,7 @@ __all__ = ["compiler", "own_cache"]
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 ROWS = torch.tensor([11, 0, 5, 12, 3])
-EVERY = [
-    *itertools.product((F16, BF16, F32, F64), (1, 8, 33, 64, 260, 1024)),
-]
+EVERY = list(itertools.product((F16, BF16, F32, F64), (1, 8, 33, 64, 260, 1024)))
 
 
 def terms(k: int, dtype: torch.dtype, count: int = 13) -> Tensor:
@@ -61,6 +59,16 @@ def test_narrow_rows_are_added_to_wide_ones(dtype: torch.dtype, arrived: torch.d
 def test_rows_may_lie_apart_and_begin_anywhere() -> None:
     own, totals = terms(80, F16)[:, 7:47], terms(96, F16)[:, 8:48]
     require_added(own, terms(40, F16, ROWS.numel()), totals)
+
+
+def test_own_rows_may_be_the_chosen_ones_alone() -> None:
+    own, arrived = terms(64, F32, ROWS.numel()), terms(64, F32, ROWS.numel()) + 1
+    totals = torch.full((13, 64), 7.0, dtype=F16)
+    expected = totals.clone()
+    expected[ROWS] = (own + arrived).half()
+    with emulated_gpu(H200):
+        add_rows(own, arrived, ROWS, totals, is_compact=True)
+    assert torch.equal(totals, expected)
 
 
 def test_nothing_that_arrived_is_no_launch() -> None:

@@ -21,7 +21,7 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         *((name, POINTER) for name in ("own", "arrived", "rows", "totals")),
         *((name, LONG) for name in ("own_pitch", "pitch", "count")),
-        ("k", INT),
+        *((name, INT) for name in ("k", "is_compact")),
     ]
 
 
@@ -53,16 +53,19 @@ def refuses(own: Tensor, totals: Tensor) -> str | None:
     return None
 
 
-def add_rows(own: Tensor, arrived: Tensor, rows: Tensor, totals: Tensor) -> None:
+def add_rows(
+    own: Tensor, arrived: Tensor, rows: Tensor, totals: Tensor, is_compact: bool = False
+) -> None:
     """totals[rows[i]] = own[rows[i]] + arrived[i], rounded once, on torch's current stream.
 
     own, totals: (n, k), which may be the same memory. arrived: (count, k), contiguous. rows:
-    (count,) int64, contiguous, no two the same.
+    (count,) int64, contiguous, no two the same. is_compact: own is (count, k), too, and own[i] is
+    added.
     """
     if arrived.numel() == 0:
         return
     if refuses(own, totals) is not None:
-        wide = own[rows].to(DTYPES[own.dtype].accumulator)
+        wide = (own if is_compact else own[rows]).to(DTYPES[own.dtype].accumulator)
         totals[rows] = (wide + arrived).to(totals.dtype)
         return
     count, k = arrived.shape
@@ -72,7 +75,7 @@ def add_rows(own: Tensor, arrived: Tensor, rows: Tensor, totals: Tensor) -> None
     kernel = load(loader.runtime, (own.dtype, arrived.dtype, totals.dtype), lanes, items, index)
     kernel(  # in the order of Arguments
         ceil_div(count * lanes, ADD_ROWS.threads), own.data_ptr(), arrived.data_ptr(),
-        rows.data_ptr(), totals.data_ptr(), own.stride(0), totals.stride(0), count, k,
+        rows.data_ptr(), totals.data_ptr(), own.stride(0), totals.stride(0), count, k, is_compact,
     )  # fmt: skip
 
 

@@ -20,12 +20,12 @@ struct Config {
 };
 
 struct Arguments {
-  const Config::Own* own;          // rows of k, `own_pitch` elements apart
+  const Config::Own* own;          // rows of k, `own_pitch` elements apart: all, or the chosen ones
   const Config::Arrived* arrived;  // (count, k), one row after another
   const i64* rows;                 // (count,): the row of each of them, no two the same
   Config::Total* totals;           // rows of k, `pitch` elements apart; may be `own`
   i64 own_pitch, pitch, count;
-  int k;
+  int k, is_compact;               // whether `own` has the chosen rows alone
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
   const i64 thread = static_cast<i64>(blockIdx.x) * Config::THREADS + threadIdx.x;
   const i64 i = thread / LANES;
   if (i >= p.count) return;
-  const Own* own = p.own + p.rows[i] * p.own_pitch;
+  const Own* own = p.own + (p.is_compact ? i : p.rows[i]) * p.own_pitch;
   const Arrived* arrived = p.arrived + i * p.k;
   Total* totals = p.totals + p.rows[i] * p.pitch;
   for (int j = static_cast<int>(thread % LANES) * ITEMS; j < p.k; j += LANES * ITEMS) {
