@@ -68,9 +68,10 @@ def measure(name: str, divided: Division, timing: Timing, fields: dict[str, Any]
     )  # fmt: skip
     own = operation.of_rank(case, S)
     operation.call(own)  # prepares, and opens the engine's connections
-    before = S.grid.traffic.received
+    before, written = S.grid.traffic.received, S.grid.traffic.written
     results = operation.call(own)
     result.received_bytes = all_told(S.grid.traffic.received - before)
+    result.written_bytes = all_told(S.grid.traffic.written - written)
     per_call = requests(operation, own)
     result.formula_bytes = [
         sum(volumes) for volumes in zip(*(received_bytes(S.counts, S.way, r) for r in per_call),

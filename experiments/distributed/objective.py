@@ -114,8 +114,7 @@ class Distributed(OnPattern[Case, Record]):
         return records
 
     def heading(self, config: Config) -> str:
-        engine = "NCCL" if device_of(config) == "cuda" else "gloo"
-        return f"on {dist.get_world_size()} ranks of {device_name(device_of(config))}, by {engine}"
+        return f"on {dist.get_world_size()} ranks of {device_name(device_of(config))}"
 
     def rows(self, records: Sequence[Record], cached: Sequence[str] = ()) -> list[dict[str, str]]:
         labels = self.labels(records)

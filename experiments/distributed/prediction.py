@@ -1,8 +1,8 @@
 """The time of messages on 8, 64 and 512 GPUs by the formulas, from rates that were measured.
 
-Measured: how many nonzeros an H200 samples in a second (a committed record), and what NCCL carries
-between two H200 of one host (`sddmm/distributed/volumes.py`). Assumed, not measured: what a GPU
-receives from another host, and that the nonzeros are spread evenly.
+Measured: how many nonzeros an H200 samples in a second (a committed record), and at which rate two
+H200 of one host write into each other's memory (`sddmm/distributed/volumes.py`). Assumed: what a
+GPU receives from another host, and that the nonzeros are spread evenly.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
 
     @property
     def link(self) -> Link:
-        return LINKS["nccl"] if self.gpus <= PER_HOST else ACROSS_HOSTS
+        return LINKS["memory"] if self.gpus <= PER_HOST else ACROSS_HOSTS
 
     @property
     def counts(self) -> Counts:

@@ -17,7 +17,8 @@ class Record(record.Record):
     of one process on the whole matrix, in turns with the others; empty where that failed, for which
     one_reason says why. ranks, replicas, way: how the matrix is divided and its rows travel.
     rank_nnz, received_bytes, formula_bytes: by rank; the second are counted in one call, the third
-    follow from the cuts. engine: what carries the messages. messages_ms: the messages of a call
+    follow from the cuts. written_bytes: by rank, those that it wrote into others' memory, where the
+    rest are messages. engine: what carries the messages. messages_ms: the messages of a call
     alone, the slowest rank's. predicted_messages_ms: the same by the formulas. spans: by rank, one
     call as [kind, label, begin us, end us], where kind is compute, wait, or, on GPUs, transfer.
     """
@@ -31,6 +32,7 @@ class Record(record.Record):
     one_reason: str = ""
     received_bytes: list[int] = field(default_factory=list)
     formula_bytes: list[int] = field(default_factory=list)
+    written_bytes: list[int] = field(default_factory=list)
     engine: dict[str, Any] = field(default_factory=dict)
     messages_ms: float | None = None
     predicted_messages_ms: float | None = None

@@ -33,10 +33,12 @@ class DistributedError(RuntimeError):
 
 @dataclass
 class Traffic:
-    """The bytes of tensors that this rank has sent and received in calls, status excluded."""
+    """The bytes of tensors that this rank has sent and received in calls, status excluded; written:
+    those of the sent ones that it wrote into others' memory."""
 
     sent: int = 0
     received: int = 0
+    written: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,7 +134,9 @@ class Lane:
                 memory.write(peer, number, part.before, part.x, part.at)
             record_span("transfer", label, begin)
             memory.tell(peer, number)
-            grid.traffic.sent += sum(part.size for part in parts)
+            size = sum(part.size for part in parts)
+            grid.traffic.sent += size
+            grid.traffic.written += size
         grid.traffic.received += sum(
             x.numel() * x.element_size() for parts in receives.values() for x in parts
         )

@@ -33,7 +33,6 @@ from sddmm.distributed.grid import (
 )
 from sddmm.distributed.lanes import lane_of, open_lanes
 from sddmm.distributed.scatter import Source
-from sddmm.distributed.travel import ring_sizes
 from sddmm.distributed.volumes import LINKS, Link, choose_way
 from sddmm.operands import shape_text
 from sddmm.sparse.indices import checked_shape
@@ -241,7 +240,8 @@ class DistributedPattern:
     @property
     def ring_sizes(self) -> list[int]:
         """The columns at each position of this rank's ring."""
-        return ring_sizes(self.grid, self.counts.columns)
+        grid = self.grid
+        return [self.counts.columns[grid.ring_place(s)] for s in range(grid.rings)]
 
     def with_values(self, values: Tensor | None) -> DistributedPattern:
         """This matrix with other values, one for each nonzero of `local`; all else is shared."""

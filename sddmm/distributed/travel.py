@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from sddmm.distributed.blocks import Block, Panel, Way, sends_touched
-from sddmm.distributed.grid import Grid
 from sddmm.distributed.lanes import LaneName, lane_of
 from sddmm.distributed.streams import behind_now, beside
 
@@ -224,8 +223,3 @@ def exchange_panels(
 
 def _started(begun: tuple[Callable[[], Any], Tensor, Tensor | None] | None) -> _Sums | None:
     return None if begun is None else _Sums(begun[0](), begun[1], begun[2])
-
-
-def ring_sizes(grid: Grid, columns: list[int]) -> list[int]:
-    """The columns of S at each position of this rank's ring. columns: by place."""
-    return [columns[grid.ring_place(s)] for s in range(grid.rings)]
