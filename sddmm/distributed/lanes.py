@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from sddmm.distributed.grid import Grid, Transfer
+from sddmm.distributed.grid import Grid, Transfer, backend_of
 from sddmm.distributed.peer_memory import ROOMS, PeerMemory, open_memory
 from sddmm.distributed.streams import present
 from sddmm.distributed.timeline import mark, record_span, span
@@ -179,8 +180,13 @@ class Arrival:
 
 def open_lanes(grid: Grid, device: torch.device) -> None:
     """Make the lanes of a grid; all ranks call it."""
+    is_served = (
+        device.type == "cuda"
+        and backend_of(grid.group, device) == "nccl"
+        and dist.get_world_size(grid.group) == grid.size
+    )
     for name in ("panels", "sums"):
-        grid.lanes[name] = Lane(grid, open_memory(grid, device, name))
+        grid.lanes[name] = Lane(grid, open_memory(grid, device, name, is_served))
 
 
 def lane_of(grid: Grid, name: LaneName) -> Lane:

@@ -11,14 +11,15 @@ import functools
 import socket
 import weakref
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
-from sddmm.distributed.grid import Grid, backend_of
+
+if TYPE_CHECKING:
+    from sddmm.distributed.grid import Grid
 
 ROOMS = 2
 """How many transfers have memory at a time: while one is read, the next one arrives."""
@@ -111,12 +112,14 @@ class PeerMemory:
         return True
 
 
-def open_memory(grid: Grid, device: torch.device, lane: str) -> PeerMemory | None:
+def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) -> PeerMemory | None:
     """The memory of a lane between the ranks of a grid; None where messages serve.
 
-    All ranks call it. They share memory where they are all GPUs of one host, and the whole group.
+    All ranks call it. They share memory where they are all on one host, and is_served says on all
+    of them that NCCL serves their GPUs, and a group of no others.
     """
-    facts = grid.all_numbers([zlib.crc32(socket.gethostname().encode()), _is_served(grid, device)])
+    is_served = is_served and _has_symmetric_memory()
+    facts = grid.all_numbers([zlib.crc32(socket.gethostname().encode()), int(is_served)])
     if grid.size == 1 or any(fact != [facts[0][0], 1] for fact in facts):
         return None
     lanes = _MEMORIES.setdefault(grid.group, {})
@@ -126,15 +129,6 @@ def open_memory(grid: Grid, device: torch.device, lane: str) -> PeerMemory | Non
 
 
 _MEMORIES: weakref.WeakKeyDictionary[Any, dict[str, PeerMemory]] = weakref.WeakKeyDictionary()
-
-
-def _is_served(grid: Grid, device: torch.device) -> bool:
-    return (
-        device.type == "cuda"
-        and backend_of(grid.group, device) == "nccl"
-        and dist.get_world_size(grid.group) == grid.size
-        and _has_symmetric_memory()
-    )
 
 
 @functools.cache

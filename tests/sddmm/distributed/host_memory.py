@@ -95,7 +95,7 @@ def shared_memory() -> Iterator[None]:
         dist.all_gather_object(folders, own)
         memories: dict[str, HostMemory] = {}
 
-        def open_memory(grid: Grid, device: torch.device, lane: str) -> HostMemory:
+        def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) -> HostMemory:
             if lane not in memories:
                 folder = Path(folders[0]) / lane
                 folder.mkdir(exist_ok=True)
