@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import torch
 
-from sddmm.distributed.grid import DistributedError, Grid
+from sddmm.distributed.grid import DistributedError, Grid, Pending
 
 _BYTES = 4096
 _ERROR = "error"
-_FAILURES = "calls that failed before, whose rows may still be on their way"
+_FAILED = "a call that failed"
 _ERROR_CHARACTERS = 500  # of which JSON makes at most six bytes each
 
 ResultT = TypeVar("ResultT")
@@ -43,7 +43,8 @@ def agreement(
     try:
         result, facts = check()
         record = {"the call": call, **{name: str(fact) for name, fact in facts.items()}}
-        record[_FAILURES] = ", ".join(grid.failures) or "none"
+        if grid.failures:
+            record[_FAILED] = grid.failures[0]
     except Exception as error:  # which is raised below, when the other ranks know of it
         failure = error
         text = (str(error).splitlines() or [""])[0]
@@ -53,14 +54,18 @@ def agreement(
         raise failure
     agreed: list[bool] = []
 
-    def compare() -> None:
-        own = _encoded(record)
-        messages = grid.all_to_host(own)
-        if not all(torch.equal(own, message) for message in messages):
-            _compare(grid, call, [_decoded(message) for message in messages])
+    begun: list[Callable[[], list[torch.Tensor]]] = []
+
+    def begin() -> None:
+        if not begun:
+            begun.append(grid.start_to_host(_encoded(record)))
+
+    def end() -> None:
+        begin()
+        _compare(grid, call, [_decoded(message) for message in begun[0]()])
         agreed.append(True)
 
-    grid.pending.append(compare)  # the first kernels are launched before
+    grid.pending.append(Pending(begin, end))  # the first kernels are launched before
     try:
         yield result
     except BaseException:
@@ -84,6 +89,12 @@ def _compare(grid: Grid, call: str, records: list[dict[str, str]]) -> None:
     for place, other in enumerate(records):
         if _ERROR in other:
             raise DistributedError(f"{call}: rank {grid.ranks[place]} raised {other[_ERROR]}")
+        if _FAILED in other:
+            raise DistributedError(
+                f"{call}: {other[_FAILED]} failed on rank {grid.ranks[place]} before, when all "
+                "ranks had agreed on it; its rows may still be on their way: make a new process "
+                "group"
+            )
     for place, other in enumerate(records):
         for name in {**records[0], **other}:
             first, here = records[0].get(name), other.get(name)

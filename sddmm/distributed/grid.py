@@ -9,7 +9,7 @@ import datetime
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,14 @@ Messages = Tensor | tuple[Tensor, ...]
 
 class DistributedError(RuntimeError):
     """Another rank raised an error, or does not answer; the message names it."""
+
+
+class Pending(NamedTuple):
+    """An agreement that is not reached yet. begin: tells the other ranks what it is about; end:
+    waits for them, and raises where there is none."""
+
+    begin: Callable[[], None]
+    end: Callable[[], None]
 
 
 @dataclass
@@ -59,7 +67,7 @@ class Grid:
     replicas: int = 1
     timeout_s: float = TIMEOUT_S
     traffic: Traffic = field(default_factory=Traffic)
-    pending: list[Callable[[], None]] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
     lanes: dict[str, Any] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -124,10 +132,15 @@ class Grid:
         """Send and receive, and wait."""
         self.start(sends, receives, "exchange").wait()
 
+    def begin_to_settle(self) -> None:
+        """Send the other ranks what the agreements that have begun are about."""
+        for one in self.pending:
+            one.begin()
+
     def settle(self) -> None:
         """End the agreements that have begun; raises what they raise."""
         while self.pending:
-            self.pending.pop(0)()
+            self.pending.pop(0).end()
 
     def all_to_host(self, message: Tensor) -> list[Tensor]:
         """A CPU tensor of every rank, of one size and dtype, by place.
@@ -135,6 +148,10 @@ class Grid:
         DistributedError names the ranks that sent none within `timeout_s`.
         """
         self.settle()
+        return self.start_to_host(message)()
+
+    def start_to_host(self, message: Tensor) -> Callable[[], list[Tensor]]:
+        """Begin what the function that it gives ends: `all_to_host`."""
         others = [place for place in range(self.size) if place != self.place]
         messages = [
             message if p == self.place else torch.empty_like(message) for p in range(self.size)
@@ -149,20 +166,24 @@ class Grid:
                 received[place] = dist.irecv(messages[place], rank, self.host_group, tag=_HOST_TAG)
             except RuntimeError as error:
                 lost[place] = _first_line(error)
-        for place, work in received.items():
-            try:
+
+        def end() -> list[Tensor]:
+            for place, work in received.items():
+                try:
+                    work.wait(self._timeout())
+                except RuntimeError as error:
+                    lost[place] = _first_line(error)
+            if lost:
+                names = ", ".join(str(self.ranks[place]) for place in sorted(lost))
+                raise DistributedError(
+                    f"rank {names} did not call within {self.timeout_s:g} s, or has ended "
+                    f"({next(iter(lost.values()))})"
+                )
+            for work in sent:
                 work.wait(self._timeout())
-            except RuntimeError as error:
-                lost[place] = _first_line(error)
-        if lost:
-            names = ", ".join(str(self.ranks[place]) for place in sorted(lost))
-            raise DistributedError(
-                f"rank {names} did not call within {self.timeout_s:g} s, or has ended "
-                f"({next(iter(lost.values()))})"
-            )
-        for work in sent:
-            work.wait(self._timeout())
-        return messages
+            return messages
+
+        return end
 
     def all_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """A list of integers of every rank, all of one length, by place."""

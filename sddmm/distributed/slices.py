@@ -80,6 +80,7 @@ def gathered(
     if not widths:
         return iter(())
     begin = _prepare_slice(block, like, widths, 0, write, source)
+    block.grid.begin_to_settle()
     meanwhile()
     block.grid.settle()  # now that kernels are launched
     first = begin()

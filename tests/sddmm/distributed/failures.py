@@ -133,13 +133,10 @@ def of_a_computation() -> None:
             require_raises(MemoryError, "too much", lambda: sddmm.spmm(S, x, values=w))
     if on(0):
         sddmm.spmm(S, x, values=w)
-    words = (
-        "calls that failed before, whose rows may still be on their way: rank 0 has none, rank 1"
-    )
-    require_raises(ValueError, words, lambda: sddmm.sddmm(S, x, x.mT))
-    require_raises(
-        ValueError, words, lambda: DistributedPattern.from_csr(*rows, (6, 6), group=group)
-    )
+    words = "spmm failed on rank 1 before, when all ranks had agreed on it"
+    require_raises(DistributedError, words, lambda: sddmm.sddmm(S, x, x.mT))
+    make = DistributedPattern.from_csr
+    require_raises(DistributedError, words, lambda: make(*rows, (6, 6), group=group))
     dist.barrier()
 
 
