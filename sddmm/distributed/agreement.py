@@ -28,8 +28,9 @@ def agreement(
     grid: Grid, call: str, check: Callable[[], tuple[ResultT, Mapping[str, object]]]
 ) -> Iterator[ResultT]:
     """What `check` returns first. Within, a rank computes what it can before others have answered;
-    they have where a tensor travels (`Grid.settle`), and at the end. Where the body fails on some
-    rank after that, rows may be on their way that it never takes, so all later calls raise.
+    they have where a tensor travels (`Grid.settle`), and at the end. They are told of a failure of
+    the body before that. Where it fails later, rows may be on their way that the rank never takes,
+    so all later calls raise.
 
     check: returns a result, and by name the facts that all ranks must have in common. This rank's
     own error is raised as it is, at once; DistributedError names a rank whose check raised or that
@@ -46,13 +47,11 @@ def agreement(
         if grid.failures:
             record[_FAILED] = grid.failures[0]
     except Exception as error:  # which is raised below, when the other ranks know of it
-        failure = error
-        text = (str(error).splitlines() or [""])[0]
-        record = {_ERROR: f"{type(error).__name__}: {text}"[:_ERROR_CHARACTERS]}
+        failure, record = error, _of_error(error)
     if failure is not None:
         grid.all_to_host(_encoded(record))
         raise failure
-    agreed: list[bool] = []
+    agreed: list[bool] = []  # the verdict of all ranks, once it is known
 
     begun: list[Callable[[], list[torch.Tensor]]] = []
 
@@ -62,18 +61,26 @@ def agreement(
 
     def end() -> None:
         begin()
-        _compare(grid, call, [_decoded(message) for message in begun[0]()])
-        agreed.append(True)
+        records = [_decoded(message) for message in begun[0]()]
+        agreed.append(False)
+        _compare(grid, call, records)
+        agreed[0] = True
 
     grid.pending.append(Pending(begin, end))  # the first kernels are launched before
     try:
         yield result
-    except BaseException:
         grid.settle()
-        if agreed:
-            grid.failures.append(call)
+    except BaseException as error:
+        if not begun:  # none knows of the call yet
+            grid.pending.clear()
+            grid.all_to_host(_encoded(_of_error(error)))
+            raise
+        try:
+            grid.settle()
+        finally:
+            if agreed != [False]:
+                grid.failures.append(call)
         raise
-    grid.settle()
 
 
 def agree(
@@ -83,6 +90,11 @@ def agree(
     with agreement(grid, call, check) as result:
         pass
     return result
+
+
+def _of_error(error: BaseException) -> dict[str, str]:
+    text = (str(error).splitlines() or [""])[0]
+    return {_ERROR: f"{type(error).__name__}: {text}"[:_ERROR_CHARACTERS]}
 
 
 def _compare(grid: Grid, call: str, records: list[dict[str, str]]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sddmm.distributed.grid import Grid, Transfer, backend_of
 from sddmm.distributed.peer_memory import ROOMS, PeerMemory, open_memory
-from sddmm.distributed.streams import present
+from sddmm.distributed.streams import present, wait_for
 from sddmm.distributed.timeline import mark, record_span, span
 
 LaneName = Literal["panels", "sums"]
@@ -67,7 +67,6 @@ class Lane:
 
     def __init__(self, grid: Grid, memory: PeerMemory | None) -> None:
         self._grid, self._memory = grid, memory
-        self._stream: torch.cuda.Stream | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -80,8 +79,7 @@ class Lane:
         memory = self._memory
         if memory is None or not self._holds(memory, largest):
             return Room(like.new_empty(size, dtype=torch.uint8), None)
-        if like.is_cuda:
-            self._follow(torch.cuda.current_stream(like.device))
+        memory.follow()
         return Room(memory.room(memory.turn)[:size], memory.turn)
 
     def outgoing(
@@ -117,6 +115,7 @@ class Lane:
         grid, memory = self._grid, self._memory
         assert memory is not None
         grid.settle()
+        memory.timeout_s = grid.timeout_s
         memory.turn = (number + 1) % ROOMS  # only now, as a call may end before on some rank
         senders = [
             place for place, parts in receives.items() if any(part.numel() for part in parts)
@@ -145,12 +144,6 @@ class Lane:
         sent = present(kept[0].x.device) if kept else None
         return Arrival(memory, number, [grid.peer(p) for p in senders], label, sent, kept)
 
-    def _follow(self, stream: torch.cuda.Stream) -> None:
-        """Make a stream wait for the last one on which the rooms were read."""
-        if self._stream is not None and stream != self._stream:
-            stream.wait_stream(self._stream)
-        self._stream = stream
-
     def _holds(self, memory: PeerMemory, size: int) -> bool:
         if size > memory.capacity:
             self._grid.settle()  # as all ranks must be there
@@ -173,7 +166,7 @@ class Arrival:
         """Make what follows on the current stream wait for the rows."""
         with span("wait", self.label):
             if self.sent is not None:
-                self.sent.wait()
+                wait_for(self.sent, self.kept[0].x.device)
             for peer in self.peers:
                 self.memory.await_arrival(peer, self.number)
 

@@ -38,12 +38,14 @@ class PeerMemory:
     current stream, and the host waits for nothing but new memory.
     """
 
-    def __init__(self, group: Any, device: torch.device, timeout_s: float) -> None:
+    def __init__(self, group: Any, device: torch.device, most: int) -> None:
+        """most: the bytes of a room at most, the same on all ranks."""
         self.capacity = 0
         self.turn = 0  # of the rooms: the next transfer's
+        self.timeout_s = 0.0  # of signals: the present call's
         self._group, self._device = group.group_name, device  # no more, as groups hold this
-        self._timeout_ms = int(timeout_s * 1e3)
-        self._most = int(torch.cuda.get_device_properties(device).total_memory * _MOST / ROOMS)
+        self._most = most
+        self._stream: torch.cuda.Stream | None = None
         self._buffer: Tensor | None = None
         self._handle: Any = None
 
@@ -57,11 +59,21 @@ class PeerMemory:
         grid.all_numbers([0])  # no rank writes into memory that another one gives back
         self.capacity, self._buffer, self._handle = 0, None, None
         capacity = ceil_div(size, _STEP) * _STEP
-        if not _all(grid, self._allocate(capacity)) or not _all(grid, self._share()):
-            self._most, self._buffer, self._handle = size - 1, None, None
+        if not _all(grid, self._allocate(capacity)):
+            self._most, self._buffer = size - 1, None
+            return False
+        if not _all(grid, self._share()):
+            self._most, self._buffer, self._handle = 0, None, None
             return False
         self.capacity = capacity
         return True
+
+    def follow(self) -> None:
+        """Make the current stream wait for the one on which rooms were read before, if another."""
+        stream = torch.cuda.current_stream(self._device)
+        if self._stream is not None and stream != self._stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
 
     def room(self, number: int) -> Tensor:
         """A room of this rank, (capacity,) uint8."""
@@ -69,10 +81,10 @@ class PeerMemory:
         return self._buffer[number * self.capacity : (number + 1) * self.capacity]
 
     def grant(self, peer: int, room: int) -> None:
-        self._handle.put_signal(peer, _GRANT + room, self._timeout_ms)
+        self._handle.put_signal(peer, _GRANT + room, self._timeout_ms())
 
     def await_grant(self, peer: int, room: int) -> None:
-        self._handle.wait_signal(peer, _GRANT + room, self._timeout_ms)
+        self._handle.wait_signal(peer, _GRANT + room, self._timeout_ms())
 
     def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
         """Write x, or its rows with the numbers `at`, after `before` bytes of another's room."""
@@ -87,16 +99,23 @@ class PeerMemory:
             send_rows(x, at, target)
 
     def tell(self, peer: int, room: int) -> None:
-        self._handle.put_signal(peer, _ARRIVED + room, self._timeout_ms)
+        self._handle.put_signal(peer, _ARRIVED + room, self._timeout_ms())
 
     def await_arrival(self, peer: int, room: int) -> None:
-        self._handle.wait_signal(peer, _ARRIVED + room, self._timeout_ms)
+        self._handle.wait_signal(peer, _ARRIVED + room, self._timeout_ms())
+
+    def _timeout_ms(self) -> int:
+        return max(1, int(self.timeout_s * 1e3))  # as 0 is for ever
 
     def _allocate(self, capacity: int) -> bool:
-        import torch.distributed._symmetric_memory as symmetric
+        # Not by torch's pool of such memory: its blocks would have to be the same on the ranks of
+        # groups that overlap, and come with the signals of calls that failed.
+        from torch._C._distributed_c10d import _SymmetricMemory
 
         try:
-            self._buffer = symmetric.empty(ROOMS * capacity, dtype=torch.uint8, device=self._device)
+            self._buffer = _SymmetricMemory.empty_strided_p2p(
+                (ROOMS * capacity,), (1,), torch.uint8, self._device
+            )
         except RuntimeError:  # out of memory
             return False
         return True
@@ -115,29 +134,39 @@ class PeerMemory:
 def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) -> PeerMemory | None:
     """The memory of a lane between the ranks of a grid; None where messages serve.
 
-    All ranks call it. They share memory where they are all on one host, and is_served says on all
-    of them that NCCL serves their GPUs, and a group of no others.
+    All ranks call it. They share memory where they are all on one host, is_served says on all of
+    them that NCCL serves their GPUs, and a group of no others, and a first room can be made.
     """
-    is_served = is_served and _has_symmetric_memory()
-    facts = grid.all_numbers([zlib.crc32(socket.gethostname().encode()), int(is_served)])
-    if grid.size == 1 or any(fact != [facts[0][0], 1] for fact in facts):
+    if grid.size == 1:
         return None
-    lanes = _MEMORIES.setdefault(grid.group, {})
-    if lane not in lanes:
-        lanes[lane] = PeerMemory(grid.group, device, grid.timeout_s)
-    return lanes[lane]
+    here, most = zlib.crc32(socket.gethostname().encode()), 0
+    if is_served and _has_symmetric_memory(device):
+        most = int(torch.cuda.get_device_properties(device).total_memory * _MOST / ROOMS)
+    facts = grid.all_numbers([here, most])
+    least = min(fact[1] for fact in facts)
+    if not least or any(fact[0] != here for fact in facts):
+        return None
+    memories = _MEMORIES.setdefault(grid.group, {})
+    key = lane, device.index
+    if key not in memories:
+        memories[key] = PeerMemory(grid.group, device, least)
+        memories[key].grow(grid, 1)
+    return memories[key] if memories[key].capacity else None
 
 
-_MEMORIES: weakref.WeakKeyDictionary[Any, dict[str, PeerMemory]] = weakref.WeakKeyDictionary()
+_MEMORIES: weakref.WeakKeyDictionary[Any, dict[Any, PeerMemory]] = weakref.WeakKeyDictionary()
 
 
 @functools.cache
-def _has_symmetric_memory() -> bool:
+def _has_symmetric_memory(device: torch.device) -> bool:
+    """Whether torch has it, with the backend that writes into memory and has signals."""
     try:
         import torch.distributed._symmetric_memory as symmetric
     except ImportError:
         return False
-    return hasattr(symmetric, "rendezvous") and hasattr(symmetric, "empty")
+    if not (hasattr(symmetric, "rendezvous") and hasattr(symmetric, "empty")):
+        return False
+    return not hasattr(symmetric, "get_backend") or symmetric.get_backend(device) == "CUDA"
 
 
 def _all(grid: Grid, is_done: bool) -> bool:

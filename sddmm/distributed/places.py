@@ -22,7 +22,11 @@ class Places(NamedTuple):
     @property
     def is_served(self) -> bool:
         """Whether our kernels serve them; else torch does."""
-        return self.at.is_cuda and self.at.dtype == torch.int32
+        if not self.at.is_cuda or self.at.dtype != torch.int32:
+            return False
+        from sddmm.backends.cuda import loader
+
+        return loader.runtime.unavailable() is None
 
     def take(self, values: Tensor) -> Tensor:
         """Their values, ([h,] count), from those of all, ([h,] nnz)."""

@@ -19,7 +19,7 @@ from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Grid, Transfer
 from sddmm.distributed.lanes import Arrival, Outgoing, Room, lane_of
 from sddmm.distributed.row_sums import add_to_rows
-from sddmm.distributed.streams import behind_now, beside, present
+from sddmm.distributed.streams import behind_now, beside, present, wait_for
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.pattern import SparsePattern
 
@@ -107,7 +107,7 @@ class _Coming(NamedTuple):
 
     def wait(self) -> None:
         if self.copied is not None:
-            self.copied.wait()
+            wait_for(self.copied, self.rows.device)
         self.transfer.wait()
 
 

@@ -44,6 +44,11 @@ def present(device: torch.device) -> torch.cuda.Event | None:
     return event
 
 
+def wait_for(event: torch.cuda.Event, device: torch.device) -> None:
+    """Make a device's current stream wait; the device need not be the current one."""
+    torch.cuda.current_stream(device).wait_event(event)
+
+
 @contextlib.contextmanager
 def beside(device: torch.device) -> Iterator[Callable[[], None]]:
     """Launch what follows on a stream beside the current one, behind what that one holds now.

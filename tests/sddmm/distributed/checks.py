@@ -387,6 +387,7 @@ CHECKS: dict[int, list[Callable[[], None]]] = {
         dtensors_give_dtensors,
         the_laboratory_measures,
         failures.of_arguments,
+        failures.of_a_first_panel,
         failures.of_a_computation,
         failures.of_a_rank_that_does_not_call,
     ],

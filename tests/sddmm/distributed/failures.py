@@ -140,6 +140,25 @@ def of_a_computation() -> None:
     dist.barrier()
 
 
+def of_a_first_panel() -> None:
+    """What fails before the ranks have told each other anything raises on all, and does no harm."""
+    case = divided(skewed(20, 20, 100), [0, 8, 20], way="ring")
+    S, b, w = case.S, case.local_b.mT, case.weights[case.own]
+
+    def behind_now(device: torch.device, start: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: start()
+
+    with mock.patch("sddmm.distributed.travel.behind_now", behind_now):
+        with mock.patch("sddmm.distributed.operators.product", side_effect=MemoryError("too much")):
+            if on(1):
+                require_raises(MemoryError, "too much", lambda: sddmm.spmm(S, b, values=w))
+        if on(0):
+            told = "spmm: rank 1 raised MemoryError: too much"
+            require_raises(DistributedError, told, lambda: sddmm.spmm(S, b, values=w))
+    expected = sddmm.spmm(case.whole, case.b.mT, values=case.weights)[S.rows]
+    torch.testing.assert_close(sddmm.spmm(S, b, values=w), expected)
+
+
 def of_a_rank_that_does_not_call() -> None:
     """Run last: the messages of the call that never came stay in the group of its own."""
     group = dist.new_group([0, 1])

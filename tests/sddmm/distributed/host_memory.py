@@ -28,7 +28,7 @@ class HostMemory:
     """The rooms of every rank; one that is asked for holds NaN."""
 
     def __init__(self, folder: Path) -> None:
-        self.capacity, self.turn = 0, 0
+        self.capacity, self.turn, self.timeout_s = 0, 0, 0.0
         self._folder, self._size, self._rank = folder, dist.get_world_size(), dist.get_rank()
         self._signals = self._map("signals", 2 * ROOMS * self._size**2)
         self._rooms: list[Tensor] = []
@@ -46,6 +46,9 @@ class HostMemory:
     def room(self, number: int) -> Tensor:
         return self._room(self._rank, number).fill_(255)
 
+    def follow(self) -> None:
+        """There are no streams."""
+
     def grant(self, peer: int, room: int) -> None:
         self._put(0, room, self._rank, peer)
 
@@ -54,7 +57,7 @@ class HostMemory:
 
     def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
         rows = x if at is None else x[..., at, :]
-        raw = rows.contiguous().view(-1).view(torch.uint8)
+        raw = torch.empty(rows.numel(), dtype=rows.dtype).copy_(rows.reshape(-1)).view(torch.uint8)
         self._room(peer, room)[before : before + raw.numel()] = raw
 
     def tell(self, peer: int, room: int) -> None:
