@@ -161,6 +161,7 @@ class Distributed(OnPattern[Case, Record]):
         return {
             "ranks": r.ranks, "replicas": r.replicas, "way": r.way, "one_ms": r.one_median_ms,
             "speedup": r.speedup, "received_bytes": max(r.received_bytes, default=0),
+            "written_bytes": max(r.written_bytes, default=0),
             "messages_ms": r.messages_ms, "predicted_messages_ms": r.predicted_messages_ms,
             "waited_ms": r.waited_ms,
         }  # fmt: skip
