@@ -1,6 +1,7 @@
 """The ranks that share a matrix: their places in a grid, and the messages between them.
 
 All messages are torch.distributed's, point to point: NCCL carries CUDA tensors, gloo CPU tensors.
+Rows that need no message go by `lanes.py`.
 """
 
 from __future__ import annotations
