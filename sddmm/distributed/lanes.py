@@ -183,9 +183,7 @@ def open_lanes(grid: Grid, device: torch.device) -> None:
 
 
 def lane_of(grid: Grid, name: LaneName) -> Lane:
-    """A lane of a grid; one of messages if none was opened."""
-    if name not in grid.lanes:
-        grid.lanes[name] = Lane(grid, None)
+    """A lane of a grid, which `open_lanes` has made."""
     lane: Lane = grid.lanes[name]
     return lane
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
-from sddmm.distributed.row_sums import set_sums_of_rows
 from sddmm.distributed.slices import begin_to_add_up, gathered, slices_of, whole_pattern
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import common_accumulator
@@ -93,7 +93,7 @@ def _with_early_rows(
         others.pattern, others.places.take(weights), rows, alpha=alpha, out_dtype=partial.dtype
     )
     part = product(rest.pattern, rest.places.take(weights), rows, alpha=alpha, out_dtype=dtype)
-    set_sums_of_rows(partial, sums, early.rows, part)
+    add_rows(partial, sums, early.rows, part, is_compact=True)
     return part
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
+from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Grid, Transfer
 from sddmm.distributed.lanes import Arrival, Outgoing, Room, lane_of
-from sddmm.distributed.row_sums import add_to_rows
 from sddmm.distributed.streams import behind_now, beside, present, wait_for
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.pattern import SparsePattern
@@ -262,6 +262,6 @@ def _add(block: Block, pending: _Arriving, results: tuple[Tensor, ...]) -> None:
 def _add_rows(block: Block, s: int, arrived: Tensor, own: Tensor, totals: Tensor) -> None:
     """totals = own + what arrived from the rank at a ring position; of the rows that it sends."""
     if block.requested:
-        add_to_rows(own, arrived, block.requested[s], totals)
+        add_rows(own, arrived, block.requested[s], totals)
     else:
         torch.add(own, arrived, out=totals)

@@ -35,21 +35,23 @@ def load(runtime: loader.CudaRuntime, dtype: torch.dtype, device_index: int) -> 
     return runtime.load_kernel(PLACE_VALUES, macros(defines), Arguments, device_index)
 
 
-def refuses(values: Tensor) -> str | None:
+def refuses(places: Tensor, values: Tensor) -> str | None:
     """Why the kernel cannot store these values, which torch stores; or None."""
+    if places.dtype != torch.int32:
+        return f"the places must be int32, got {places.dtype}"
     return loader.runtime.unavailable() or loader.runtime.refuses(values.device)
 
 
 def place_values(part: Tensor, places: Tensor, values: Tensor) -> None:
     """values[..., places[i]] = part[..., i], on torch's current stream.
 
-    part: ([h,] count); values: ([h,] nnz) of its dtype; places: (count,) int32, no two the same.
+    part: ([h,] count); values: ([h,] nnz) of its dtype; places: (count,), no two the same.
     All are contiguous.
     """
     if part.numel() == 0:
         return
-    if refuses(values) is not None:
-        values[..., places.long()] = part
+    if refuses(places, values) is not None:
+        values.index_copy_(-1, places.long(), part)
         return
     count, nnz = part.shape[-1], values.shape[-1]
     index = part.device.index if part.device.index is not None else loader.runtime.current_device()
