@@ -78,10 +78,10 @@ def attention_backward(
     """
     gradients = AttentionGradients(
         *(
-            new_memory(_RESULT, x.shape, problem.dtype, problem.device)
-            if needed and x is not None
+            new_memory(_RESULT, shape, problem.dtype, problem.device)
+            if needed and shape is not None
             else None
-            for x, needed in zip(operands[:4], needs, strict=True)
+            for shape, needed in zip(_shapes(problem, operands), needs, strict=True)
         )
     )
     if is_empty(problem):
@@ -102,6 +102,13 @@ def attention_backward(
         ),
     )
     return gradients
+
+
+def _shapes(problem: AttentionProblem, operands: AttentionOperands) -> list[tuple[int, ...] | None]:
+    """Those of q, k, v and the bias, with all rows of k and v; None without bias."""
+    q, k, v, bias = operands[:4]
+    of_keys = [(*x.shape[:-2], problem.n, x.shape[-1]) for x in (k, v)]
+    return [tuple(q.shape), *of_keys, None if bias is None else tuple(bias.shape)]
 
 
 def _forward(pattern: SparsePattern, problem: AttentionProblem) -> PreparedAttention:
@@ -129,12 +136,14 @@ def _with_backward(pattern: SparsePattern, problem: AttentionProblem) -> Prepare
 
 def _with_heads(operands: AttentionOperands) -> AttentionOperands:
     """The operands as a backend receives them."""
-    q, k, v, bias, scale, dropout_p, seed = operands
+    q, k, v, bias, scale, dropout_p, seed, beyond = operands
     q, k, v = _with_unit_stride(q), _with_unit_stride(k), _with_unit_stride(v)
     if q.dim() != 3:
         q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
     bias = None if bias is None else _with_unit_stride(bias)
-    return AttentionOperands(q, k, v, bias, scale, dropout_p, seed)
+    if beyond is not None:
+        beyond = _head_first(beyond[0], 3), _head_first(beyond[1], 3)
+    return AttentionOperands(q, k, v, bias, scale, dropout_p, seed, beyond)
 
 
 def _head_first(x: Tensor, dimensions: int) -> Tensor:

@@ -22,6 +22,7 @@ def product(
     transpose: bool = False,
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
+    beyond: Tensor | None = None,
 ) -> Tensor:
     """A new tensor alpha * W X, ([heads,] m, d); with `transpose` alpha * W^T X, ([heads,] n, d).
 
@@ -29,9 +30,10 @@ def product(
     dense: X, ([heads,] n, d), or ([heads,] m, d) for the transpose. All of any strides, and of
     shapes that fit (`ops/spmm.py` checks them). out_dtype: dense's if None. What is prepared for
     the pattern is kept with it, so that further products with such operands prepare nothing.
+    beyond: the last rows of X, where dense, without heads, has the first ones alone.
     """
     problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
-    return product_of(problem, pattern, values, dense, factors, transpose, alpha)
+    return product_of(problem, pattern, values, dense, factors, transpose, alpha, beyond)
 
 
 def product_of(
@@ -42,6 +44,7 @@ def product_of(
     factors: Tensor | None,
     transpose: bool,
     alpha: float,
+    beyond: Tensor | None = None,
 ) -> Tensor:
     """`product` of operands whose problem is known."""
     shape, device = problem.out_shape(), problem.device
@@ -49,7 +52,8 @@ def product_of(
     if problem.nnz == 0 or out.numel() == 0:
         pattern.check()
         return out.zero_().mul_(alpha)
-    find_or_prepare(pattern, problem, transpose)(values, factors, dense, alpha, out)
+    run = find_or_prepare(pattern, problem, transpose)
+    run(values, factors, dense, alpha, out, beyond)
     return out
 
 

@@ -89,13 +89,15 @@ class PreparedProduct(Protocol):
         """Lines about what was prepared."""
 
     def __call__(
-        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
-    ) -> None:
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
+        beyond: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Fill `out`, ([heads,] m, k), which is contiguous and has the problem's out_dtype.
 
         The weight of nonzero i in head h is values[h, i] * factors[i], in the pattern's order.
         values are (nnz,) or (heads, nnz), factors (nnz,) or None, and dense is ([heads,] n, k), all
-        of any strides.
+        of any strides. beyond: the last rows of X, (rows, k) on the same device, where dense, then
+        without heads, has the first ones alone.
         """
 
 
@@ -108,7 +110,8 @@ class AttentionOperands(NamedTuple):
     problem's bias_has_heads, else (nnz,), in the pattern's order and with inner stride 1; None if
     it has none. scale: multiplies the dot products. dropout_p: the probability, in 0..1, with which
     a weight is dropped. seed: (1,) int64 on the device, never read by the host; None without
-    dropout.
+    dropout. beyond: the last rows of K and of V, (1, rows, d) and (1, rows, dv), where k and v have
+    the first ones alone, of one head; their strides as k's.
     """
 
     q: Tensor
@@ -118,6 +121,14 @@ class AttentionOperands(NamedTuple):
     scale: float
     dropout_p: float = 0.0
     seed: Tensor | None = None
+    beyond: tuple[Tensor, Tensor] | None = None
+
+    def joined(self) -> AttentionOperands:
+        """The same with all rows of K, and of V, in one tensor."""
+        if self.beyond is None:
+            return self
+        k, v = (joined(*x) for x in zip(self[1:3], self.beyond, strict=True))
+        return self._replace(k=k, v=v, beyond=None)
 
 
 class AttentionGradients(NamedTuple):
@@ -319,6 +330,11 @@ def forget_choices() -> None:
     """Choose a backend for every problem anew, as BACKENDS or what they can serve has changed."""
     for forget in CHOICES:
         forget()
+
+
+def joined(first: Tensor, beyond: Tensor | None) -> Tensor:
+    """Rows of a dense operand, ([heads,] rows, k), that stand in two tensors, in one."""
+    return first if beyond is None else torch.cat([first, beyond], dim=-2)
 
 
 def resolve_lazy_view(x: Tensor) -> Tensor:

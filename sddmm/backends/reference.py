@@ -13,6 +13,7 @@ from sddmm.backends.base import (
     PreparedAttention,
     by_head,
     head_weights,
+    joined,
     product_heads,
 )
 from sddmm.problem import product_shape
@@ -104,8 +105,10 @@ class ReferenceProduct:
         self._rows, self._cols = rows, cols
 
     def __call__(
-        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
-    ) -> None:
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
+        beyond: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        dense = joined(dense, beyond)
         sums = torch.zeros_like(out, dtype=torch.float64)
         chunk = max(1, _CHUNK_ELEMENTS // max(1, dense.shape[-1]))
         for target, head_values, head in product_heads(sums, values, dense):

@@ -14,6 +14,7 @@ from sddmm.backends.base import (
     PreparedAttention,
     by_head,
     head_weights,
+    joined,
     product_heads,
 )
 from sddmm.sparse.indices import compress
@@ -132,8 +133,10 @@ class CsrProduct:
         self._perm = view.perm
 
     def __call__(
-        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
-    ) -> None:
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
+        beyond: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        dense = joined(dense, beyond)
         problem, dtype = self._problem, self._problem.accumulator
         for target, head_values, head in product_heads(out, values, dense):
             head = head.to(dtype)

@@ -157,7 +157,7 @@ def attend(
         problem = attention_problem(pattern, operands)
     if is_fused(problem):
         return attention(pattern, problem, operands)
-    return AttentionParts(pattern).forward(operands)
+    return AttentionParts(pattern).forward(operands.joined())
 
 
 def compute(*inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:

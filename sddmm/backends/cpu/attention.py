@@ -134,6 +134,7 @@ class _Call:
     """The operands of one call as arrays that the kernels read, and what they compute of them."""
 
     def __init__(self, problem: AttentionProblem, operands: AttentionOperands) -> None:
+        operands = operands.joined()
         self.problem, self.operands, dtype = problem, operands, problem.accumulator
         self.q, self.k, self.v = (
             rows_of_heads(x, dtype) for x in (operands.q, operands.k, operands.v)

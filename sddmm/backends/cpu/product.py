@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
+from sddmm.backends.base import joined
 from sddmm.backends.cpu.dense import contiguous_array
 from sddmm.backends.cpu.openmp import for_chunks
 from sddmm.backends.cpu.rows import grouped_arrays
@@ -38,15 +39,16 @@ class CpuProduct:
         self._chunks = ceil_div(self._units, self._chunk)
 
     def __call__(
-        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
-    ) -> None:
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
+        beyond: Tensor | None = None,
+    ) -> None:  # fmt: skip
         # Imported here: numba is optional, and slow to import.
         from sddmm.backends.cpu.product_kernel import merge, multiply
 
         problem, chunks = self._problem, self._chunks
         dtype, heads = problem.accumulator, problem.heads or 1
         sums = out if out.dtype == dtype else torch.empty(out.shape, dtype=dtype, device="cpu")
-        x = contiguous_array(dense, dtype).reshape(heads, problem.n, problem.k)
+        x = contiguous_array(joined(dense, beyond), dtype).reshape(heads, problem.n, problem.k)
         weights = contiguous_array(values, dtype).reshape(-1, problem.nnz)
         scale = np.empty(0, x.dtype) if factors is None else contiguous_array(factors, dtype)
         products = sums.detach().numpy().reshape(heads, problem.m, problem.k)

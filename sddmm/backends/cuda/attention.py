@@ -14,8 +14,11 @@ from sddmm.backends.cuda.executor import PlansExecutor
 class AttentionPlan(Protocol):
     """The launches that compute attention over one pattern, on torch's current stream.
 
-    The arguments are those of `PreparedAttention`, in memory that kernels can read.
+    The arguments are those of `PreparedAttention`, in memory that kernels can read. reads_beyond:
+    whether `AttentionOperands.beyond` may be there.
     """
+
+    reads_beyond: bool
 
     def forward(self, operands: AttentionOperands, out: Tensor, lse: Tensor) -> None: ...
 
@@ -39,7 +42,7 @@ class AttentionExecutor(PlansExecutor[AttentionPlan]):
         if self._device_index != self._current_device():
             with torch.cuda.device(self._device_index):  # the driver launches in this context
                 return self.forward(operands, out, lse)
-        self._plans[0].forward(_in_memory(operands), out, lse)
+        self._plans[0].forward(self._in_memory(operands), out, lse)
         return None
 
     def prepare_backward(self) -> None:
@@ -63,15 +66,18 @@ class AttentionExecutor(PlansExecutor[AttentionPlan]):
                 return self.backward(operands, out, lse, grad_out, grad_lse, gradients)
         grad_lse = None if grad_lse is None else resolve_lazy_view(grad_lse)
         grad_out = readable(grad_out)
-        self._plans[0].backward(_in_memory(operands), out, lse, grad_out, grad_lse, gradients)
+        operands = self._in_memory(operands)
+        self._plans[0].backward(operands, out, lse, grad_out, grad_lse, gradients)
         return None
 
-
-def _in_memory(operands: AttentionOperands) -> AttentionOperands:
-    q, k, v, bias, scale, dropout_p, seed = operands
-    if bias is not None:
-        bias = resolve_lazy_view(bias)
-    return AttentionOperands(readable(q), readable(k), readable(v), bias, scale, dropout_p, seed)
+    def _in_memory(self, operands: AttentionOperands) -> AttentionOperands:
+        if operands.beyond is not None and not self._plans[0].reads_beyond:
+            operands = operands.joined()
+        q, k, v, bias, scale, dropout_p, seed, beyond = operands
+        if bias is not None:
+            bias = resolve_lazy_view(bias)
+        q, k, v = readable(q), readable(k), readable(v)
+        return AttentionOperands(q, k, v, bias, scale, dropout_p, seed, beyond)
 
 
 # The most bytes from row to row that kernels step over.

@@ -8,37 +8,39 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import resolve_lazy_view
+from sddmm.backends.base import joined, resolve_lazy_view
 from sddmm.backends.cuda.executor import PlansExecutor
 
-Run = Callable[[Tensor, "Tensor | None", Tensor, float, Tensor], None]
+Run = Callable[..., None]
 
 
 class ProductPlan(NamedTuple):
     """One launch, or several, that compute a product out = alpha * W X; prepared for a pattern.
 
-    run(values, factors, dense, alpha, out): launches on torch's current stream and keeps nothing of
-    its tensors. The weight of nonzero i in head h is values[h, i] * factors[i], in the order of the
-    pattern; values are ([h,] nnz) with last stride 1 and any head stride, and factors (nnz,),
-    contiguous, or None. out is contiguous ([h,] m, k), and all of it is written.
+    run(values, factors, dense, alpha, out[, beyond]): launches on torch's current stream and keeps
+    nothing of its tensors. The weight of nonzero i in head h is values[h, i] * factors[i], in the
+    order of the pattern; values are ([h,] nnz) with last stride 1 and any head stride, and factors
+    (nnz,), contiguous, or None. out is contiguous ([h,] m, k), and all of it is written.
     accepts(dense): whether `run` can read a dense operand, ([h,] n, k), as it is.
-    to_accepted(dense): returns a copy that it can read.
+    to_accepted(dense): returns a copy that it can read. reads_beyond: whether `run` takes `beyond`.
     """
 
     run: Run
     accepts: Callable[[Tensor], bool]
     to_accepted: Callable[[Tensor], Tensor] = Tensor.contiguous
+    reads_beyond: bool = False
 
 
 class ProductExecutor(PlansExecutor[ProductPlan]):
     """Runs the plans of a product, one after the other. It takes any strides of all operands."""
 
     def __call__(
-        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
-    ) -> None:
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
+        beyond: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if self._device_index != self._current_device():
             with torch.cuda.device(self._device_index):  # the driver launches in this context
-                return self(values, factors, dense, alpha, out)
+                return self(values, factors, dense, alpha, out, beyond)
         if values.is_neg() or values._is_zerotensor():  # as most are not, they cost no call
             values = resolve_lazy_view(values)
         if values.stride(-1) != 1:
@@ -47,6 +49,11 @@ class ProductExecutor(PlansExecutor[ProductPlan]):
             dense = resolve_lazy_view(dense)
         if factors is not None:
             factors = resolve_lazy_view(factors).contiguous()
+        if beyond is not None:
+            plan = self._plans[0]
+            if plan.reads_beyond and plan.accepts(dense) and plan.accepts(beyond):
+                return plan.run(values, factors, dense, alpha, out, beyond)
+            dense = joined(dense, beyond)
         for plan in self._plans:
             accepted = dense if plan.accepts(dense) else plan.to_accepted(dense)
             plan.run(values, factors, accepted, alpha, out)

@@ -173,6 +173,8 @@ class GradientPasses:
 class PlanWithGradients:
     """A plan of attention whose gradients are passes. Derived classes have the forward."""
 
+    reads_beyond = False
+
     def __init__(self, gradients: GradientPasses) -> None:
         self._gradients = gradients
 

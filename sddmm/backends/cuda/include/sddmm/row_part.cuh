@@ -20,18 +20,31 @@ __device__ __forceinline__ int first_of_lane() {
   return static_cast<int>(threadIdx.x) % LANES * CHUNK_ELEMENTS<T>;
 }
 
+// The chunks that a lane holds of a row.
+template <int CHUNKS>
+struct RowPart {
+  Chunk chunk[CHUNKS];
+};
+
+// The last rows of an operand, which stand elsewhere: those from `first` on, `shift` bytes after
+// where they would follow the others with their own pitch.
+struct RowsBeyond {
+  i64 shift;
+  int pitch_bytes, first;
+};
+
 // The rows of an operand, as one lane of a group of LANES lanes loads them. CHUNKS: the number of
-// chunks of a row that a lane holds. LOAD_BYTES, NO_TAIL: see load_chunk.
-template <class T, int LANES, int CHUNKS, int LOAD_BYTES, bool NO_TAIL>
+// chunks of a row that a lane holds. LOAD_BYTES, NO_TAIL: see load_chunk. HAS_BEYOND: whether its
+// last rows stand elsewhere.
+template <class T, int LANES, int CHUNKS, int LOAD_BYTES, bool NO_TAIL, bool HAS_BEYOND = false>
 struct RowParts {
   static constexpr int ELEMENTS = CHUNK_ELEMENTS<T>;
-  struct Part {
-    Chunk chunk[CHUNKS];
-  };
+  using Part = RowPart<CHUNKS>;
 
   const T* first;   // of row 0: the first element of this lane
   int pitch_bytes;  // from row to row
   int elements;     // the number of elements of a row from this lane's first on; may be negative
+  RowsBeyond beyond{};
 
   // offset: that of row 0, in elements. is_frequent: whether its address is worth registers.
   __device__ __forceinline__ RowParts(const T* operand, i64 offset, int pitch_bytes, int k,
@@ -44,9 +57,12 @@ struct RowParts {
   template <bool IS_ONCE = false>
   __device__ __forceinline__ Part load(int i) const {
     int pitch = pitch_bytes;
+    i64 shift = 0;
+    if constexpr (HAS_BEYOND)
+      if (i >= beyond.first) pitch = beyond.pitch_bytes, shift = beyond.shift;
     asm volatile("" : "+r"(pitch));  // otherwise it is widened early, and the product takes five steps
     const auto* row = reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) +
-                                                 static_cast<i64>(i) * pitch);
+                                                 (static_cast<i64>(i) * pitch + shift));
     Part part;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c)

@@ -124,3 +124,28 @@ def head_stride(bias: Tensor | None) -> int:
 def has_bias_or_dropout(operands: AttentionOperands) -> bool:
     """Whether nonzeros have more than their columns: a bias, or a weight that may be dropped."""
     return operands.bias is not None or operands.dropout_p > 0
+
+
+class Beyond(NamedTuple):
+    """The last rows of K and of V where they stand elsewhere, see RowsBeyond in row_part.cuh; zeros
+    where they do not. bits: of all addresses and pitches in bytes."""
+
+    shifts: tuple[int, int]
+    pitches: tuple[int, int]
+    bits: int
+
+
+NOT_BEYOND = Beyond((0, 0), (0, 0), 0)
+
+
+def beyond_of(k: Tensor, v: Tensor, beyond: tuple[Tensor, Tensor] | None) -> Beyond:
+    """beyond: the last rows of K and of V, (1, rows, columns); k and v: the first ones."""
+    if beyond is None:
+        return NOT_BEYOND
+    addresses, pitches = zip(*((x.data_ptr(), pitch_bytes(x)) for x in beyond), strict=True)
+    shift_k, shift_v = (
+        address - first.shape[-2] * pitch - first.data_ptr()
+        for first, address, pitch in zip((k, v), addresses, pitches, strict=True)
+    )
+    bits = addresses[0] | addresses[1] | pitches[0] | pitches[1]
+    return Beyond((shift_k, shift_v), (pitches[0], pitches[1]), bits)

@@ -56,6 +56,8 @@ class AttentionGather(AttentionSpec):
 class _Plan(PlanWithGradients):
     """Launches attention over one pattern."""
 
+    reads_beyond = True
+
     def __init__(
         self, spec: AttentionGather, nonzeros: Nonzeros, problem: AttentionProblem, device: Device
     ) -> None:

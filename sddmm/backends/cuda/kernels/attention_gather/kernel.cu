@@ -26,6 +26,8 @@ struct Config {
   static constexpr int KEY_CHUNKS = SDDMM_KEY_CHUNKS, VALUE_CHUNKS = SDDMM_VALUE_CHUNKS;
   // Whether rows of K, and of V, end where the last lane's last load does.
   static constexpr bool KEY_NO_TAIL = SDDMM_KEY_NO_TAIL, VALUE_NO_TAIL = SDDMM_VALUE_NO_TAIL;
+  // Whether the last rows of K and V stand elsewhere.
+  static constexpr bool HAS_BEYOND = SDDMM_HAS_BEYOND;
   // Whether scores have a bias, or weights are dropped.
   static constexpr bool BIAS_OR_DROPOUT = SDDMM_BIAS_OR_DROPOUT;
   // The number of nonzeros of a group whose loads are in flight together.
@@ -40,8 +42,11 @@ using Element = Config::Element;
 constexpr int LANES = Config::LANES, ELEMENTS = CHUNK_ELEMENTS<Element>;
 constexpr int KEY_CHUNKS = Config::KEY_CHUNKS, VALUE_CHUNKS = Config::VALUE_CHUNKS;
 using Partial = SoftmaxSum<VALUE_CHUNKS, ELEMENTS>;
-using Keys = RowParts<Element, LANES, KEY_CHUNKS, Config::LOAD_BYTES, Config::KEY_NO_TAIL>;
-using Values = RowParts<Element, LANES, VALUE_CHUNKS, Config::LOAD_BYTES, Config::VALUE_NO_TAIL>;
+using Queries = RowParts<Element, LANES, KEY_CHUNKS, Config::LOAD_BYTES, Config::KEY_NO_TAIL>;
+using Keys = RowParts<Element, LANES, KEY_CHUNKS, Config::LOAD_BYTES, Config::KEY_NO_TAIL,
+                      Config::HAS_BEYOND>;
+using Values = RowParts<Element, LANES, VALUE_CHUNKS, Config::LOAD_BYTES, Config::VALUE_NO_TAIL,
+                        Config::HAS_BEYOND>;
 
 struct Arguments {
   const Element *q, *k, *v, *bias;  // bias: (nnz,) or (heads, nnz); may be null
@@ -56,7 +61,9 @@ struct Arguments {
   const unsigned long long* seed;   // null without dropout
   i64 dropout_threshold;
   i64 head_q, head_k, head_v, head_bias, head_scores;  // elements from head to head
+  i64 shift_k, shift_v;                     // see RowsBeyond
   int pitch_q, pitch_k, pitch_v;            // bytes from row to row
+  int beyond_pitch_k, beyond_pitch_v, first_beyond;
   int shares_per_head, cut_rows_per_head, pieces_per_head;
   int m, d, dv, heads;
   int first_head;   // the number of this launch's first head, to which all addresses belong
@@ -79,8 +86,9 @@ struct Forward {
     float score, bias, kept;
   };
 
-  const Keys q, k;
-  const Values v;
+  const Queries q;
+  Keys k;
+  Values v;
   const Arguments& p;
   const Element* const bias;
   const float* const scores;
@@ -100,7 +108,10 @@ struct Forward {
         dropout{p.seed, p.dropout_threshold, p.kept},
         scale(p.scale),
         head(head),
-        first_row(static_cast<i64>(head) * p.m) {}
+        first_row(static_cast<i64>(head) * p.m) {
+    k.beyond = {p.shift_k, p.beyond_pitch_k, p.first_beyond};
+    v.beyond = {p.shift_v, p.beyond_pitch_v, p.first_beyond};
+  }
 
   __device__ __forceinline__ void begin_row(int row) {
     if constexpr (!Config::HAS_SCORES) own = q.template load<true>(row);

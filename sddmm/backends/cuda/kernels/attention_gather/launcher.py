@@ -19,9 +19,11 @@ from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention import AttentionSpec
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
     LANE_BYTES,
+    NOT_BEYOND,
     THREADS,
     Groups,
     Tuning,
+    beyond_of,
     groups_of,
     row_macros,
 )
@@ -49,7 +51,9 @@ class Arguments(ctypes.Structure):
         *((name, POINTER) for name in ("pieces", "seed")),
         ("dropout_threshold", LONG),
         *((f"head_{name}", LONG) for name in ("q", "k", "v", "bias", "scores")),
+        *((name, LONG) for name in ("shift_k", "shift_v")),
         *((name, INT) for name in ("pitch_q", "pitch_k", "pitch_v")),
+        *((name, INT) for name in ("beyond_pitch_k", "beyond_pitch_v", "first_beyond")),
         *((name, INT) for name in ("shares_per_head", "cut_rows_per_head", "pieces_per_head")),
         *((name, INT) for name in ("m", "d", "dv", "heads", "first_head", "first_score")),
         ("scale", FLOAT),
@@ -69,6 +73,7 @@ def specialise(
     has_scores: bool,
     merges: bool,
     device: Device,
+    has_beyond: bool = False,
 ) -> Variant:
     """The kernels for rows of d and dv elements of a dtype, which start and end at multiples of
     `step` bytes, and those of the result at multiples of `step_out`."""
@@ -76,6 +81,7 @@ def specialise(
     groups = groups_of(d, dv, dtype.itemsize, tuning)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "HAS_SCORES": has_scores,
+        "HAS_BEYOND": has_beyond,
         **row_macros(d, dv, dtype.itemsize, step, tuning, device, bias_or_dropout),
     }  # fmt: skip
     floats = piece_floats(groups, dtype)
@@ -125,7 +131,7 @@ class Launcher:
         self._sizes, self._itemsize = (d, dv, dtype), dtype.itemsize
         self._row_bits = d * dtype.itemsize | dv * dtype.itemsize | LANE_BYTES
         self._out_bits = dv * dtype.itemsize | LANE_BYTES
-        self._variants: dict[tuple[int, int, bool], Variant] = {}
+        self._variants: dict[tuple[int, int, bool, bool], Variant] = {}
         self.rows = rows = rows_by_warp(nonzeros, problem, problem.m, tuning, device)
         groups = groups_of(d, dv, dtype.itemsize, tuning)
         self._floats_of_head = rows.pieces * groups.lanes * piece_floats(groups, dtype)
@@ -156,7 +162,7 @@ class Launcher:
     ) -> None:
         """Launch a part on torch's current stream. merges: whether all pieces of its heads are
         there then."""
-        q, k, v, bias, scale, dropout_p, seed = operands
+        q, k, v, bias, scale, dropout_p, seed, rows_beyond = operands
         head, heads, share, shares, scores, first_nonzero = part
         size, has_scores = self._itemsize, self._has_scores
         (head_q, row_q, _), (head_k, row_k, _), (head_v, row_v, _) = (
@@ -168,8 +174,11 @@ class Launcher:
         if not has_scores:
             bits |= address_q | address_k | (head_q | row_q | head_k | row_k) * size
         out_bits = address_out | self._out_bits
+        beyond = NOT_BEYOND if rows_beyond is None else beyond_of(k, v, rows_beyond)
+        bits |= beyond.bits
+        has_bias_or_dropout = bias is not None or dropout_p > 0
         # The largest powers of two that divide the addresses of all rows.
-        key = bits & -bits, out_bits & -out_bits, bias is not None or dropout_p > 0
+        key = bits & -bits, out_bits & -out_bits, has_bias_or_dropout, rows_beyond is not None
         variant = self._variants.get(key) or self._new_variant(key)
         if head:
             address_q, address_k, address_v = (
@@ -192,18 +201,19 @@ class Launcher:
             address_scores, address_out or somewhere, address_lse, *self._nonzeros,
             all_shares + share * SHARE_BYTES, all_slots + share * SLOT_BYTES, cut_rows,
             address(pieces), address(seed), threshold(dropout_p), head_q, head_k, head_v, head_bias,
-            head_scores, row_q * size, row_k * size, row_v * size, shares, *self._counts, head,
+            head_scores, *beyond.shifts, row_q * size, row_k * size, row_v * size, *beyond.pitches,
+            k.shape[-2], shares, *self._counts, head,
             first_nonzero, _LOG2_E if has_scores else scale * _LOG2_E, kept_factor(dropout_p),
         )  # fmt: skip
         variant.kernel(ceil_div(shares, _WARPS) * heads, *arguments)
         if variant.merge is not None and merges:
             variant.merge(self._cuts * heads, *arguments)
 
-    def _new_variant(self, key: tuple[int, int, bool]) -> Variant:
-        step, step_out, bias_or_dropout = key
+    def _new_variant(self, key: tuple[int, int, bool, bool]) -> Variant:
+        step, step_out, bias_or_dropout, has_beyond = key
         variant = specialise(
             loader.runtime, self._spec, self._tuning, self._sizes, step, step_out, bias_or_dropout,
-            self._has_scores, self._cuts > 0, self._device,
+            self._has_scores, self._cuts > 0, self._device, has_beyond,
         )  # fmt: skip
         self._variants[key] = variant
         return variant

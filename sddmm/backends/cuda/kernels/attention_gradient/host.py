@@ -17,12 +17,14 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER
+from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
     THREADS,
     Groups,
     Tuning,
+    beyond_of,
     common_step,
     groups_of,
     has_bias_or_dropout,
@@ -59,8 +61,9 @@ class Arguments(ctypes.Structure):
         *((name, POINTER) for name in ("pieces", "seed")),
         ("dropout_threshold", LONG),
         *((name, LONG) for name in ("head_own_key", "head_own_value", "head_key", "head_value")),
-        ("head_bias", LONG),
+        *((name, LONG) for name in ("head_bias", "shift_k", "shift_v")),
         *((f"pitch_{name}", INT) for name in ("own_key", "own_value", "key", "value")),
+        *((name, INT) for name in ("beyond_pitch_k", "beyond_pitch_v", "first_beyond")),
         *((name, INT) for name in ("shares_per_head", "cut_rows_per_head", "pieces_per_head")),
         *((name, INT) for name in ("nnz", "row_count", "query_count", "d", "dv")),
         *((name, INT) for name in ("first_head", "sums_bias")),
@@ -97,13 +100,14 @@ def specialise(
     stores_weights: bool,
     merges: bool,
     device: Device,
+    has_beyond: bool = False,
 ) -> Variant:
     """The kernels of a pass for rows of d and dv elements of a dtype; see attention_gather."""
     d, dv, dtype = sizes
     groups = groups_of(d, dv, dtype.itemsize, tuning)
     defines: dict[str, str | int | bool] = {
         "ELEMENT": DTYPES[dtype].cpp_name, "STORE_BYTES": step_out, "COLUMNS": by_columns,
-        "STORES_WEIGHTS": stores_weights,
+        "STORES_WEIGHTS": stores_weights, "HAS_BEYOND": has_beyond,
         **row_macros(d, dv, dtype.itemsize, step, tuning, device, bias_or_dropout),
     }  # fmt: skip
     floats = piece_floats(groups, dtype, by_columns)
@@ -169,7 +173,7 @@ class Gradients(GradientPasses):
         }  # fmt: skip
         return Pass(
             variant.kernel, variant.merge, ceil_div(rows.number, THREADS // 32), rows.cuts,
-            arguments, new_pieces(problem, rows, floats),
+            {**arguments, **_beyond_arguments(inputs.operands)}, new_pieces(problem, rows, floats),
         )  # fmt: skip
 
     def _variant(self, inputs: PassInputs, merges: bool) -> tuple[Variant, int]:
@@ -180,7 +184,8 @@ class Gradients(GradientPasses):
         multiples = (multiple for x in inputs.rows.values() for multiple in row_multiples(x))
         results = (gradients.k, gradients.v) if by_columns else (gradients.q,)
         sizes = self._sizes
-        step = common_step(*row_bytes, inputs.out.data_ptr(), *multiples)
+        beyond = beyond_of(inputs.operands.k, inputs.operands.v, inputs.operands.beyond)
+        step = common_step(*row_bytes, inputs.out.data_ptr(), *multiples, beyond.bits)
         step_out = common_step(*row_bytes, *(address(x) for x in results))
         runtime, stores_weights = loader.runtime, inputs.weights is not None
         if by_columns and stores_weights:
@@ -192,7 +197,16 @@ class Gradients(GradientPasses):
             tuning = tuning_of(problem, by_columns, stores_weights)
             variant = specialise(
                 runtime, tuning, sizes, step, step_out, has_bias_or_dropout(inputs.operands),
-                by_columns, stores_weights, merges, device,
+                by_columns, stores_weights, merges, device, inputs.operands.beyond is not None,
             )  # fmt: skip
         groups = groups_of(problem.d, problem.dv, dtype.itemsize, tuning)
         return variant, groups.lanes * piece_floats(groups, dtype, by_columns)
+
+
+def _beyond_arguments(operands: AttentionOperands) -> dict[str, int | float]:
+    beyond = beyond_of(operands.k, operands.v, operands.beyond)
+    (shift_k, shift_v), (pitch_k, pitch_v) = beyond.shifts, beyond.pitches
+    return {
+        "shift_k": shift_k, "shift_v": shift_v, "beyond_pitch_k": pitch_k,
+        "beyond_pitch_v": pitch_v, "first_beyond": operands.k.shape[-2],
+    }  # fmt: skip

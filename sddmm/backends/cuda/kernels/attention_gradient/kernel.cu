@@ -30,6 +30,8 @@ struct Config {
   static constexpr int KEY_CHUNKS = SDDMM_KEY_CHUNKS, VALUE_CHUNKS = SDDMM_VALUE_CHUNKS;
   // Whether rows of Q and K, and of V and dO, end where the last lane's last load does.
   static constexpr bool KEY_NO_TAIL = SDDMM_KEY_NO_TAIL, VALUE_NO_TAIL = SDDMM_VALUE_NO_TAIL;
+  // Whether the last rows of K and V stand elsewhere.
+  static constexpr bool HAS_BEYOND = SDDMM_HAS_BEYOND;
   // Whether scores have a bias, or weights are dropped.
   static constexpr bool BIAS_OR_DROPOUT = SDDMM_BIAS_OR_DROPOUT;
   // The number of nonzeros of a group whose loads are in flight together.
@@ -45,8 +47,15 @@ constexpr bool COLUMNS = Config::COLUMNS, STORES_WEIGHTS = Config::STORES_WEIGHT
 static_assert(!(COLUMNS && STORES_WEIGHTS), "weights are stored by rows");
 constexpr int LANES = Config::LANES, ELEMENTS = CHUNK_ELEMENTS<Element>;
 constexpr int KEY_CHUNKS = Config::KEY_CHUNKS, VALUE_CHUNKS = Config::VALUE_CHUNKS;
-using Keys = RowParts<Element, LANES, KEY_CHUNKS, Config::LOAD_BYTES, Config::KEY_NO_TAIL>;
-using Values = RowParts<Element, LANES, VALUE_CHUNKS, Config::LOAD_BYTES, Config::VALUE_NO_TAIL>;
+template <bool HAS_BEYOND>
+using Keys = RowParts<Element, LANES, KEY_CHUNKS, Config::LOAD_BYTES, Config::KEY_NO_TAIL, HAS_BEYOND>;
+template <bool HAS_BEYOND>
+using Values =
+    RowParts<Element, LANES, VALUE_CHUNKS, Config::LOAD_BYTES, Config::VALUE_NO_TAIL, HAS_BEYOND>;
+// Of K and V are the rows that belong to columns of the matrix.
+constexpr bool OWN_BEYOND = Config::HAS_BEYOND && COLUMNS, OTHERS_BEYOND = Config::HAS_BEYOND && !COLUMNS;
+using KeyPart = RowPart<KEY_CHUNKS>;
+using ValuePart = RowPart<VALUE_CHUNKS>;
 
 struct Arguments {
   // The rows that belong to the rows of the pattern, and those that belong to its columns: of Q and
@@ -67,7 +76,9 @@ struct Arguments {
   const unsigned long long* seed;  // null without dropout
   i64 dropout_threshold;
   i64 head_own_key, head_own_value, head_key, head_value, head_bias;  // elements from head to head
+  i64 shift_k, shift_v;                                               // see RowsBeyond
   int pitch_own_key, pitch_own_value, pitch_key, pitch_value;         // bytes from row to row
+  int beyond_pitch_k, beyond_pitch_v, first_beyond;
   int shares_per_head, cut_rows_per_head, pieces_per_head;
   int nnz, row_count, query_count, d, dv;
   int first_head;  // of this launch
@@ -90,8 +101,8 @@ struct Backward {
   // The rows of a batch; and of the lane's own nonzero what belongs to its query, its bias, and the
   // factor by which dropout keeps it.
   struct Loads {
-    Keys::Part keys[BATCH];
-    Values::Part values[BATCH];
+    KeyPart keys[BATCH];
+    ValuePart values[BATCH];
     RowStats stats;
     float bias, kept;
   };
@@ -99,16 +110,18 @@ struct Backward {
   const Arguments& p;
   const int head;
   const i64 first_row;  // of the head, among the rows of all heads
-  const Keys own_key, key;
-  const Values own_value, value;
+  Keys<OWN_BEYOND> own_key;
+  Keys<OTHERS_BEYOND> key;
+  Values<OWN_BEYOND> own_value;
+  Values<OTHERS_BEYOND> value;
   const Dropout dropout;
   const RowStats* const stats;  // of the head, unless STORES_WEIGHTS
   // The row, or column, that is summed.
-  Keys::Part own_keys{};
-  Values::Part own_values{};
+  KeyPart own_keys{};
+  ValuePart own_values{};
   RowStats own_stats{0.f, 0.f};  // of a row
   // The row of O, until its product with that of dO is summed.
-  Values::Part own_out{};
+  ValuePart own_out{};
   bool has_delta = true;
 
   __device__ __forceinline__ Backward(const Arguments& p, int head)
@@ -122,13 +135,16 @@ struct Backward {
         dropout{p.seed, p.dropout_threshold, p.kept},
         stats(STORES_WEIGHTS
                   ? nullptr
-                  : from_element(p.stats, static_cast<i64>(head) * p.query_count)) {}
+                  : from_element(p.stats, static_cast<i64>(head) * p.query_count)) {
+    own_key.beyond = key.beyond = {p.shift_k, p.beyond_pitch_k, p.first_beyond};
+    own_value.beyond = value.beyond = {p.shift_v, p.beyond_pitch_v, p.first_beyond};
+  }
 
   __device__ __forceinline__ void begin_row(int row) {
     own_keys = own_key.template load<true>(row), own_values = own_value.template load<true>(row);
     if constexpr (STORES_WEIGHTS) {
       const i64 in_heads = first_row + row;
-      own_out = Values(p.out, in_heads * p.dv, 0, p.dv, false).template load<true>(0);
+      own_out = Values<false>(p.out, in_heads * p.dv, 0, p.dv, false).template load<true>(0);
       own_stats = {p.lse[in_heads], p.grad_lse == nullptr ? 0.f : -p.grad_lse[in_heads]};
       has_delta = false;
     } else if constexpr (!COLUMNS) {
@@ -243,7 +259,7 @@ struct Backward {
   // Sums dO * O over the lanes of groups whose row is new.
   __device__ __forceinline__ void complete_delta() {
     if (!__any_sync(FULL_MASK, !has_delta)) return;
-    const Values::Part rows[2] = {own_out, own_out};  // RowDot takes pairs
+    const ValuePart rows[2] = {own_out, own_out};  // RowDot takes pairs
     float sums[2];
     group_dots<Element, LANES>(rows, own_values, sums);
     if (!has_delta) own_stats.delta += sums[0];

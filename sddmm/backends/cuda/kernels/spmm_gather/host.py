@@ -60,10 +60,11 @@ class Arguments(ctypes.Structure):
     """The parameters of spmm_gather/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("dense", "values", "factors", "out")),
+        *((name, POINTER) for name in ("dense", "beyond", "values", "factors", "out")),
         *((name, POINTER) for name in ("rows", "cols", "perm", "shares", "pieces", "records")),
         *((name, LONG) for name in ("head_dense", "head_values", "head_out")),
-        *((name, INT) for name in ("pitch_bytes", "blocks", "slices")),
+        *((name, INT) for name in ("pitch_bytes", "pitch_beyond", "first_beyond")),
+        *((name, INT) for name in ("blocks", "slices")),
         *((name, INT) for name in ("first_block", "own_blocks", "k")),
         ("alpha", DOUBLE),
     ]
@@ -120,7 +121,8 @@ class SpmmGather(KernelSpec):
     ) -> tuple[ProductPlan, ...]:
         nonzeros, device = layouts.by_row(), model.device
         work = work_of(self, problem, device, nonzeros.perm is not None)
-        return (ProductPlan(_Launcher(self, work, nonzeros, device).run, _is_readable),)
+        launcher = _Launcher(self, work, nonzeros, device)
+        return (ProductPlan(launcher.run, _is_readable, reads_beyond=True),)
 
 
 def _is_readable(dense: Tensor) -> bool:
@@ -137,7 +139,7 @@ class _Launcher:
         self._spec, self._work, self._nonzeros, self._device = spec, work, nonzeros, device
         problem, warps = work.problem, spec.threads // 32
         # Found again by the steps at once: a problem takes long to hash.
-        self._variants: dict[tuple[int, int], Variant] = {}
+        self._variants: dict[tuple[int, int, bool], Variant] = {}
         self._shares = shares = share_rows(nonzeros, problem.m, warps, work.share, device)
         if work.orders:
             self._parts = ordering.parts(problem, shares, work.share * warps, spec.part_bytes)
@@ -145,8 +147,9 @@ class _Launcher:
             self._parts = [ordering.whole(problem, shares)]
 
     def run(
-        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
-    ) -> None:
+        self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
+        beyond: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Launch on torch's current stream."""
         shares, work = self._shares, self._work
         problem, slices = work.problem, work.slices
@@ -154,11 +157,16 @@ class _Launcher:
         pitch_bytes = dense.stride(-2) * size
         head_dense = 0 if problem.heads is None else dense.stride(0)
         address_out = out.data_ptr()
-        steps = (
-            _common_step(dense.data_ptr(), pitch_bytes | head_dense * size | k * size),
+        address_beyond, pitch_beyond = 0, 0
+        if beyond is not None:
+            address_beyond, pitch_beyond = beyond.data_ptr(), beyond.stride(-2) * size
+        sizes = pitch_bytes | pitch_beyond | head_dense * size | k * size
+        kind = (
+            _common_step(dense.data_ptr() | address_beyond, sizes),
             _common_step(address_out, k * out.element_size()),
+            beyond is not None,
         )
-        variant = self._variants.get(steps) or self._new_variant(steps)
+        variant = self._variants.get(kind) or self._new_variant(kind)
         piece_bytes, pieces, records = 0, 0, 0
         if shares.cuts:
             piece_bytes = 2 * shares.blocks * slices.number * slices.columns
@@ -175,12 +183,13 @@ class _Launcher:
             head, weights = part.first_head, as_stored if in_order is None else in_order(part)
             variant.kernel(  # in the order of Arguments
                 part.blocks * slices.number * part.heads,
-                dense.data_ptr() + head * head_dense * size, weights.address, weights.factors,
-                address_out + head * problem.m * k * out.element_size(),
+                dense.data_ptr() + head * head_dense * size, address_beyond, weights.address,
+                weights.factors, address_out + head * problem.m * k * out.element_size(),
                 nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), weights.perm,
                 shares.address, pieces and pieces + head * piece_bytes, records,
-                head_dense, weights.head_stride, problem.m * k, pitch_bytes, shares.blocks,
-                slices.number, part.first_block, part.blocks, k, alpha,
+                head_dense, weights.head_stride, problem.m * k, pitch_bytes, pitch_beyond,
+                dense.shape[-2], shares.blocks, slices.number, part.first_block, part.blocks, k,
+                alpha,
             )  # fmt: skip
         if shares.cuts:
             variant.merge(
@@ -188,12 +197,12 @@ class _Launcher:
                 problem.m * k, shares.blocks, slices.number, k, alpha,
             )  # fmt: skip
 
-    def _new_variant(self, steps: tuple[int, int]) -> Variant:
+    def _new_variant(self, kind: tuple[int, int, bool]) -> Variant:
         work = self._work
         variant = specialise(
-            loader.runtime, self._spec, work.problem, self._device, work.has_perm, *steps
+            loader.runtime, self._spec, work.problem, self._device, work.has_perm, *kind
         )
-        self._variants[steps] = variant
+        self._variants[kind] = variant
         return variant
 
     def _weights_in_order(
@@ -255,6 +264,7 @@ def specialise(
     has_perm: bool,
     step: int,
     step_out: int,
+    has_beyond: bool = False,
 ) -> Variant:
     """The kernels for operands whose rows start at multiples of `step` bytes, and results whose
     rows start at multiples of `step_out`."""
@@ -269,7 +279,7 @@ def specialise(
         "VALUE": DTYPES[problem.values_dtype].cpp_name,
         "LOAD_BYTES": step, "STORE_BYTES": step_out,
         "NO_TAIL": step == _LANE_BYTES and problem.k % columns == 0,
-        "HAS_PERM": has_perm, "HAS_FACTORS": problem.has_factors,
+        "HAS_PERM": has_perm, "HAS_FACTORS": problem.has_factors, "HAS_BEYOND": has_beyond,
         "LANES": lanes, "BATCH": batch, "MIN_BLOCKS": min_blocks,
     }  # fmt: skip
     kernel = runtime.load_kernel(spec, macros(defines), Arguments, device.index)

@@ -22,6 +22,8 @@ struct Config {
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
   // Whether weights are read through `perm`, and whether they are multiplied by `factors`.
   static constexpr bool HAS_PERM = SDDMM_HAS_PERM, HAS_FACTORS = SDDMM_HAS_FACTORS;
+  // Whether the last rows of X stand elsewhere, at `beyond`.
+  static constexpr bool HAS_BEYOND = SDDMM_HAS_BEYOND;
   // The number of lanes that load a slice of a row, 16 bytes each: a group; a power of two.
   static constexpr int LANES = SDDMM_LANES;
   // The number of nonzeros of a group whose loads are in flight together.
@@ -47,6 +49,7 @@ constexpr int STRIDE = LANES > BATCH ? LANES : BATCH, PER_LANE = STRIDE / LANES;
 
 struct Arguments {
   const Element* dense;
+  const Element* beyond;  // the rows of X from `first_beyond` on; null without HAS_BEYOND
   const Value* values;
   const Element* factors;  // (nnz,); null without HAS_FACTORS
   Config::Output* out;
@@ -59,7 +62,8 @@ struct Arguments {
   // before the block and ends in it, -1 if none does.
   int* records;
   i64 head_dense, head_values, head_out;  // elements from head to head
-  int pitch_bytes;                        // bytes from row to row of X
+  int pitch_bytes, pitch_beyond;          // bytes from row to row of X
+  int first_beyond;
   int blocks, slices;                     // the number of blocks of a slice of a head
   int first_block, own_blocks;            // those of this launch
   int k;
@@ -185,9 +189,26 @@ struct RowSums {
   }
 };
 
+// The rows of X, from a lane's first column on.
+struct DenseRows {
+  const Arguments& p;
+  const char *dense, *beyond;
+  __device__ __forceinline__ DenseRows(const Arguments& p, i64 head, int column)
+      : p(p),
+        dense(reinterpret_cast<const char*>(p.dense + head * p.head_dense + column)),
+        beyond(Config::HAS_BEYOND ? reinterpret_cast<const char*>(p.beyond + column) : nullptr) {}
+  __device__ __forceinline__ const Element* row(int col) const {
+    const char* first = dense;
+    int pitch = p.pitch_bytes;
+    if constexpr (Config::HAS_BEYOND)
+      if (col >= p.first_beyond) first = beyond, pitch = p.pitch_beyond, col -= p.first_beyond;
+    return reinterpret_cast<const Element*>(first + static_cast<i64>(col) * pitch);
+  }
+};
+
 // Adds BATCH nonzeros of each group, number `batch` of those in `now` and the next ones.
-__device__ __forceinline__ void add_batch(const Arguments& p, const char* dense, const Indices& now,
-                                          int batch, const LaneColumns& out, const Pieces& pieces,
+__device__ __forceinline__ void add_batch(const DenseRows& dense, const Indices& now, int batch,
+                                          const LaneColumns& out, const Pieces& pieces,
                                           RowSums& sums) {
   const int in_group = threadIdx.x % LANES, first_lane = threadIdx.x % 32 - in_group;
   // The lane and the register that hold nonzero j of the batch.
@@ -204,9 +225,7 @@ __device__ __forceinline__ void add_batch(const Arguments& p, const char* dense,
 #pragma unroll
   for (int j = 0; j < BATCH; ++j) {
     const int col = __shfl_sync(FULL_MASK, now.col[register_of(j)], lane_of(j));
-    const auto* elements =
-        reinterpret_cast<const Element*>(dense + static_cast<i64>(col) * p.pitch_bytes);
-    x[j] = load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(elements, 0, out.elements);
+    x[j] = load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(dense.row(col), 0, out.elements);
   }
   if (alike) {
 #pragma unroll
@@ -240,8 +259,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const int column = slice * COLUMNS + in_group * ELEMENTS;
   const LaneColumns out{p.out + head * p.head_out + column, p.k,
                         Config::NO_TAIL ? ELEMENTS : p.k - column, pieces.alpha + group};
-  const char* const dense =
-      reinterpret_cast<const char*>(p.dense + head * p.head_dense + column);
+  const DenseRows dense(p, head, column);
 
   const RowShare* const own_share = p.shares + block * WARPS + warp;
   const RowShare share = *own_share;
@@ -291,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
       }
 #pragma unroll 1
       for (int batch = 0; batch < STRIDE && at + batch < longest; batch += BATCH)
-        add_batch(p, dense, now, batch, out, pieces, sums);
+        add_batch(dense, now, batch, out, pieces, sums);
     }
   }
 

@@ -1,0 +1,130 @@
+"""Operands whose last rows stand in another tensor give the same bits as those in one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.device import device as device_of
+from sddmm.attention import attention, attention_backward, attention_problem
+from sddmm.backends.base import AttentionOperands
+from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
+from sddmm.backends.cuda.planner import Planner
+from sddmm.backends.cuda.products import ProductExecutor
+from sddmm.products import product, product_problem
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import H200, emulated_gpu, random_pattern
+from tests.sddmm.memory import at_a_cliff
+
+FEW = replace(H200, sm_count=2)
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@contextlib.contextmanager
+def kernels_of(device: str) -> Iterator[list[str]]:
+    """A GPU's kernels on its tensors, or the same emulated; gives the names of those launched."""
+    if device == "cuda":
+        yield []
+    else:
+        with emulated_gpu(FEW) as launches:
+            yield launches
+
+
+def two_parts(x: Tensor, first: int, gap: int) -> tuple[Tensor, Tensor]:
+    """The first rows of ([h,] rows, k), and the others `gap` elements farther apart; on a CPU each
+    at the edge of memory."""
+    wide = torch.cat([x[..., first:, :], x.new_zeros((*x.shape[:-2], len(x) - first, gap))], -1)
+    parts = x[..., :first, :].clone(), wide[..., : x.shape[-1]]
+    if x.is_cuda:
+        return parts
+    return at_a_cliff(parts[0]), at_a_cliff(parts[1])
+
+
+def random(*shape: int, dtype: torch.dtype, device: str) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(dtype).to(device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("first", [1, 60, 94])
+@pytest.mark.parametrize(
+    ("dtype", "k", "gap"),
+    [(torch.float16, 64, 8), (torch.bfloat16, 300, 0), (torch.float32, 33, 1),
+     (torch.float64, 8, 2)],
+)  # fmt: skip
+def test_products(device: str, first: int, dtype: torch.dtype, k: int, gap: int) -> None:
+    pattern = random_pattern(80, 95, 2000, device=device)
+    values = random(2000, dtype=dtype, device=device)
+    dense = random(95, k, dtype=dtype, device=device)
+    own, beyond = two_parts(dense, first, gap)
+    with kernels_of(device) as launches:
+        one = product(pattern, values, dense, alpha=0.5)
+        two = product(pattern, values, own, alpha=0.5, beyond=beyond)
+    assert torch.equal(one, two)
+    assert device == "cuda" or set(launches) >= {"spmm_gather"}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", SPMM_KERNELS)
+def test_every_kernel_of_products(device: str, name: str) -> None:
+    """Those that read one tensor get one."""
+    pattern = random_pattern(80, 95, 3000, device=device)
+    dtype = SPMM_KERNELS[name].dtypes[0]
+    values, dense = (random(*x, dtype=dtype, device=device) for x in ((3000,), (95, 64)))
+    own, beyond = two_parts(dense, 60, 0)
+    problem = product_problem(pattern, values, dense, None, False, torch.float32)
+    with kernels_of(device):
+        at = FEW if device == "cpu" else device_of(0)
+        if SPMM_KERNELS[name].refuses(problem, at) is not None:
+            values = values.float()  # tiles that read float weights alone
+            problem = product_problem(pattern, values, dense, None, False, torch.float32)
+        run = Planner(SPMM_KERNELS, ProductExecutor).prepare(pattern, problem, at, name)
+        one, two = (torch.full((80, 64), torch.nan, device=device) for _ in range(2))
+        run(values, None, dense, 1.0, one)
+        run(values, None, own, 1.0, two, beyond)
+    assert torch.equal(one, two)
+
+
+def step(
+    pattern: SparsePattern, operands: AttentionOperands, grads: tuple[Tensor, Tensor]
+) -> list[Tensor]:
+    """The result of an attention, its logarithms and all gradients."""
+    problem = attention_problem(pattern, operands)
+    out, lse = attention(pattern, problem, operands)
+    needs = True, True, True, operands.bias is not None
+    gradients = attention_backward(pattern, problem, operands, out, lse, *grads, needs)
+    return [out, lse, *(x for x in gradients if x is not None)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("first", [1, 60, 94])
+@pytest.mark.parametrize(
+    ("dtype", "d", "dv", "gap", "has_bias"),
+    [(torch.float16, 64, 64, 8, False), (torch.bfloat16, 20, 12, 4, True),
+     (torch.float32, 132, 130, 1, False)],
+)  # fmt: skip
+@pytest.mark.parametrize("nnz", [600, 6000])
+def test_attention_and_its_gradients(
+    device: str, first: int, dtype: torch.dtype, d: int, dv: int, gap: int, has_bias: bool, nnz: int
+) -> None:
+    """Of few nonzeros weights are stored between the passes, of many both passes gather."""
+    pattern = random_pattern(80, 95, nnz, device=device)
+    q, k, v = (random(*size, dtype=dtype, device=device) for size in ((80, d), (95, d), (95, dv)))
+    bias = random(nnz, dtype=dtype, device=device) if has_bias else None
+    grads = (
+        random(80, dv, dtype=dtype, device=device),
+        random(80, dtype=torch.float32, device=device),
+    )
+    whole = AttentionOperands(q, k, v, bias, 0.3)
+    (own_k, last_k), (own_v, last_v) = (two_parts(x, first, gap) for x in (k, v))
+    apart = whole._replace(k=own_k, v=own_v, beyond=(last_k, last_v))
+    with kernels_of(device):
+        expected, got = step(pattern, whole, grads), step(pattern, apart, grads)
+    for one, other in zip(expected, got, strict=True):
+        assert one.shape == other.shape
+        assert torch.equal(one, other)
