@@ -57,7 +57,7 @@ def _of_spmm(own: Operands) -> Callable[[], None]:
 
     def send() -> None:
         S.block.gather_values(weights)
-        _send_slices(S, b_t) if is_sliced(S.way) else _send_panels(S, b_t)
+        _send_slices(S, (b_t,)) if is_sliced(S.way) else _send_panels(S, b_t)
         if S.grid.replicas > 1:
             S.block.scatter_rows(sums)
 
@@ -80,13 +80,14 @@ def _of_transposed(own: Operands) -> Callable[[], None]:
 
 
 def _of_attention(own: Operands) -> Callable[[], None]:
-    S, q, both = _division(own), own["a"], torch.cat([own["b_t"], own["v"]], dim=-1)
-    width = own["v"].shape[-1] + 1
+    S, q, k, v = _division(own), own["a"], own["b_t"], own["v"]
+    both = _both(own)
+    width = v.shape[-1] + 1
     merged = _sums(q, S.block.rows if S.grid.replicas > 1 else 0, width)
 
     def send() -> None:
         S.block.gather_rows(q)
-        _send_slices(S, both, True) if is_sliced(S.way) else _send_panels(S, both)
+        _send_slices(S, (k, v), True) if is_sliced(S.way) else _send_panels(S, both)
         if S.grid.replicas > 1:
             S.block.collect_rows(merged)
 
@@ -94,7 +95,8 @@ def _of_attention(own: Operands) -> Callable[[], None]:
 
 
 def _of_attention_backward(own: Operands) -> Callable[[], None]:
-    S, q, both = _division(own), own["a"], torch.cat([own["b_t"], own["v"]], dim=-1)
+    S, q, k, v = _division(own), own["a"], own["b_t"], own["v"]
+    both = _both(own)
     part = _panel_sums(S, both, both.shape[-1])
     has_replicas = S.grid.replicas > 1
     logarithms = _sums(q, q.shape[-2] if has_replicas else 0, 2)
@@ -105,7 +107,7 @@ def _of_attention_backward(own: Operands) -> Callable[[], None]:
             for x in (q, q, q, logarithms):
                 S.block.gather_rows(x)
         if is_sliced(S.way):
-            _send_slices(S, both, True)
+            _send_slices(S, (k, v), True)
             _send_sums_of_slices(S, both, both.dtype, True)
         else:
             exchange_panels(S.block, S.way, both, S.ring_sizes, lambda panel, *_: part(panel))
@@ -134,11 +136,15 @@ def _send_panels(S: DistributedPattern, x: Tensor) -> None:
         pass
 
 
-def _send_slices(S: DistributedPattern, x: Tensor, is_whole: bool = False) -> None:
-    """Let the slices of x travel. is_whole: of an attention, whose columns are not cut."""
-    cut = _cut(x, is_whole)
-    widths = [at.of(x).shape[-1] for at in cut]
-    for _ in gathered(S.block, x, widths, lambda j, own: own.copy_(cut[j].of(x))):
+def _both(own: Operands) -> Tensor:
+    """The rows of K and V side by side."""
+    return torch.cat([own["b_t"], own["v"]], dim=-1)
+
+
+def _send_slices(S: DistributedPattern, own: tuple[Tensor, ...], is_whole: bool = False) -> None:
+    """Let the slices of operands travel. is_whole: of an attention, whose columns are not cut."""
+    cut = _cut(own[0], is_whole)
+    for _ in gathered(S.block, len(cut), lambda j: tuple(cut[j].of(x) for x in own)):
         pass
 
 

@@ -323,7 +323,7 @@ def _from_parts(
     needs: tuple[bool, bool, bool, bool],
 ) -> AttentionGradients:
     """The formulas of `PreparedAttention.backward`, by sddmm and spmm."""
-    q, k, v, bias, scale = operands[:5]
+    q, k, v, bias, scale = operands.joined()[:5]
     wide = lse.dtype
     rows = pattern.row_ids.long()
     indices = pattern.major_indices, pattern.col_indices

@@ -74,8 +74,8 @@ class Block:
     panels: by ring position. requested: by ring position, the rows of this rank's part of B that
     the rank there touches; empty unless only those are sent. pieces: by replica, where the nonzeros
     that it computes stand among this rank's own. piece_sizes: by replica, how many of its own
-    nonzeros this rank computes. whole: for slices, all panels side by side. widths:
-    by ring position, the columns of its panel. counts: of all ranks.
+    nonzeros this rank computes. whole: for slices, all panels side by side, in the order of `side`.
+    widths: by ring position, the columns of its panel. counts: of all ranks.
     """
 
     grid: Grid
@@ -101,9 +101,23 @@ class Block:
         """What products by slices compute while the first slice travels."""
         if self.whole is None or self.grid.rings == 1:
             return None
-        first = sum(self.widths[: self.grid.ring])
-        own = slice(first, first + self.widths[self.grid.ring])
-        return find_early(self.whole, own, sum(self.widths) - self.widths[self.grid.ring])
+        return find_early(self.whole, self.widths[self.grid.ring], self.other_rows)
+
+    @property
+    def others(self) -> list[int]:
+        """The other ring positions, ascending."""
+        return [s for s in range(self.grid.rings) if s != self.grid.ring]
+
+    @property
+    def side(self) -> list[int]:
+        """The ring positions in the order of the panels side by side: this rank's own first, as
+        its rows stay where they are."""
+        return [self.grid.ring, *self.others]
+
+    @property
+    def other_rows(self) -> int:
+        """The rows of all panels but this rank's own."""
+        return sum(self.widths[s] for s in self.others)
 
     def panel_rows(self, place: int, s: int) -> int:
         """The rows of B in the panel at a ring position, of the block that a place computes."""
@@ -113,10 +127,15 @@ class Block:
         return self.counts.columns[s * c + place % c]
 
     def panels_before(self, s: int) -> int:
-        """The rows before this rank's panel in the block of the rank at a ring position, where all
-        panels lie side by side."""
+        """The rows before this rank's panel among those that the rank at a ring position receives
+        from all others."""
         place = self.grid.ring_place(s)
-        return sum(self.panel_rows(place, t) for t in range(self.grid.ring))
+        return sum(self.panel_rows(place, t) for t in range(self.grid.ring) if t != s)
+
+    def received_rows(self, place: int) -> int:
+        """The rows that a place receives from all others of its ring."""
+        own = place // self.counts.replicas
+        return sum(self.panel_rows(place, s) for s in range(self.grid.rings) if s != own)
 
     def sums_before(self, s: int) -> int:
         """The rows of sums that come to the rank at a ring position from those before this one."""
@@ -131,9 +150,8 @@ class Block:
 
     @functools.cached_property
     def most_rows(self) -> int:
-        """The rows of all panels side by side, of the rank that has most."""
-        rings = range(self.grid.rings)
-        return max(sum(self.panel_rows(p, s) for s in rings) for p in range(self.grid.size))
+        """The rows that the rank with most receives from all others."""
+        return max(self.received_rows(place) for place in range(self.grid.size))
 
     @functools.cached_property
     def most_sums(self) -> int:
@@ -305,9 +323,9 @@ def make_block(
     """
     row_sizes = [counts.rows[place] for place in grid.block_places]
     rings = block.owners // grid.replicas
-    panels = []
+    panels: dict[int, Panel] = {}
     side_by_side, before = torch.empty_like(block.columns) if has_whole else None, 0
-    for s in range(grid.rings):
+    for s in sorted(range(grid.rings), key=lambda s: s != grid.ring):  # the own one first
         own_touched = None if touched is None or s == grid.ring else touched[s]
         begin, end = (columns[grid.ring_place(s) + side] for side in (0, 1))
         places = None if grid.rings == 1 else Places.of(rings == s)
@@ -319,22 +337,22 @@ def make_block(
         else:
             cols, width = torch.searchsorted(own_touched, cols), own_touched.numel()
             own_touched = own_touched - begin
-        panels.append(
-            Panel(_csr(ids, cols, (sum(row_sizes), width), index_dtype), places, own_touched)
-        )
+        pattern = _csr(ids, cols, (sum(row_sizes), width), index_dtype)
+        panels[s] = Panel(pattern, places, own_touched)
         if side_by_side is not None:
             if places is None:
                 side_by_side.copy_(cols + before)
             else:
                 side_by_side.index_copy_(0, places.at.long(), cols + before)
         before += width
-    requested = [] if touched is None else _exchange_requests(grid, panels, counts)
+    by_ring = [panels[s] for s in range(grid.rings)]
+    requested = [] if touched is None else _exchange_requests(grid, by_ring, counts)
     whole = None
     if side_by_side is not None:
         whole = _csr(block.row_ids, side_by_side, (sum(row_sizes), before), index_dtype)
     nnz = block.columns.numel()
     return Block(
-        grid, row_sizes, nnz, panels, requested, block.pieces, block.piece_sizes, counts, whole
+        grid, row_sizes, nnz, by_ring, requested, block.pieces, block.piece_sizes, counts, whole
     )
 
 

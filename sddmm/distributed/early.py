@@ -18,9 +18,9 @@ from sddmm.sparse.pattern import SparsePattern
 
 # Own nonzeros of a row at least: it is stored and added once more, in the dtype of sums.
 LEAST = 32
-# Nonzeros that a kernel multiplies while a row arrives. On two H200, in rows of 512 bytes: 50
-# million take 3.9 ms, and 334 GB/s arrive, after the ranks have agreed.
-_WHILE_A_ROW_ARRIVES = 25
+# Nonzeros that a kernel multiplies while a row arrives, and before any can. On two H200, in rows of
+# 512 bytes: 50 million take 3.9 ms, 334 GB/s arrive, and the ranks agree in half a millisecond.
+_WHILE_A_ROW_ARRIVES, _WHILE_RANKS_AGREE = 25, 6_000_000
 
 
 class Part(NamedTuple):
@@ -33,8 +33,8 @@ class Part(NamedTuple):
 class Early(NamedTuple):
     """A block of which some rows come apart. rows: which, ascending, (r,).
 
-    own: those rows and the own columns, which count from the first of them. others: those rows and
-    all other columns, of all that lie side by side. rest: all other rows; those are empty.
+    own: those rows and the own columns. others: those rows and all other columns, of all that lie
+    side by side. rest: all other rows; those are empty.
     """
 
     rows: Tensor
@@ -43,20 +43,22 @@ class Early(NamedTuple):
     rest: Part
 
 
-def find_early(whole: SparsePattern, own: slice, arriving: int) -> Early | None:
+def find_early(whole: SparsePattern, own: int, arriving: int) -> Early | None:
     """The rows that are worth it; None if there are none.
 
-    whole: the block's pattern, CSR, its columns those of all panels side by side. own: the columns
-    whose operands this rank holds. arriving: how many rows come from others.
+    whole: the block's pattern, CSR, its columns those of all panels side by side. own: how many of
+    them, the first ones, are those whose operands this rank holds. arriving: how many rows come
+    from others.
     """
     if not arriving:
         return None
     rows, cols = whole.row_ids.long(), whole.col_indices
-    is_own = (cols >= own.start) & (cols < own.stop)
+    is_own = cols < own
     degrees = torch.bincount(rows[is_own], minlength=whole.shape[0])
     sorted_degrees, order = degrees.sort(descending=True, stable=True)
     before = sorted_degrees.cumsum(0) - sorted_degrees
-    is_worth_it = (sorted_degrees >= LEAST) & (before < arriving * _WHILE_A_ROW_ARRIVES)
+    meanwhile = arriving * _WHILE_A_ROW_ARRIVES + _WHILE_RANKS_AGREE
+    is_worth_it = (sorted_degrees >= LEAST) & (before < meanwhile)
     chosen = order[is_worth_it].sort().values
     if chosen.numel() == 0:
         return None
@@ -67,7 +69,7 @@ def find_early(whole: SparsePattern, own: slice, arriving: int) -> Early | None:
     m, n = whole.shape
     return Early(
         chosen,
-        _part(compact[0], cols - own.start, is_chosen & is_own, (compact[1], own.stop - own.start)),
+        _part(compact[0], cols, is_chosen & is_own, (compact[1], own)),
         _part(compact[0], cols, is_chosen & ~is_own, (compact[1], n)),
         _part(rows, cols, ~is_chosen, (m, n)),
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.dropout import seed_of_part
-from sddmm.distributed.slices import Slice, add_up, gathered, whole_pattern
+from sddmm.distributed.slices import Operands, Slice, add_up, gathered, whole_pattern
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import DTYPES
 from sddmm.ops.attention_operator import attend
@@ -97,27 +97,29 @@ def _heads(q: Tensor) -> list[Slice]:
     return [Slice(head, slice(None)) for head in heads]
 
 
-def _slices(block: Block, operands: AttentionOperands) -> Iterator[tuple[Slice, Tensor, str]]:
-    """Each head with its rows of k and v, side by side."""
+def _slices(block: Block, operands: AttentionOperands) -> Iterator[tuple[Slice, Operands, str]]:
+    """Each head with the rows of k and of v that others hold."""
     q, k, v = operands[:3]
-    heads, width = _heads(q), k.shape[-1] + v.shape[-1]
-
-    def write(j: int, own: Tensor) -> None:
-        torch.cat([heads[j].of(k), heads[j].of(v)], dim=-1, out=own)
-
-    for j, rows, label in gathered(block, k, [width] * len(heads), write):
-        yield heads[j], rows, label
+    heads = _heads(q)
+    for j, others, label in gathered(block, len(heads), lambda j: (heads[j].of(k), heads[j].of(v))):
+        yield heads[j], others, label
 
 
-def _own(block: Block, at: Slice, rows: Tensor, operands: AttentionOperands) -> AttentionOperands:
-    """The operands of a head. rows: of K and V, side by side."""
-    q, bias, d = operands.q, operands.bias, operands.q.shape[-1]
+def _own(
+    block: Block, at: Slice, others: Operands, operands: AttentionOperands
+) -> AttentionOperands:
+    """The operands of a head. others: the rows of K and of V that others hold."""
+    bias, (k, v), beyond = operands.bias, others, None
+    if block.widths[block.grid.ring]:
+        beyond = (k, v) if k.shape[0] else None
+        k, v = at.of(operands.k), at.of(operands.v)
     return operands._replace(
-        q=at.of(q),
-        k=rows[:, :d],
-        v=rows[:, d:],
+        q=at.of(operands.q),
+        k=k,
+        v=v,
         bias=None if bias is None else at.values(bias),
         seed=seed_of_part(operands.seed, block.grid.place, at.head or 0),
+        beyond=beyond,
     )
 
 

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
-from sddmm.distributed.slices import begin_to_add_up, gathered, slices_of, whole_pattern
+from sddmm.distributed.slices import (
+    Operands,
+    begin_to_add_up,
+    gathered,
+    slices_of,
+    whole_pattern,
+)
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import common_accumulator
 from sddmm.products import find_or_prepare, product, product_problem
@@ -24,57 +30,66 @@ def sliced_product(
 
     dense: this rank's rows of X. dtype: of the result.
     """
-    partials: list[Tensor | None] = []
-    slices = _slices_of_operand(
-        block, dense, lambda: partials.append(_early_product(block, weights, dense, alpha))
-    )
-    return _product_of_slices(block, weights, slices, dense, alpha, dtype, *partials)
+    done: list[_Early | None] = []
+
+    def meanwhile() -> None:
+        done.append(_early_product(block, weights, dense, alpha))
+        prepare_sliced_product(block, weights, dense, False, dtype)
+
+    slices = _slices_of_operand(block, dense, meanwhile)
+    return _product_of_slices(block, weights, slices, dense, alpha, dtype, *done)
 
 
-def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -> Tensor | None:
-    """The sums of `Early.own` in the first slice, if there is any; dense: this rank's rows of X."""
+class _Early(NamedTuple):
+    """What is computed of the first slice before it arrives: the sums of `Early.own`, and the
+    weights of the other parts."""
+
+    sums: Tensor
+    others: Tensor
+    rest: Tensor
+
+
+def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -> _Early | None:
+    """None where nothing comes early. dense: this rank's rows of X."""
     early, first = block.early, slices_of(dense)[:1]
     if early is None or not first:
         return None
-    own, x = early.own.places.take(first[0].values(weights)), first[0].of(dense)
+    values, x = first[0].values(weights), first[0].of(dense)
     wide = common_accumulator(weights.dtype, dense.dtype)
     with span("compute", "early rows"):
-        return product(early.own.pattern, own, x, alpha=alpha, out_dtype=wide)
+        own = early.own.places.take(values)
+        sums = product(early.own.pattern, own, x, alpha=alpha, out_dtype=wide)
+        return _Early(sums, early.others.places.take(values), early.rest.places.take(values))
 
 
 def _slices_of_operand(
     block: Block, dense: Tensor, meanwhile: Callable[[], object] = lambda: None
-) -> Iterator[tuple[int, Tensor, str]]:
+) -> Iterator[tuple[int, Operands, str]]:
     cut = slices_of(dense)
-
-    def source(j: int) -> Tensor:
-        return cut[j].of(dense)
-
-    widths = [source(j).shape[-1] for j in range(len(cut))]
-    return gathered(block, dense, widths, lambda j, own: own.copy_(source(j)), source, meanwhile)
+    return gathered(block, len(cut), lambda j: (cut[j].of(dense),), meanwhile)
 
 
 def _product_of_slices(
     block: Block,
     weights: Tensor,
-    slices: Iterator[tuple[int, Tensor, str]],
+    slices: Iterator[tuple[int, Operands, str]],
     dense: Tensor,
     alpha: float,
     dtype: torch.dtype,
-    partial: Tensor | None = None,
+    early: _Early | None = None,
 ) -> Tensor:
-    """`sliced_product` of slices that are on their way. partial: the sums of `Early.own` in the
-    first slice, if they are there."""
+    """`sliced_product` of slices that are on their way."""
     cut = slices_of(dense)
     shape = (*dense.shape[:-2], block.rows, dense.shape[-1])
     out: Tensor | None = None
-    for j, rows, label in slices:
+    for j, (others,), label in slices:
         with span("compute", label):
-            own = cut[j].values(weights)
-            if j == 0 and partial is not None:
-                part = _with_early_rows(block, own, rows, partial, alpha, dtype)
+            rows = _side_by_side(cut[j].of(dense), others)
+            if j == 0 and early is not None:
+                part = _with_early_rows(block, early, rows, alpha, dtype)
             else:
-                part = product(whole_pattern(block), own, rows, alpha=alpha, out_dtype=dtype)
+                own = cut[j].values(weights)
+                part = _product(whole_pattern(block), own, rows, alpha, dtype)
             if part.shape == shape:  # the only slice
                 return part
             out = part.new_empty(shape) if out is None else out
@@ -82,18 +97,31 @@ def _product_of_slices(
     return dense.new_empty(shape, dtype=dtype) if out is None else out
 
 
+_SideBySide = tuple[Tensor, Tensor | None]
+"""The rows of a slice for the columns of `whole_pattern`; the last ones may stand apart."""
+
+
+def _side_by_side(own: Tensor, others: Tensor) -> _SideBySide:
+    if own.shape[0] and others.shape[0]:
+        return own, others
+    return (own if own.shape[0] else others), None
+
+
+def _product(
+    pattern: SparsePattern, weights: Tensor, rows: _SideBySide, alpha: float, dtype: torch.dtype
+) -> Tensor:
+    return product(pattern, weights, rows[0], alpha=alpha, out_dtype=dtype, beyond=rows[1])
+
+
 def _with_early_rows(
-    block: Block, weights: Tensor, rows: Tensor, partial: Tensor, alpha: float, dtype: torch.dtype
+    block: Block, done: _Early, rows: _SideBySide, alpha: float, dtype: torch.dtype
 ) -> Tensor:
     """The product of a slice whose early rows' own columns are multiplied already."""
     early = block.early
     assert early is not None
-    others, rest = early.others, early.rest
-    sums = product(
-        others.pattern, others.places.take(weights), rows, alpha=alpha, out_dtype=partial.dtype
-    )
-    part = product(rest.pattern, rest.places.take(weights), rows, alpha=alpha, out_dtype=dtype)
-    add_rows(partial, sums, early.rows, part, is_compact=True)
+    sums = _product(early.others.pattern, done.others, rows, alpha, done.sums.dtype)
+    part = _product(early.rest.pattern, done.rest, rows, alpha, dtype)
+    add_rows(done.sums, sums, early.rows, part, is_compact=True)
     return part
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
-from sddmm.distributed.grid import Grid, Transfer
+from sddmm.distributed.grid import Transfer
 from sddmm.distributed.lanes import Arrival, Outgoing, Room, lane_of
-from sddmm.distributed.streams import behind_now, beside, present, wait_for
+from sddmm.distributed.streams import behind_now, beside
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.pattern import SparsePattern
 
@@ -58,93 +58,89 @@ def whole_pattern(block: Block) -> SparsePattern:
     return block.whole
 
 
-Written = Callable[[int, Tensor], object]
-"""Copies this rank's rows of a slice, by its number, into (n_r, w)."""
+Operands = tuple[Tensor, ...]
+"""This rank's rows of what travels together in a slice, (n_r, w) each."""
 
 
 def gathered(
     block: Block,
-    like: Tensor,
-    widths: list[int],
-    write: Written,
-    source: Callable[[int], Tensor] | None = None,
+    count: int,
+    own: Callable[[int], Operands],
     meanwhile: Callable[[], object] = lambda: None,
-) -> Iterator[tuple[int, Tensor, str]]:
-    """Number, rows, and a label, of each slice, while the next one travels; the first one sets off
-    at once.
+) -> Iterator[tuple[int, Operands, str]]:
+    """Number, the rows of others, and a label, of each of `count` slices, while the next one
+    travels; the first one sets off at once.
 
-    The rows are those of the columns of `whole_pattern`, (rows, w), of the dtype of `like`. widths:
-    w of each slice. source: the rows that `write` copies, if they stand somewhere as they are.
-    meanwhile: computes what needs no slice, while the first one travels.
+    own: this rank's rows of a slice. Those of others follow them in the columns of `whole_pattern`,
+    (rows, w) each. meanwhile: computes what needs no slice, while the first one travels.
     """
-    if not widths:
+    if not count:
         return iter(())
-    begin = _prepare_slice(block, like, widths, 0, write, source)
-    block.grid.begin_to_settle()
+    begin = _prepare_slice(block, own(0), 0)
     meanwhile()
+    block.grid.begin_to_settle()
     block.grid.settle()  # now that kernels are launched
     first = begin()
 
-    def every() -> Iterator[tuple[int, Tensor, str]]:
+    def every() -> Iterator[tuple[int, Operands, str]]:
         coming = first
-        for j in range(len(widths)):
-            coming.wait()
+        for j in range(count):
+            coming.transfer.wait()
             rows = coming.rows
-            if j + 1 < len(widths):
-                coming = _prepare_slice(block, like, widths, j + 1, write, source)()
+            if j + 1 < count:
+                coming = _prepare_slice(block, own(j + 1), j + 1)()
             yield j, rows, f"slice {j}"
 
     return every()
 
 
 class _Coming(NamedTuple):
-    """A slice on its way. rows: of all panels side by side. copied: when this rank's own ones
-    are there."""
+    """A slice on its way. rows: of all others, side by side."""
 
-    rows: Tensor
-    copied: torch.cuda.Event | None
+    rows: Operands
     transfer: Transfer | Arrival
 
-    def wait(self) -> None:
-        if self.copied is not None:
-            wait_for(self.copied, self.rows.device)
-        self.transfer.wait()
 
-
-def _prepare_slice(
-    block: Block,
-    like: Tensor,
-    widths: list[int],
-    j: int,
-    write: Written,
-    source: Callable[[int], Tensor] | None,
-) -> Callable[[], _Coming]:
+def _prepare_slice(block: Block, own: Operands, j: int) -> Callable[[], _Coming]:
     """A function that begins to send a slice, behind what the current stream holds now."""
-    grid, lane = block.grid, lane_of(block.grid, "panels")
-    row = widths[j] * like.element_size()
-    room = lane.room(like, sum(block.widths) * row, block.most_rows * row)
-    rows = room.rows((sum(block.widths), widths[j]), like.dtype)
-    pieces = torch.split(rows, block.widths)
-    own, sent = pieces[grid.ring], None if source is None else source(j)
-    if sent is not None and not block.requested and not sent.is_contiguous():
-        sent = None  # as whole panels travel from contiguous memory alone
-    sends, receives = {}, {}
-    for s in _others(grid):
-        at = block.requested[s] if block.requested else None
-        before = block.panels_before(s) * row
-        outgoing = lane.outgoing(room, own if sent is None else sent, at, before)
-        sends[grid.ring_place(s)] = [outgoing]
-        receives[grid.ring_place(s)] = [pieces[s]]
+    lane = lane_of(block.grid, "panels")
+    if not block.requested:  # whole panels travel from contiguous memory
+        own = tuple(x.contiguous() for x in own)
+    row = sum(_row_bytes(own))
+    room = lane.room(own[0], block.other_rows * row, block.most_rows * row)
+    rows = _split(room, 0, block.other_rows, own)
+    # What is allocated is before kernels are launched; the rest is when they have been.
+    parcels = partial(_parcels, block, own, room, rows)
+    packed = parcels() if room.number is None else None
 
-    def copy() -> torch.cuda.Event | None:
-        write(j, own)
-        return present(like.device)
+    def start() -> Transfer | Arrival:
+        return lane.start(room, *(packed or parcels()), f"slice {j}")
 
-    # On one stream where the copy is what is sent, else beside each other.
-    begin_copy = behind_now(like.device, copy, 0 if sent is None else 1)
-    start = partial(lane.start, room, sends, receives, f"slice {j}")
-    begin_transfer = behind_now(like.device, start)
-    return lambda: _Coming(rows, begin_copy(), begin_transfer())
+    begin = behind_now(own[0].device, start)
+    return lambda: _Coming(rows, begin())
+
+
+def _parcels(
+    block: Block, own: Operands, room: Room, rows: Operands
+) -> tuple[dict[int, list[Outgoing]], dict[int, list[Tensor]]]:
+    """What is sent and received, by place. rows: those of others in the room of this rank."""
+    grid, lane, sizes = block.grid, lane_of(block.grid, "panels"), _row_bytes(own)
+    pieces = [torch.split(x, [block.widths[s] for s in block.others]) for x in rows]
+    sends: dict[int, list[Outgoing]] = {}
+    receives: dict[int, list[Tensor]] = {}
+    for number, s in enumerate(block.others):
+        at, place = block.requested[s] if block.requested else None, grid.ring_place(s)
+        before, received = block.panels_before(s), block.received_rows(place)
+        sends[place] = [
+            lane.outgoing(room, x, at, received * sum(sizes[:i]) + before * sizes[i])
+            for i, x in enumerate(own)
+        ]
+        receives[place] = [parts[number] for parts in pieces]
+    return sends, receives
+
+
+def _row_bytes(own: Operands) -> list[int]:
+    return [x.shape[-1] * x.element_size() for x in own]
 
 
 class _Arriving(NamedTuple):
@@ -208,9 +204,10 @@ def _add_beside(
 def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
     """Begin to send a slice's partial sums to the owners of their rows."""
     grid, lane = block.grid, lane_of(block.grid, "sums")
-    pieces = [torch.split(x.contiguous(), block.widths) for x in part]
+    widths = [block.widths[s] for s in block.side]
+    pieces = [dict(zip(block.side, torch.split(x.contiguous(), widths), strict=True)) for x in part]
     row = sum(x.shape[-1] * x.element_size() for x in part)
-    counts = {s: block.panel_rows(grid.ring_place(s), grid.ring) for s in _others(grid)}
+    counts = {s: block.panel_rows(grid.ring_place(s), grid.ring) for s in block.others}
     room = lane.room(part[0], sum(counts.values()) * row, block.most_sums * row)
     arriving: dict[int, tuple[Tensor, ...]] = {}
     sends: dict[int, list[Outgoing]] = {}
@@ -236,10 +233,6 @@ def _split(room: Room, before: int, rows: int, part: tuple[Tensor, ...]) -> tupl
         tensors.append(room.rows((rows, x.shape[-1]), x.dtype, before))
         before += rows * x.shape[-1] * x.element_size()
     return tuple(tensors)
-
-
-def _others(grid: Grid) -> list[int]:
-    return [s for s in range(grid.rings) if s != grid.ring]
 
 
 def _add(block: Block, pending: _Arriving, results: tuple[Tensor, ...]) -> None:
