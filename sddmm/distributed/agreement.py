@@ -13,12 +13,13 @@ from typing import TypeVar
 
 import torch
 
-from sddmm.distributed.grid import DistributedError, Grid, Pending
+from sddmm.distributed.grid import Ahead, DistributedError, Grid, Pending
 
 _BYTES = 4096
 _ERROR = "error"
 _FAILED = "a call that failed"
 _ERROR_CHARACTERS = 500  # of which JSON makes at most six bytes each
+_AHEAD_BYTES = 2048
 
 ResultT = TypeVar("ResultT")
 
@@ -28,9 +29,9 @@ def agreement(
     grid: Grid, call: str, check: Callable[[], tuple[ResultT, Mapping[str, object]]]
 ) -> Iterator[ResultT]:
     """What `check` returns first. Within, a rank computes what it can before others have answered;
-    they have where a tensor travels (`Grid.settle`), and at the end. They are told of a failure of
-    the body before that. Where it fails later, rows may be on their way that the rank never takes,
-    so all later calls raise.
+    they have where rows of others are read (`Grid.settle`), and at the end; the first ones may be
+    written into their memory before. They are told of a failure of the body before that. Where it
+    fails later, rows may be on their way that the rank never takes, so all later calls raise.
 
     check: returns a result, and by name the facts that all ranks must have in common. This rank's
     own error is raised as it is, at once; DistributedError names a rank whose check raised or that
@@ -46,7 +47,7 @@ def agreement(
     except Exception as error:  # which is raised below, when the other ranks know of it
         failure = error
     if failure is not None:
-        grid.all_to_host(_encoded(_of_error(failure)))
+        _take_back(grid, grid.all_to_host(_encoded(_of_error(failure), [])), [])
         raise failure
     agreed: list[bool] = []  # the verdict of all ranks, once it is known
     begun: list[Callable[[], list[torch.Tensor]]] = []
@@ -57,24 +58,33 @@ def agreement(
         record = {"the call": call, **{name: str(fact) for name, fact in facts.items()}}
         if grid.failures:
             record[_FAILED] = grid.failures[0]
-        begun.append(grid.start_to_host(_encoded(record)))
+        pending.is_told = True
+        begun.append(grid.start_to_host(_encoded(record, pending.ahead)))
 
     def end() -> None:
         begin()
         messages = begun[0]()
         agreed.append(False)
-        if grid.failures or any(not torch.equal(messages[0], other) for other in messages[1:]):
-            _compare(grid, call, [_decoded(message) for message in messages])
+        try:
+            if grid.failures or any(_differ(messages[0], other) for other in messages[1:]):
+                _compare(grid, call, [_decoded(message) for message in messages])
+        except BaseException:
+            _take_back(grid, messages, pending.ahead)
+            raise
         agreed[0] = True
 
-    grid.pending.append(Pending(begin, end))  # the first kernels are launched before
+    pending = Pending(begin, end)
+    grid.pending.append(pending)  # the first kernels are launched before
     try:
         yield result
         grid.settle()
+        for lane in grid.lanes.values():
+            lane.rest()
     except BaseException as error:
         if not begun:  # none knows of the call yet
             grid.pending.clear()
-            grid.all_to_host(_encoded(_of_error(error)))
+            messages = grid.all_to_host(_encoded(_of_error(error), pending.ahead))
+            _take_back(grid, messages, pending.ahead)
             raise
         try:
             grid.settle()
@@ -118,11 +128,33 @@ def _compare(grid: Grid, call: str, records: list[dict[str, str]]) -> None:
                 )
 
 
-def _encoded(record: Mapping[str, str]) -> torch.Tensor:
+def _take_back(grid: Grid, messages: list[torch.Tensor], own: list[Ahead]) -> None:
+    """Give the rooms back into which ranks have written for a call on which all did not agree."""
+    here = grid.ranks[grid.place]
+    for place, message in enumerate(messages):
+        for ahead in _decoded_ahead(message) if place != grid.place else []:
+            if here in ahead.ranks:
+                grid.lanes[ahead.lane].take_back(place, ahead.room)
+    for ahead in own:
+        grid.lanes[ahead.lane].begin_again(ahead.room)
+
+
+def _encoded(record: Mapping[str, str], ahead: list[Ahead]) -> torch.Tensor:
     text = json.dumps(record).encode()[:_BYTES].ljust(_BYTES)
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    rooms = json.dumps([[x.lane, x.room, x.ranks] for x in ahead]).encode().ljust(_AHEAD_BYTES)
+    assert len(rooms) == _AHEAD_BYTES, "rooms are those of the GPUs of one host"
+    return torch.frombuffer(bytearray(text + rooms), dtype=torch.uint8)
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two records differ."""
+    return not torch.equal(one[:_BYTES], other[:_BYTES])
 
 
 def _decoded(message: torch.Tensor) -> dict[str, str]:
-    decoded: dict[str, str] = json.loads(message.numpy().tobytes().decode())
+    decoded: dict[str, str] = json.loads(message[:_BYTES].numpy().tobytes().decode())
     return decoded
+
+
+def _decoded_ahead(message: torch.Tensor) -> list[Ahead]:
+    return [Ahead(*x) for x in json.loads(message[_BYTES:].numpy().tobytes().decode())]

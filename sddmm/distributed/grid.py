@@ -10,7 +10,7 @@ import datetime
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,12 +32,30 @@ class DistributedError(RuntimeError):
     """Another rank raised an error, or does not answer; the message names it."""
 
 
-class Pending(NamedTuple):
+@dataclass
+class Ahead:
+    """What a rank wrote into others' memory before all had agreed: the room of a lane, and of
+    which ranks."""
+
+    lane: str
+    room: int
+    ranks: list[int]
+
+
+@dataclass
+class Pending:
     """An agreement that is not reached yet. begin: tells the other ranks what it is about; end:
-    waits for them, and raises where there is none."""
+    waits for them, and raises where there is none. ahead: what was written before; is_told: whether
+    the others are told."""
 
     begin: Callable[[], None]
     end: Callable[[], None]
+    ahead: list[Ahead] = field(default_factory=list)
+    is_told: bool = False
+
+    def may_write(self, lane: str) -> bool:
+        """Whether the others will be told of what is written into a lane now."""
+        return not self.is_told and all(own.lane != lane for own in self.ahead)
 
 
 @dataclass

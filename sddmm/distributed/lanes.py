@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sddmm.distributed.grid import Grid, Transfer, backend_of
-from sddmm.distributed.peer_memory import ROOMS, PeerMemory, open_memory
+from sddmm.distributed.grid import Ahead, Grid, Transfer, backend_of
+from sddmm.distributed.peer_memory import Rooms, open_memory
 from sddmm.distributed.streams import present, wait_for
 from sddmm.distributed.timeline import mark, record_span, span
 
@@ -65,8 +65,8 @@ class Lane:
     used, as `streams.behind_now` asks for.
     """
 
-    def __init__(self, grid: Grid, memory: PeerMemory | None) -> None:
-        self._grid, self._memory = grid, memory
+    def __init__(self, grid: Grid, name: LaneName, memory: Rooms | None) -> None:
+        self._grid, self._name, self._memory = grid, name, memory
 
     @property
     def is_shared(self) -> bool:
@@ -91,6 +91,11 @@ class Lane:
             packed = x.new_empty((*x.shape[:-2], at.numel(), x.shape[-1]))
         return Outgoing(x, at, before, packed)
 
+    def settle(self) -> None:
+        """End the agreements that have begun where messages wait for them, outside of `start`."""
+        if not self.is_shared:
+            self._grid.settle()
+
     def start(
         self,
         room: Room,
@@ -99,7 +104,8 @@ class Lane:
         label: str,
     ) -> Transfer | Arrival:
         """Begin a transfer on the current stream: by place, what is sent, and the parts of the room
-        that are received. Nothing travels before the ranks have agreed on the call."""
+        that are received. No message is sent before the ranks have agreed on the call; into memory
+        a lane's first transfer is written at once, and it is read when they have."""
         if room.number is None:
             messages = {place: tuple(_packed(x) for x in parts) for place, parts in sends.items()}
             return self._grid.start(messages, {p: tuple(x) for p, x in receives.items()}, label)
@@ -114,21 +120,20 @@ class Lane:
     ) -> Arrival:
         grid, memory = self._grid, self._memory
         assert memory is not None
-        grid.settle()
+        receivers = [place for place, parts in sends.items() if any(part.size for part in parts)]
+        self._agree_on(number, receivers)
         memory.timeout_s = grid.timeout_s
-        memory.turn = (number + 1) % ROOMS  # only now, as a call may end before on some rank
         senders = [
-            place for place, parts in receives.items() if any(part.numel() for part in parts)
+            grid.peer(place)
+            for place, parts in receives.items()
+            if any(part.numel() for part in parts)
         ]
-        for place in senders:
-            memory.grant(grid.peer(place), number)
+        memory.begin(number, senders)  # only now, as a call may end before on some rank
         # Each rank begins with the one after it, so that none is written to by all.
-        for place in sorted(sends, key=lambda place: (place - grid.place) % grid.size):
+        for place in sorted(receivers, key=lambda place: (place - grid.place) % grid.size):
             parts = [part for part in sends[place] if part.size]
-            if not parts:
-                continue
             peer = grid.peer(place)
-            memory.await_grant(peer, number)
+            memory.await_room(peer, number)
             begin = mark()
             for part in parts:
                 memory.write(peer, number, part.before, part.x, part.at)
@@ -142,9 +147,33 @@ class Lane:
         )
         kept = [part for parts in sends.values() for part in parts]
         sent = present(kept[0].x.device) if kept else None
-        return Arrival(memory, number, [grid.peer(p) for p in senders], label, sent, kept)
+        return Arrival(grid, memory, number, senders, label, sent, kept)
 
-    def _holds(self, memory: PeerMemory, size: int) -> bool:
+    def _agree_on(self, number: int, receivers: Sequence[int]) -> None:
+        """Let the others know of what is written now, or else wait until they have agreed."""
+        pending = self._grid.pending
+        if len(pending) == 1 and pending[0].may_write(self._name):
+            ranks = [self._grid.ranks[place] for place in receivers]
+            pending[0].ahead.append(Ahead(self._name, number, ranks))
+        else:
+            self._grid.settle()
+
+    def rest(self) -> None:
+        """End the transfers of a call, behind what the current stream holds now."""
+        if self._memory is not None:
+            self._memory.rest()
+
+    def take_back(self, place: int, number: int) -> None:
+        """Take what a rank has written for a call on which the ranks have not agreed."""
+        assert self._memory is not None
+        self._memory.take_back(self._grid.peer(place), number)
+
+    def begin_again(self, number: int) -> None:
+        """Give up such a call, for which this rank has written."""
+        assert self._memory is not None
+        self._memory.begin_again(number)
+
+    def _holds(self, memory: Rooms, size: int) -> bool:
         if size > memory.capacity:
             self._grid.settle()  # as all ranks must be there
         return size > 0 and memory.grow(self._grid, size)
@@ -155,7 +184,8 @@ class Arrival:
     """Rows on their way into a room. peers: who writes them. sent: when this rank has written its
     own; kept: what it writes, which must live as long."""
 
-    memory: PeerMemory
+    grid: Grid
+    memory: Rooms
     number: int
     peers: Sequence[int]
     label: str
@@ -164,6 +194,7 @@ class Arrival:
 
     def wait(self) -> None:
         """Make what follows on the current stream wait for the rows."""
+        self.grid.settle()
         with span("wait", self.label):
             if self.sent is not None:
                 wait_for(self.sent, self.kept[0].x.device)
@@ -178,8 +209,9 @@ def open_lanes(grid: Grid, device: torch.device) -> None:
         and backend_of(grid.group, device) == "nccl"
         and dist.get_world_size(grid.group) == grid.size
     )
-    for name in ("panels", "sums"):
-        grid.lanes[name] = Lane(grid, open_memory(grid, device, name, is_served))
+    names: tuple[LaneName, ...] = ("panels", "sums")
+    for name in names:
+        grid.lanes[name] = Lane(grid, name, open_memory(grid, device, name, is_served))
 
 
 def lane_of(grid: Grid, name: LaneName) -> Lane:

@@ -11,6 +11,8 @@ import functools
 import socket
 import weakref
 import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,22 +29,107 @@ ROOMS = 2
 # A part of a GPU's memory that the rooms of one lane take at most; transfers of more go by NCCL.
 _MOST = 1 / 6
 _STEP = 1 << 25  # bytes of a room are a multiple of it, so that few sizes ask for new memory
-_GRANT, _ARRIVED = 0, ROOMS  # the first of the channels of a signal: one for each room
+# The channels of signals: one for a lane, and two times one for each room.
+_REST, _GRANT, _ARRIVED = 0, 1, 1 + ROOMS
+CHANNELS = 1 + 2 * ROOMS
 
 
-class PeerMemory:
-    """The rooms of every rank of a group, of `capacity` bytes each.
+class Rooms(ABC):
+    """The rooms of every rank of a group, of `capacity` bytes each, and who may write into them.
 
-    A rank grants another one that it writes into a room, when whatever reads the room has been
-    launched; the other waits for that, writes and tells it. All of this is in the order of torch's
-    current stream, and the host waits for nothing but new memory.
+    At the end of a call a rank lets all others write, so that the first transfer of the next call
+    into each room waits for none. Within a call it grants later ones, when whatever reads the room
+    has been launched. Who writes waits for that, and tells the rank when it has written. All of it
+    is in the order of torch's current stream.
+
+    turn: the room of the next transfer. timeout_s: of signals, the present call's.
     """
+
+    def __init__(self, size: int, rank: int) -> None:
+        """Of a group of so many ranks, on this one."""
+        self.capacity, self.turn, self.timeout_s = 0, 0, 0.0
+        self._peers = [peer for peer in range(size) if peer != rank]
+        self._transfers = 0  # of this call
+        self._let: set[int] = set()  # the ranks that are known to let this one write
+
+    @abstractmethod
+    def grow(self, grid: Grid, size: int) -> bool:
+        """Whether a room holds so many bytes now. All ranks call it, with the same size."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Make the current stream wait for the one on which rooms were read before, if another."""
+
+    @abstractmethod
+    def room(self, number: int) -> Tensor:
+        """A room of this rank, (capacity,) uint8."""
+
+    @abstractmethod
+    def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
+        """Write x, or its rows with the numbers `at`, after `before` bytes of another's room."""
+
+    @abstractmethod
+    def _put(self, peer: int, channel: int) -> None:
+        """Signal to a rank."""
+
+    @abstractmethod
+    def _take(self, peer: int, channel: int) -> None:
+        """Wait for a rank's signal, which may come again then."""
+
+    def begin(self, room: int, writers: Sequence[int]) -> None:
+        """Begin a transfer, of which some ranks write into this one's room."""
+        self.turn = (room + 1) % ROOMS
+        self._transfers += 1
+        if self._transfers > ROOMS:
+            for peer in writers:
+                self._put(peer, _GRANT + room)
+
+    def await_room(self, peer: int, room: int) -> None:
+        """Wait until this transfer may write into a rank's room."""
+        if self._transfers > ROOMS:
+            self._take(peer, _GRANT + room)
+        elif peer not in self._let:
+            self._take(peer, _REST)
+            self._let.add(peer)
+
+    def tell(self, peer: int, room: int) -> None:
+        self._put(peer, _ARRIVED + room)
+
+    def await_arrival(self, peer: int, room: int) -> None:
+        self._take(peer, _ARRIVED + room)
+
+    def rest(self) -> None:
+        """End a call: let all write, when what has been launched has read the rooms."""
+        if self._transfers:
+            for peer in self._peers:
+                if peer not in self._let:
+                    self._take(peer, _REST)
+            self._let_all_write()
+
+    def _let_all_write(self) -> None:
+        self._transfers = 0
+        self._let.clear()
+        for peer in self._peers:
+            self._put(peer, _REST)
+
+    def take_back(self, peer: int, room: int) -> None:
+        """Take what a rank has written in the first transfer of a call that is given up, and let it
+        write again."""
+        self.await_arrival(peer, room)
+        self._put(peer, _REST)
+
+    def begin_again(self, room: int) -> None:
+        """Give up a call in whose first transfer this rank has written; the others take that."""
+        self.turn, self._transfers = room, 0
+        self._let.clear()
+
+
+class PeerMemory(Rooms):
+    """Memory of the GPUs of one host; this one waits for nothing but new memory."""
 
     def __init__(self, group: Any, device: torch.device, most: int) -> None:
         """most: the bytes of a room at most, the same on all ranks."""
-        self.capacity = 0
-        self.turn = 0  # of the rooms: the next transfer's
-        self.timeout_s = 0.0  # of signals: the present call's
+        super().__init__(group.size(), group.rank())
         self._group, self._device = group.group_name, device  # no more, as groups hold this
         self._most = most
         self._stream: torch.cuda.Stream | None = None
@@ -50,7 +137,6 @@ class PeerMemory:
         self._handle: Any = None
 
     def grow(self, grid: Grid, size: int) -> bool:
-        """Whether a room holds so many bytes now. All ranks call it, with the same size."""
         if size <= self.capacity:
             return True
         if size > self._most:
@@ -66,28 +152,20 @@ class PeerMemory:
             self._most, self._buffer, self._handle = 0, None, None
             return False
         self.capacity = capacity
+        self._let_all_write()
         return True
 
     def follow(self) -> None:
-        """Make the current stream wait for the one on which rooms were read before, if another."""
         stream = torch.cuda.current_stream(self._device)
         if self._stream is not None and stream != self._stream:
             stream.wait_stream(self._stream)
         self._stream = stream
 
     def room(self, number: int) -> Tensor:
-        """A room of this rank, (capacity,) uint8."""
         assert self._buffer is not None
         return self._buffer[number * self.capacity : (number + 1) * self.capacity]
 
-    def grant(self, peer: int, room: int) -> None:
-        self._handle.put_signal(peer, _GRANT + room, self._timeout_ms())
-
-    def await_grant(self, peer: int, room: int) -> None:
-        self._handle.wait_signal(peer, _GRANT + room, self._timeout_ms())
-
     def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
-        """Write x, or its rows with the numbers `at`, after `before` bytes of another's room."""
         from sddmm.backends.cuda.kernels.send_rows.host import send_rows
 
         shape = x.shape if at is None else (*x.shape[:-2], at.numel(), x.shape[-1])
@@ -98,11 +176,11 @@ class PeerMemory:
         else:
             send_rows(x, at, target)
 
-    def tell(self, peer: int, room: int) -> None:
-        self._handle.put_signal(peer, _ARRIVED + room, self._timeout_ms())
+    def _put(self, peer: int, channel: int) -> None:
+        self._handle.put_signal(peer, channel, self._timeout_ms())
 
-    def await_arrival(self, peer: int, room: int) -> None:
-        self._handle.wait_signal(peer, _ARRIVED + room, self._timeout_ms())
+    def _take(self, peer: int, channel: int) -> None:
+        self._handle.wait_signal(peer, channel, self._timeout_ms())
 
     def _timeout_ms(self) -> int:
         return max(1, int(self.timeout_s * 1e3))  # as 0 is for ever
@@ -131,7 +209,7 @@ class PeerMemory:
         return True
 
 
-def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) -> PeerMemory | None:
+def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) -> Rooms | None:
     """The memory of a lane between the ranks of a grid; None where messages serve.
 
     All ranks call it. They share memory where they are all on one host, is_served says on all of

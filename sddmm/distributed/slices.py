@@ -78,9 +78,10 @@ def gathered(
         return iter(())
     begin = _prepare_slice(block, own(0), 0)
     meanwhile()
+    lane_of(block.grid, "panels").settle()
+    first = begin()
     block.grid.begin_to_settle()
     block.grid.settle()  # now that kernels are launched
-    first = begin()
 
     def every() -> Iterator[tuple[int, Operands, str]]:
         coming = first

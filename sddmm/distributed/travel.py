@@ -74,7 +74,7 @@ def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel,
             begin = behind_now(x.device, step.start)
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
-            block.grid.settle()  # now that the panel's kernels are launched
+            lane_of(block.grid, "panels").settle()  # now that the panel's kernels are launched
             begin().wait()
             held = step.arriving
             del step, begin  # and with them the panel before
@@ -97,7 +97,7 @@ def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
             begin = behind_now(x.device, step.start)
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
-            block.grid.settle()  # now that the panel's kernels are launched
+            lane_of(block.grid, "panels").settle()  # now that the panel's kernels are launched
             begin().wait()
             held = step.arriving
 

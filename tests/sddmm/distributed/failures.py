@@ -41,8 +41,20 @@ def of_one_rank(case: Case) -> None:
     )
     k = 5 + on(1)
     require_raises(ValueError, "differ in k", lambda: sddmm.plan(S, k=k, dtype=torch.float64))
-    expected = sddmm.sddmm(case.whole, case.a, case.b)[case.own]
-    torch.testing.assert_close(sddmm.sddmm(S, a, b), expected)
+    dense, w = b.mT, case.weights[case.own]
+    require_raises(
+        ValueError, "differ in alpha", lambda: sddmm.spmm(S, dense, values=w, alpha=1.0 + on(1))
+    )
+    require_raises(
+        ValueError,
+        "ranks differ in the call",
+        lambda: sddmm.spmm(S, dense, values=w) if on(1) else sddmm.sddmm(S, a, b),
+    )
+    for _ in range(3):
+        expected = sddmm.sddmm(case.whole, case.a, case.b)[case.own]
+        torch.testing.assert_close(sddmm.sddmm(S, a, b), expected)
+        expected = sddmm.spmm(case.whole, case.b.mT, values=case.weights)[S.rows]
+        torch.testing.assert_close(sddmm.spmm(S, dense, values=w), expected)
 
 
 def of_arguments() -> None:

@@ -1,7 +1,7 @@
 """Memory that processes of one machine share, in the place of that which GPUs share.
 
-It has the methods of `sddmm.distributed.peer_memory.PeerMemory`, so that what surrounds them runs
-on any number of CPU processes. A signal is a number in shared memory, from 0 to 1 and back.
+These are the rooms of `sddmm.distributed.peer_memory` for any number of CPU processes. A signal is
+a number in shared memory, from 0 to 1 and back.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sddmm.distributed.grid import Grid
-from sddmm.distributed.peer_memory import ROOMS
+from sddmm.distributed.peer_memory import CHANNELS, ROOMS, Rooms
 
 _MOST = 1 << 20  # bytes of a room; more travels by messages
 _SECONDS = 20.0
 
 
-class HostMemory:
-    """The rooms of every rank; one that is asked for holds NaN."""
+class HostMemory(Rooms):
+    """Rooms in files; they hold NaN when all others may write into them anew."""
 
     def __init__(self, folder: Path) -> None:
-        self.capacity, self.turn, self.timeout_s = 0, 0, 0.0
-        self._folder, self._size, self._rank = folder, dist.get_world_size(), dist.get_rank()
-        self._signals = self._map("signals", 2 * ROOMS * self._size**2)
+        self._size, self._rank = dist.get_world_size(), dist.get_rank()
+        super().__init__(self._size, self._rank)
+        self._folder = folder
         self._rooms: list[Tensor] = []
 
     def grow(self, grid: Grid, size: int) -> bool:
@@ -41,30 +41,31 @@ class HostMemory:
             self.capacity = (size + 63) // 64 * 64
             names = [f"{self.capacity} {rank}" for rank in range(self._size)]
             self._rooms = [self._map(name, ROOMS * self.capacity) for name in names]
+            self._signals = self._map(f"signals {self.capacity}", CHANNELS * self._size**2)
+            self._let_all_write()
         return True
 
+    def rest(self) -> None:
+        if self._transfers:  # so no other has written for the next call
+            self._rooms[self._rank].fill_(255)
+        super().rest()
+
     def room(self, number: int) -> Tensor:
-        return self._room(self._rank, number).fill_(255)
+        return self._room(self._rank, number)
 
     def follow(self) -> None:
         """There are no streams."""
-
-    def grant(self, peer: int, room: int) -> None:
-        self._put(0, room, self._rank, peer)
-
-    def await_grant(self, peer: int, room: int) -> None:
-        self._take(0, room, peer, self._rank)
 
     def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
         rows = x if at is None else x[..., at, :]
         raw = torch.empty(rows.numel(), dtype=rows.dtype).copy_(rows.reshape(-1)).view(torch.uint8)
         self._room(peer, room)[before : before + raw.numel()] = raw
 
-    def tell(self, peer: int, room: int) -> None:
-        self._put(1, room, self._rank, peer)
+    def _put(self, peer: int, channel: int) -> None:
+        self._change(channel, self._rank, peer, 1)
 
-    def await_arrival(self, peer: int, room: int) -> None:
-        self._take(1, room, peer, self._rank)
+    def _take(self, peer: int, channel: int) -> None:
+        self._change(channel, peer, self._rank, 0)
 
     def _room(self, rank: int, number: int) -> Tensor:
         return self._rooms[rank][number * self.capacity : (number + 1) * self.capacity]
@@ -75,17 +76,11 @@ class HostMemory:
             file.truncate(size)
         return torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
 
-    def _put(self, kind: int, room: int, sender: int, receiver: int) -> None:
-        self._change(kind, room, sender, receiver, 1)
-
-    def _take(self, kind: int, room: int, sender: int, receiver: int) -> None:
-        self._change(kind, room, sender, receiver, 0)
-
-    def _change(self, kind: int, room: int, sender: int, receiver: int, to: int) -> None:
-        number = ((kind * ROOMS + room) * self._size + sender) * self._size + receiver
+    def _change(self, channel: int, sender: int, receiver: int, to: int) -> None:
+        number = (channel * self._size + sender) * self._size + receiver
         deadline = time.monotonic() + _SECONDS
         while self._signals[number] == to:
-            assert time.monotonic() < deadline, f"rank {sender} to {receiver}: {kind}, room {room}"
+            assert time.monotonic() < deadline, f"rank {sender} to {receiver}: channel {channel}"
             time.sleep(0)
         self._signals[number] = to
 
