@@ -42,16 +42,18 @@ def is_fused(problem: AttentionProblem) -> bool:
 
 
 def attention(
-    pattern: SparsePattern, problem: AttentionProblem, operands: AttentionOperands
+    pattern: SparsePattern,
+    problem: AttentionProblem,
+    operands: AttentionOperands,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The result, ([heads,] m, dv), and the logarithm of each row's sum, ([heads,] m), new tensors.
+    """The result, ([heads,] m, dv), and the logarithm of each row's sum, ([heads,] m).
 
     operands: ([heads,] rows, columns), of any strides, and of shapes that fit (`ops/attention.py`
-    checks them). What is prepared for the pattern is kept with it.
+    checks them). into: contiguous memory for both; by default they are new tensors. What is
+    prepared for the pattern is kept with it.
     """
-    q, v = operands.q, operands.v
-    out = new_memory(_RESULT, (*q.shape[:-1], v.shape[-1]), problem.dtype, problem.device)
-    lse = new_memory(_RESULT, q.shape[:-1], problem.accumulator, problem.device)
+    out, lse = into or new_results(problem, operands)
     if is_empty(problem):
         pattern.check()
         return out.zero_(), lse.fill_(-torch.inf)
@@ -59,6 +61,13 @@ def attention(
         _with_heads(operands), _head_first(out, 3), _head_first(lse, 2)
     )
     return out, lse
+
+
+def new_results(problem: AttentionProblem, operands: AttentionOperands) -> tuple[Tensor, Tensor]:
+    """Memory for a result and its logarithms."""
+    q, v = operands.q, operands.v
+    out = new_memory(_RESULT, (*q.shape[:-1], v.shape[-1]), problem.dtype, problem.device)
+    return out, new_memory(_RESULT, q.shape[:-1], problem.accumulator, problem.device)
 
 
 def attention_backward(
@@ -70,18 +79,21 @@ def attention_backward(
     grad_out: Tensor,
     grad_lse: Tensor | None,
     needs: tuple[bool, bool, bool, bool],
+    into_q: Tensor | None = None,
 ) -> AttentionGradients:
-    """New tensors of the gradients of q, k, v and the bias; None for each that is not needed.
+    """The gradients of q, k, v and the bias; None for each that is not needed.
 
     out, lse: what `attention` returned for the operands. grad_out, grad_lse: theirs, of any
-    strides.
+    strides. into_q: contiguous memory for q's; by default all are new tensors.
     """
     gradients = AttentionGradients(
         *(
-            new_memory(_RESULT, shape, problem.dtype, problem.device)
-            if needed and shape is not None
-            else None
-            for shape, needed in zip(_shapes(problem, operands), needs, strict=True)
+            memory
+            if memory is not None or not needed or shape is None
+            else new_memory(_RESULT, shape, problem.dtype, problem.device)
+            for memory, shape, needed in zip(
+                (into_q, None, None, None), _shapes(problem, operands), needs, strict=True
+            )
         )
     )
     if is_empty(problem):

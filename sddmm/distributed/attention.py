@@ -233,8 +233,11 @@ def _backward(
     q, k, v, bias = operands[:4]
     block, d, wide = S.block, k.shape[-1], DTYPES[q.dtype].accumulator
     block_q, block_out, block_grad = (block.gather_rows(x) for x in (q, out, grad_out))
-    logarithms = torch.stack([lse, torch.zeros_like(lse) if grad_lse is None else grad_lse], -1)
-    block_lse, block_grad_lse = block.gather_rows(logarithms).unbind(-1)
+    block_lse, block_grad_lse = lse, grad_lse
+    if S.grid.replicas > 1:
+        zeros = torch.zeros_like(lse) if grad_lse is None else grad_lse
+        logarithms = block.gather_rows(torch.stack([lse, zeros], -1))
+        block_lse, block_grad_lse = logarithms.unbind(-1)
     block_bias = None if bias is None else block.gather_values(bias)
     of_block = operands._replace(q=block_q, bias=block_bias)
     if is_sliced(S.way):
@@ -301,16 +304,20 @@ def _panel_backward(
     out: Tensor,
     lse: Tensor,
     grad_out: Tensor,
-    grad_lse: Tensor,
+    grad_lse: Tensor | None,
     needs: tuple[bool, bool, bool, bool],
+    into_q: Tensor | None = None,
 ) -> AttentionGradients:
     """The gradients of one panel; out, lse and their gradients are those of whole rows."""
     problem = attention_problem(pattern, operands)
     if is_fused(problem):
         return attention_backward(
-            pattern, problem, operands, out, lse, grad_out, grad_lse.contiguous(), needs
+            pattern, problem, operands, out, lse, grad_out, grad_lse, needs, into_q
         )
-    return _from_parts(pattern, operands, out, lse, grad_out, grad_lse, needs)
+    gradients = _from_parts(pattern, operands, out, lse, grad_out, grad_lse, needs)
+    if into_q is None or gradients.q is None:
+        return gradients
+    return gradients._replace(q=into_q.copy_(gradients.q))
 
 
 def _from_parts(
@@ -319,7 +326,7 @@ def _from_parts(
     out: Tensor,
     lse: Tensor,
     grad_out: Tensor,
-    grad_lse: Tensor,
+    grad_lse: Tensor | None,
     needs: tuple[bool, bool, bool, bool],
 ) -> AttentionGradients:
     """The formulas of `PreparedAttention.backward`, by sddmm and spmm."""
@@ -341,7 +348,9 @@ def _from_parts(
         kept = kept_factors(operands.seed, heads, pattern.nnz, operands.dropout_p, wide).view_as(
             scores
         )
-    delta = (grad_out.to(wide) * out.to(wide)).sum(-1) - grad_lse
+    delta = (grad_out.to(wide) * out.to(wide)).sum(-1)
+    if grad_lse is not None:
+        delta = delta - grad_lse
     of_weights = call("sddmm", *indices, grad_out, v.mT, None, **sampling)
     ds = p * (kept * of_weights - delta[..., rows])
     shared = bias is not None and bias.dim() < ds.dim()

@@ -44,18 +44,21 @@ class Outgoing(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Memory of one transfer, (bytes,) uint8. number: of the room of shared memory, if it is one.
+    """Memory of one transfer, behind the first bytes of (bytes,) uint8. number: of the room of
+    shared memory, if it is one.
 
     What it holds is valid until the second next room of the lane is asked for.
     """
 
     memory: Tensor
+    first: int
     number: int | None
 
     def rows(self, shape: Sequence[int], dtype: torch.dtype, before: int = 0) -> Tensor:
         """A tensor of the room, behind so many bytes of others."""
-        size = torch.Size(shape).numel() * dtype.itemsize
-        return self.memory[before : before + size].view(dtype).view(*shape)
+        begin = self.first + before
+        end = begin + torch.Size(shape).numel() * dtype.itemsize
+        return self.memory[begin:end].view(dtype).view(*shape)
 
 
 class Lane:
@@ -78,9 +81,9 @@ class Lane:
         those of the rank of all that receives most."""
         memory = self._memory
         if memory is None or not self._holds(memory, largest):
-            return Room(like.new_empty(size, dtype=torch.uint8), None)
+            return Room(like.new_empty(size, dtype=torch.uint8), 0, None)
         memory.follow()
-        return Room(memory.room(memory.turn)[:size], memory.turn)
+        return Room(memory.memory, memory.turn * memory.capacity, memory.turn)
 
     def outgoing(
         self, room: Room, x: Tensor, at: Tensor | None = None, before: int = 0
@@ -102,14 +105,18 @@ class Lane:
         sends: Mapping[int, Sequence[Outgoing]],
         receives: Mapping[int, Sequence[Tensor]],
         label: str,
+        is_urgent: bool = True,
     ) -> Transfer | Arrival:
         """Begin a transfer on the current stream: by place, what is sent, and the parts of the room
         that are received. No message is sent before the ranks have agreed on the call; into memory
-        a lane's first transfer is written at once, and it is read when they have."""
+        a lane's first transfer is written at once, and it is read when they have.
+
+        is_urgent: whether kernels wait for it.
+        """
         if room.number is None:
             messages = {place: tuple(_packed(x) for x in parts) for place, parts in sends.items()}
             return self._grid.start(messages, {p: tuple(x) for p, x in receives.items()}, label)
-        return self._write(room.number, sends, receives, label)
+        return self._write(room.number, sends, receives, label, is_urgent)
 
     def _write(
         self,
@@ -117,11 +124,11 @@ class Lane:
         sends: Mapping[int, Sequence[Outgoing]],
         receives: Mapping[int, Sequence[Tensor]],
         label: str,
+        is_urgent: bool,
     ) -> Arrival:
         grid, memory = self._grid, self._memory
         assert memory is not None
-        receivers = [place for place, parts in sends.items() if any(part.size for part in parts)]
-        self._agree_on(number, receivers)
+        told = self._ranks_told(number)
         memory.timeout_s = grid.timeout_s
         senders = [
             grid.peer(place)
@@ -129,19 +136,16 @@ class Lane:
             if any(part.numel() for part in parts)
         ]
         memory.begin(number, senders)  # only now, as a call may end before on some rank
-        # Each rank begins with the one after it, so that none is written to by all.
-        for place in sorted(receivers, key=lambda place: (place - grid.place) % grid.size):
-            parts = [part for part in sends[place] if part.size]
-            peer = grid.peer(place)
-            memory.await_room(peer, number)
-            begin = mark()
-            for part in parts:
-                memory.write(peer, number, part.before, part.x, part.at)
-            record_span("transfer", label, begin)
-            memory.tell(peer, number)
-            size = sum(part.size for part in parts)
-            grid.traffic.sent += size
-            grid.traffic.written += size
+        try:
+            # Each rank begins with the one after it, so that none is written to by all.
+            for place in sorted(sends, key=lambda place: (place - grid.place) % grid.size):
+                parts = [part for part in sends[place] if part.size]
+                if parts:
+                    self._write_to(grid.peer(place), number, parts, label, is_urgent)
+                    told.append(grid.ranks[place])
+        except BaseException:
+            grid.failures.append(f"the transfer of {label}")  # as others may wait for it
+            raise
         grid.traffic.received += sum(
             x.numel() * x.element_size() for parts in receives.values() for x in parts
         )
@@ -149,14 +153,31 @@ class Lane:
         sent = present(kept[0].x.device) if kept else None
         return Arrival(grid, memory, number, senders, label, sent, kept)
 
-    def _agree_on(self, number: int, receivers: Sequence[int]) -> None:
-        """Let the others know of what is written now, or else wait until they have agreed."""
+    def _write_to(
+        self, peer: int, number: int, parts: Sequence[Outgoing], label: str, is_urgent: bool
+    ) -> None:
+        memory, traffic = self._memory, self._grid.traffic
+        assert memory is not None
+        memory.await_room(peer, number)
+        begin = mark()
+        for part in parts:
+            memory.write(peer, number, part.before, part.x, part.at, is_urgent)
+        record_span("transfer", label, begin)
+        memory.tell(peer, number)
+        size = sum(part.size for part in parts)
+        traffic.sent += size
+        traffic.written += size
+
+    def _ranks_told(self, number: int) -> list[int]:
+        """Where to note the ranks that are written to: what the others learn if they have not been
+        told of the call, else nothing, when all have agreed on it."""
         pending = self._grid.pending
         if len(pending) == 1 and pending[0].may_write(self._name):
-            ranks = [self._grid.ranks[place] for place in receivers]
-            pending[0].ahead.append(Ahead(self._name, number, ranks))
-        else:
-            self._grid.settle()
+            ahead = Ahead(self._name, number, [])
+            pending[0].ahead.append(ahead)
+            return ahead.ranks
+        self._grid.settle()
+        return []
 
     def rest(self) -> None:
         """End the transfers of a call, behind what the current stream holds now."""

@@ -60,13 +60,17 @@ class Rooms(ABC):
     def follow(self) -> None:
         """Make the current stream wait for the one on which rooms were read before, if another."""
 
+    @property
     @abstractmethod
-    def room(self, number: int) -> Tensor:
-        """A room of this rank, (capacity,) uint8."""
+    def memory(self) -> Tensor:
+        """The rooms of this rank, (ROOMS * capacity,) uint8."""
 
     @abstractmethod
-    def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
-        """Write x, or its rows with the numbers `at`, after `before` bytes of another's room."""
+    def write(
+        self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None, is_urgent: bool
+    ) -> None:
+        """Write x, or its rows with the numbers `at`, after `before` bytes of another's room.
+        is_urgent: whether kernels wait for them."""
 
     @abstractmethod
     def _put(self, peer: int, channel: int) -> None:
@@ -161,11 +165,14 @@ class PeerMemory(Rooms):
             stream.wait_stream(self._stream)
         self._stream = stream
 
-    def room(self, number: int) -> Tensor:
+    @property
+    def memory(self) -> Tensor:
         assert self._buffer is not None
-        return self._buffer[number * self.capacity : (number + 1) * self.capacity]
+        return self._buffer
 
-    def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
+    def write(
+        self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None, is_urgent: bool
+    ) -> None:
         from sddmm.backends.cuda.kernels.send_rows.host import send_rows
 
         shape = x.shape if at is None else (*x.shape[:-2], at.numel(), x.shape[-1])
@@ -174,7 +181,7 @@ class PeerMemory(Rooms):
         if at is None:
             target.copy_(x)  # by a copy engine
         else:
-            send_rows(x, at, target)
+            send_rows(x, at, target, is_urgent)
 
     def _put(self, peer: int, channel: int) -> None:
         self._handle.put_signal(peer, channel, self._timeout_ms())

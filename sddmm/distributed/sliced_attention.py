@@ -21,8 +21,8 @@ from sddmm.sparse.pattern import SparsePattern
 
 PanelBackward = Callable[
     [
-        SparsePattern, AttentionOperands, Tensor, Tensor, Tensor, Tensor,
-        tuple[bool, bool, bool, bool],
+        SparsePattern, AttentionOperands, Tensor, Tensor, Tensor, "Tensor | None",
+        tuple[bool, bool, bool, bool], "Tensor | None",
     ],
     AttentionGradients,
 ]  # fmt: skip
@@ -40,27 +40,26 @@ def sliced_forward(block: Block, operands: AttentionOperands) -> tuple[Tensor, T
     for at, rows, label in _slices(block, operands):
         with span("compute", label):
             own = _own(block, at, rows, operands)
-            part = attend(whole_pattern(block), own)
-            at.of(out).copy_(part[0])
-            (lse if at.head is None else lse[at.head]).copy_(part[1])
+            into = at.of(out), _head(at, lse)
+            attend(whole_pattern(block), own, into=into)
     return out, lse
 
 
 def sliced_backward(
     block: Block,
     operands: AttentionOperands,
-    of_rows: tuple[Tensor, Tensor, Tensor, Tensor],
+    of_rows: tuple[Tensor, Tensor, Tensor, Tensor | None],
     needs: tuple[bool, bool, bool, bool],
     compute: PanelBackward,
 ) -> AttentionGradients:
     """Gradients: of q for the block's rows, of k and v for this rank's, and of the block's bias.
 
     of_rows: the block's result, logarithms, and the gradients of both. compute: the gradients of a
-    pattern.
+    pattern, with memory for that of q.
     """
     q, k, v, bias = operands[:4]
     heads, wide = _heads(q), DTYPES[q.dtype].accumulator
-    grad_q = torch.empty_like(q) if needs[0] else None
+    grad_q = q.new_empty(q.shape) if needs[0] else None
     of_columns = [torch.empty_like(x) for x, needed in ((k, needs[1]), (v, needs[2])) if needed]
     has_bias = needs[3] and bias is not None
     grad_bias = torch.zeros_like(bias, dtype=wide) if has_bias and bias is not None else None
@@ -69,15 +68,13 @@ def sliced_backward(
         for j, (at, rows, label) in enumerate(_slices(block, operands)):
             with span("compute", label):
                 own = _own(block, at, rows, operands)
-                out, lse, grad_out, grad_lse = (
-                    _part(at, x, i % 2 == 0) for i, x in enumerate(of_rows)
-                )
+                out, lse, grad_out, grad_lse = of_rows
                 gradients = compute(
-                    whole_pattern(block), own, out, lse, grad_out, grad_lse,
+                    whole_pattern(block), own, at.of(out), _head(at, lse), at.of(grad_out),
+                    None if grad_lse is None else _head(at, grad_lse),
                     (needs[0], needs[1], needs[2], has_bias),
+                    None if grad_q is None else at.of(grad_q),
                 )  # fmt: skip
-                if grad_q is not None and gradients.q is not None:
-                    at.of(grad_q).copy_(gradients.q)
                 if grad_bias is not None and gradients.bias is not None:
                     at.values(grad_bias).add_(gradients.bias)
             yield j, tuple(x.to(q.dtype) for x in (gradients.k, gradients.v) if x is not None)
@@ -123,6 +120,6 @@ def _own(
     )
 
 
-def _part(at: Slice, x: Tensor, has_columns: bool) -> Tensor:
-    """A head of ([h,] rows, columns), or of ([h,] rows)."""
-    return at.of(x) if has_columns else x if at.head is None else x[at.head]
+def _head(at: Slice, x: Tensor) -> Tensor:
+    """A head of ([h,] rows)."""
+    return x if at.head is None else x[at.head]

@@ -109,23 +109,24 @@ def _prepare_slice(block: Block, own: Operands, j: int) -> Callable[[], _Coming]
         own = tuple(x.contiguous() for x in own)
     row = sum(_row_bytes(own))
     room = lane.room(own[0], block.other_rows * row, block.most_rows * row)
-    rows = _split(room, 0, block.other_rows, own)
     # What is allocated is before kernels are launched; the rest is when they have been.
-    parcels = partial(_parcels, block, own, room, rows)
-    packed = parcels() if room.number is None else None
+    parcels = partial(_parcels, block, own, room)
+    allocated = parcels() if room.number is None else None
 
-    def start() -> Transfer | Arrival:
-        return lane.start(room, *(packed or parcels()), f"slice {j}")
+    def start() -> _Coming:
+        rows, sends, receives = allocated or parcels()
+        transfer = lane.start(room, sends, receives, f"slice {j}", is_urgent=j == 0)
+        return _Coming(rows, transfer)
 
-    begin = behind_now(own[0].device, start)
-    return lambda: _Coming(rows, begin())
+    return behind_now(own[0].device, start)
 
 
 def _parcels(
-    block: Block, own: Operands, room: Room, rows: Operands
-) -> tuple[dict[int, list[Outgoing]], dict[int, list[Tensor]]]:
-    """What is sent and received, by place. rows: those of others in the room of this rank."""
+    block: Block, own: Operands, room: Room
+) -> tuple[Operands, dict[int, list[Outgoing]], dict[int, list[Tensor]]]:
+    """The rows of all others in the room, and what is sent and received, by place."""
     grid, lane, sizes = block.grid, lane_of(block.grid, "panels"), _row_bytes(own)
+    rows = _split(room, 0, block.other_rows, own)
     pieces = [torch.split(x, [block.widths[s] for s in block.others]) for x in rows]
     sends: dict[int, list[Outgoing]] = {}
     receives: dict[int, list[Tensor]] = {}
@@ -137,7 +138,7 @@ def _parcels(
             for i, x in enumerate(own)
         ]
         receives[place] = [parts[number] for parts in pieces]
-    return sends, receives
+    return rows, sends, receives
 
 
 def _row_bytes(own: Operands) -> list[int]:

@@ -149,15 +149,21 @@ def default_scale(d: int) -> float:
 
 
 def attend(
-    pattern: SparsePattern, operands: AttentionOperands, problem: AttentionProblem | None = None
+    pattern: SparsePattern,
+    operands: AttentionOperands,
+    problem: AttentionProblem | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The result and the logarithms of the rows' sums, of operands that are checked. problem:
-    theirs, if it is known."""
+    theirs, if it is known. into: contiguous memory for both, if it is there."""
     if problem is None:
         problem = attention_problem(pattern, operands)
     if is_fused(problem):
-        return attention(pattern, problem, operands)
-    return AttentionParts(pattern).forward(operands.joined())
+        return attention(pattern, problem, operands, into)
+    results = AttentionParts(pattern).forward(operands.joined())
+    if into is None:
+        return results
+    return into[0].copy_(results[0]), into[1].copy_(results[1])
 
 
 def compute(*inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:

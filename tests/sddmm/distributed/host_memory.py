@@ -50,13 +50,16 @@ class HostMemory(Rooms):
             self._rooms[self._rank].fill_(255)
         super().rest()
 
-    def room(self, number: int) -> Tensor:
-        return self._room(self._rank, number)
+    @property
+    def memory(self) -> Tensor:
+        return self._rooms[self._rank]
 
     def follow(self) -> None:
         """There are no streams."""
 
-    def write(self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None) -> None:
+    def write(
+        self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None, is_urgent: bool
+    ) -> None:
         rows = x if at is None else x[..., at, :]
         raw = torch.empty(rows.numel(), dtype=rows.dtype).copy_(rows.reshape(-1)).view(torch.uint8)
         self._room(peer, room)[before : before + raw.numel()] = raw

@@ -29,10 +29,12 @@ def counted() -> Iterator[list[int]]:
         return batch(operations)
 
     def watched(write: Callable[..., None]) -> Callable[..., None]:
-        def count(memory: Any, peer: int, room: int, before: int, x: Any, at: Any) -> None:
+        def count(
+            memory: Any, peer: int, room: int, before: int, x: Any, at: Any, *others: Any
+        ) -> None:
             rows = x if at is None else x[..., :1, :].expand(*x.shape[:-2], at.numel(), -1)
             sent[peer] += rows.numel() * rows.element_size()
-            write(memory, peer, room, before, x, at)
+            write(memory, peer, room, before, x, at, *others)
 
         return count
 

@@ -25,8 +25,9 @@ class Arguments(ctypes.Structure):
 
 _UNIT = 16  # bytes that a lane copies at a time
 # On an H200, 478 MB in rows of 512 bytes into another's memory while kernels of 3.7 ms run, by
-# script: 16 blocks take 1.57 ms and cost the kernels 0.32, 64 take 1.41 and cost 0.51, 8 take 1.87.
-_BLOCKS, _BATCH = 16, 4
+# script: 16 blocks take 1.57 ms and cost the kernels 0.32, 64 take 1.41 and cost 0.51, 8 take 1.87,
+# in which they hold fewer multiprocessors.
+_BLOCKS, _PATIENT_BLOCKS, _BATCH = 16, 8, 4
 SEND_ROWS = KernelSpec("send_rows", "send_rows", (), threads=1024)
 
 
@@ -50,11 +51,12 @@ def refuses(x: Tensor, rows: Tensor, target: Tensor) -> str | None:
     return None
 
 
-def send_rows(x: Tensor, rows: Tensor, target: Tensor) -> None:
+def send_rows(x: Tensor, rows: Tensor, target: Tensor, is_urgent: bool = True) -> None:
     """target[..., i, :] = x[..., rows[i], :], on torch's current stream.
 
     x: ([h,] n, k). rows: (count,) int64, each from 0 to n - 1. target: ([h,] count, k), contiguous,
-    in memory that this GPU can write.
+    in memory that this GPU can write. is_urgent: whether kernels wait for the rows; else those
+    beside them keep more of the GPU.
     """
     if target.numel() == 0:
         return
@@ -67,6 +69,7 @@ def send_rows(x: Tensor, rows: Tensor, target: Tensor) -> None:
     head_units = x.stride(0) * size // _UNIT if x.dim() == 3 else 0
     index = x.device.index if x.device.index is not None else loader.runtime.current_device()
     load(loader.runtime, lanes, index)(  # in the order of Arguments
-        _BLOCKS, x.data_ptr(), rows.data_ptr(), target.data_ptr(), head_units,
+        _BLOCKS if is_urgent else _PATIENT_BLOCKS,
+        x.data_ptr(), rows.data_ptr(), target.data_ptr(), head_units,
         x.stride(-2) * size // _UNIT, rows.numel(), units, x.shape[0] if x.dim() == 3 else 1,
     )  # fmt: skip
