@@ -128,7 +128,7 @@ class Lane:
     ) -> Arrival:
         grid, memory = self._grid, self._memory
         assert memory is not None
-        told = self._ranks_told(number)
+        told = self._ranks_told(number, sends)
         memory.timeout_s = grid.timeout_s
         senders = [
             grid.peer(place)
@@ -168,11 +168,16 @@ class Lane:
         traffic.sent += size
         traffic.written += size
 
-    def _ranks_told(self, number: int) -> list[int]:
-        """Where to note the ranks that are written to: what the others learn if they have not been
-        told of the call, else nothing, when all have agreed on it."""
-        pending = self._grid.pending
-        if len(pending) == 1 and pending[0].may_write(self._name):
+    def _ranks_told(self, number: int, sends: Mapping[int, Sequence[Outgoing]]) -> list[int]:
+        """Where to note the ranks that are written to: what the others learn, if they are not told
+        of the call yet and let this rank write; else nothing, when all have agreed on the call."""
+        pending, memory = self._grid.pending, self._memory
+        assert memory is not None
+        if (
+            len(pending) == 1
+            and pending[0].may_write(self._name)
+            and memory.may_begin_at_once([self._grid.peer(place) for place in sends])
+        ):
             ahead = Ahead(self._name, number, [])
             pending[0].ahead.append(ahead)
             return ahead.ranks
@@ -182,11 +187,13 @@ class Lane:
     def rest(self) -> None:
         """End the transfers of a call, behind what the current stream holds now."""
         if self._memory is not None:
+            self._memory.timeout_s = self._grid.timeout_s
             self._memory.rest()
 
     def take_back(self, place: int, number: int) -> None:
         """Take what a rank has written for a call on which the ranks have not agreed."""
         assert self._memory is not None
+        self._memory.timeout_s = self._grid.timeout_s
         self._memory.take_back(self._grid.peer(place), number)
 
     def begin_again(self, number: int) -> None:

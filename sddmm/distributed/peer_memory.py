@@ -80,6 +80,14 @@ class Rooms(ABC):
     def _take(self, peer: int, channel: int) -> None:
         """Wait for a rank's signal, which may come again then."""
 
+    @abstractmethod
+    def _has_come(self, peers: Sequence[int], channel: int) -> bool:
+        """Whether the signals of these ranks are there, so that `_take` waits for none."""
+
+    def may_begin_at_once(self, peers: Sequence[int]) -> bool:
+        """Whether a first transfer to these ranks waits for none: they have ended the last call."""
+        return self._transfers == 0 and self._has_come(peers, _REST)
+
     def begin(self, room: int, writers: Sequence[int]) -> None:
         """Begin a transfer, of which some ranks write into this one's room."""
         self.turn = (room + 1) % ROOMS
@@ -139,6 +147,7 @@ class PeerMemory(Rooms):
         self._stream: torch.cuda.Stream | None = None
         self._buffer: Tensor | None = None
         self._handle: Any = None
+        self._pad: SignalPad | None = None
 
     def grow(self, grid: Grid, size: int) -> bool:
         if size <= self.capacity:
@@ -157,6 +166,12 @@ class PeerMemory(Rooms):
             return False
         self.capacity = capacity
         self._let_all_write()
+        self._pad = None
+        torch.cuda.synchronize(self._device)
+        grid.all_numbers([0])
+        pad = SignalPad(self._handle, self._device)
+        if _all(grid, pad.has_come(self._peers, _REST) and not pad.has_come(self._peers, _GRANT)):
+            self._pad = pad
         return True
 
     def follow(self) -> None:
@@ -189,6 +204,9 @@ class PeerMemory(Rooms):
     def _take(self, peer: int, channel: int) -> None:
         self._handle.wait_signal(peer, channel, self._timeout_ms())
 
+    def _has_come(self, peers: Sequence[int], channel: int) -> bool:
+        return self._pad is not None and self._pad.has_come(peers, channel)
+
     def _timeout_ms(self) -> int:
         return max(1, int(self.timeout_s * 1e3))  # as 0 is for ever
 
@@ -214,6 +232,25 @@ class PeerMemory(Rooms):
         except RuntimeError:  # GPUs that cannot reach each other's memory
             return False
         return True
+
+
+class SignalPad:
+    """The signals that have come to a GPU: a number for each channel and rank, as far as they stand
+    where torch's kernels put them today."""
+
+    def __init__(self, handle: Any, device: torch.device) -> None:
+        self._size, count = handle.world_size, CHANNELS * handle.world_size
+        self._signals = handle.get_signal_pad(handle.rank, (count,), torch.int32)
+        self._copy = torch.empty(count, dtype=torch.int32, pin_memory=True)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def has_come(self, peers: Sequence[int], channel: int) -> bool:
+        """Whether the signals of these ranks are there. Waits for no kernel."""
+        with torch.cuda.stream(self._stream):
+            self._copy.copy_(self._signals, non_blocking=True)
+        self._stream.synchronize()
+        signals = self._copy.tolist()
+        return all(signals[channel * self._size + peer] == 1 for peer in peers)
 
 
 def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) -> Rooms | None:

@@ -275,6 +275,14 @@ def ranks_write_into_each_others_memory() -> None:
                 attention.check(case, f"memory, attention, replicas, {way}")
 
 
+def a_rank_that_fails_holds_up_none_that_writes_into_its_memory() -> None:
+    if here().type == "cpu":
+        with shared_memory():
+            failures.of_a_computation()
+        with shared_memory():
+            failures.of_a_first_panel()
+
+
 def a_group_of_some_ranks_computes_while_the_others_do_not() -> None:
     group = dist.new_group([3, 1])
     if dist.get_rank() in (1, 3):
@@ -386,6 +394,7 @@ CHECKS: dict[int, list[Callable[[], None]]] = {
         a_plan_runs_and_explains_volume_way_and_refusals,
         dtensors_give_dtensors,
         the_laboratory_measures,
+        a_rank_that_fails_holds_up_none_that_writes_into_its_memory,
         failures.of_arguments,
         failures.of_a_first_panel,
         failures.of_a_computation,

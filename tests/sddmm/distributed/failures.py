@@ -156,6 +156,7 @@ def of_a_first_panel() -> None:
     """What fails before the ranks have told each other anything raises on all, and does no harm."""
     case = divided(skewed(20, 20, 100), [0, 8, 20], way="ring")
     S, b, w = case.S, case.local_b.mT, case.weights[case.own]
+    sddmm.spmm(S, b, values=w)  # for whose rows all ranks make room, when they have agreed
 
     def behind_now(device: torch.device, start: Callable[[], Any]) -> Callable[[], Any]:
         return lambda: start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -70,6 +70,13 @@ class HostMemory(Rooms):
     def _take(self, peer: int, channel: int) -> None:
         self._change(channel, peer, self._rank, 0)
 
+    def _has_come(self, peers: Sequence[int], channel: int) -> bool:
+        numbers = [self._number(channel, peer, self._rank) for peer in peers]
+        return all(self._signals[number] == 1 for number in numbers)
+
+    def _number(self, channel: int, sender: int, receiver: int) -> int:
+        return (channel * self._size + sender) * self._size + receiver
+
     def _room(self, rank: int, number: int) -> Tensor:
         return self._rooms[rank][number * self.capacity : (number + 1) * self.capacity]
 
@@ -80,8 +87,8 @@ class HostMemory(Rooms):
         return torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
 
     def _change(self, channel: int, sender: int, receiver: int, to: int) -> None:
-        number = (channel * self._size + sender) * self._size + receiver
-        deadline = time.monotonic() + _SECONDS
+        number = self._number(channel, sender, receiver)
+        deadline = time.monotonic() + min(self.timeout_s, _SECONDS)
         while self._signals[number] == to:
             assert time.monotonic() < deadline, f"rank {sender} to {receiver}: channel {channel}"
             time.sleep(0)
