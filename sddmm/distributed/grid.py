@@ -151,11 +151,6 @@ class Grid:
         """Send and receive, and wait."""
         self.start(sends, receives, "exchange").wait()
 
-    def begin_to_settle(self) -> None:
-        """Send the other ranks what the agreements that have begun are about."""
-        for one in self.pending:
-            one.begin()
-
     def settle(self) -> None:
         """End the agreements that have begun; raises what they raise."""
         while self.pending:

@@ -34,9 +34,11 @@ def sliced_product(
 
     def meanwhile() -> None:
         done.append(_early_product(block, weights, dense, alpha))
+
+    def prepare() -> None:
         prepare_sliced_product(block, weights, dense, False, dtype)
 
-    slices = _slices_of_operand(block, dense, meanwhile)
+    slices = _slices_of_operand(block, dense, meanwhile, prepare)
     return _product_of_slices(block, weights, slices, dense, alpha, dtype, *done)
 
 
@@ -63,10 +65,11 @@ def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -
 
 
 def _slices_of_operand(
-    block: Block, dense: Tensor, meanwhile: Callable[[], object] = lambda: None
+    block: Block, dense: Tensor, *computes: Callable[[], object]
 ) -> Iterator[tuple[int, Operands, str]]:
+    """computes: `meanwhile` and `prepare` of `gathered`."""
     cut = slices_of(dense)
-    return gathered(block, len(cut), lambda j: (cut[j].of(dense),), meanwhile)
+    return gathered(block, len(cut), lambda j: (cut[j].of(dense),), *computes)
 
 
 def _product_of_slices(

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import sddmm
 from sddmm.distributed import DistributedError, DistributedPattern
 from tests.sddmm.distributed.cases import Case, divided, here, part, skewed
+from tests.sddmm.distributed.host_memory import shared_memory
 
 
 def require_raises(kind: type[Exception], words: str, call: Callable[[], Any]) -> None:
@@ -170,6 +171,13 @@ def of_a_first_panel() -> None:
             require_raises(DistributedError, told, lambda: sddmm.spmm(S, b, values=w))
     expected = sddmm.spmm(case.whole, case.b.mT, values=case.weights)[S.rows]
     torch.testing.assert_close(sddmm.spmm(S, b, values=w), expected)
+
+
+def of_ranks_that_share_memory() -> None:
+    """A rank that fails holds up none that writes into its memory. On GPUs all others do so."""
+    for check in (of_a_computation, of_a_first_panel) if here().type == "cpu" else ():
+        with shared_memory():
+            check()
 
 
 def of_a_rank_that_does_not_call() -> None:

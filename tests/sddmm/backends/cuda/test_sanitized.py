@@ -8,23 +8,26 @@ import torch
 
 import sddmm
 from gemm_core.runtime.device import device
-from sddmm.attention import attention_problem
+from sddmm.attention import attention, attention_backward, attention_problem
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.backends.cuda import analysis, single_run
 from sddmm.backends.cuda.attention import AttentionExecutor
+from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.backends.cuda.kernels.block import BlockKernel
+from sddmm.backends.cuda.kernels.place_values.host import place_values
 from sddmm.backends.cuda.kernels.registry import (
     ATTENTION_KERNELS,
     BLOCK_KERNELS,
     SPECS,
     SPMM_KERNELS,
 )
+from sddmm.backends.cuda.kernels.send_rows.host import send_rows
 from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec
-from sddmm.products import product_problem
+from sddmm.products import product, product_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import (
     assert_attention_close,
@@ -109,6 +112,46 @@ def test_a_small_product(name: str) -> None:
     executor = Planner(SPMM_KERNELS, ProductExecutor).prepare(pattern, problem, device(0), name)
     executor(values, None, dense, 0.5, out)
     assert_spmm_close(out, pattern, dense, values=values, alpha=0.5)
+
+
+def test_a_product_of_rows_in_two_tensors() -> None:
+    pattern = random_pattern(150, 290, 9000, device="cuda")
+    values, dense = (
+        torch.randn(9000, device="cuda").half(),
+        torch.randn(290, 104, device="cuda").half(),
+    )
+    first, beyond = dense[:200].clone(), torch.cat([dense[200:], dense[200:]], 1)[:, :104]
+    got = product(pattern, values, first, beyond=beyond)
+    assert torch.equal(got, product(pattern, values, dense))
+
+
+@pytest.mark.parametrize("nnz", [300, 9000])
+def test_an_attention_of_rows_in_two_tensors(nnz: int) -> None:
+    pattern = random_pattern(150, 290, nnz, device="cuda")
+    q, k, v, grad = (torch.randn(rows, 64, device="cuda").half() for rows in (150, 290, 290, 150))
+    whole = AttentionOperands(q, k, v, None, 0.3)
+    first, beyond = (k[:200].clone(), v[:200].clone()), (k[200:].clone(), v[200:].clone())
+    apart = whole._replace(k=first[0], v=first[1], beyond=beyond)
+    problem, needs, results = attention_problem(pattern, whole), (True, True, True, False), []
+    for operands in (whole, apart):
+        out, lse = attention(pattern, problem, operands)
+        gradients = attention_backward(pattern, problem, operands, out, lse, grad, None, needs)
+        results.append([out, lse, *gradients[:3]])
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
+def test_what_moves_rows_and_values_between_gpus() -> None:
+    x, rows = torch.randn(290, 104, device="cuda").half(), torch.randperm(290, device="cuda")[:77]
+    chosen = torch.empty(77, 104, device="cuda", dtype=torch.float16)
+    send_rows(x, rows, chosen)
+    assert torch.equal(chosen, x[rows])
+    totals = x.clone()
+    add_rows(x, chosen, rows, totals)
+    assert torch.equal(totals[rows], 2 * x[rows])
+    values, part = torch.zeros(9000, device="cuda"), torch.randn(777, device="cuda")
+    places = torch.randperm(9000, device="cuda")[:777].int()
+    place_values(part, places, values)
+    assert torch.equal(values[places.long()], part)
 
 
 def test_a_small_softmax_with_its_gradient() -> None:
