@@ -60,6 +60,21 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
   const i64 begin = share.begin + first;
   const int count = end - first;
 
+  auto load_index = [&](int at) {
+    NonzeroIndex index{-1, 0, 0, 0};
+    if (at < count) {
+      const u32 i = static_cast<u32>(begin) + at;
+      const int number = static_cast<int>(i);
+      index = {nonzeros.rows[i], nonzeros.cols[i], number, number};
+      if (nonzeros.perm != nullptr) index.position = nonzeros.perm[i];
+    }
+    return index;
+  };
+  // The lanes of a group hold the indices of its next LANES nonzeros, from `first_left` on: each lane
+  // that of nonzero `at`, and, loaded a step earlier, that of nonzero at + LANES.
+  int first_left = 0, at = in_group;
+  NonzeroIndex now = load_index(at), next = load_index(at + LANES);
+
   // The rows of the nonzero before the group's, of its first and its last, and of that after them.
   int before = share.before, row = -2, last_row = -2, after = share.after;
   if (first > 0) before = nonzeros.rows[begin - 1];
@@ -97,21 +112,7 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
     } while (++row < next);
   };
 
-  auto load_index = [&](int at) {
-    NonzeroIndex index{-1, 0, 0, 0};
-    if (at < count) {
-      const u32 i = static_cast<u32>(begin) + at;
-      const int number = static_cast<int>(i);
-      index = {nonzeros.rows[i], nonzeros.cols[i], number, number};
-      if (nonzeros.perm != nullptr) index.position = nonzeros.perm[i];
-    }
-    return index;
-  };
-  // The lanes of a group hold the indices of its next LANES nonzeros, from `first_left` on: each lane
-  // that of nonzero `at`, and, loaded a step earlier, that of nonzero at + LANES.
   const u32 group_lanes = FULL_MASK >> (32 - LANES) << (group * LANES);
-  int first_left = 0, at = in_group;
-  NonzeroIndex now = load_index(at), next = load_index(at + LANES);
   if (count > 0) pass.begin_row(row);
 #pragma unroll 1
   while (true) {

@@ -109,8 +109,10 @@ struct Forward {
         scale(p.scale),
         head(head),
         first_row(static_cast<i64>(head) * p.m) {
-    k.beyond = {p.shift_k, p.beyond_pitch_k, p.first_beyond};
-    v.beyond = {p.shift_v, p.beyond_pitch_v, p.first_beyond};
+    if constexpr (Config::HAS_BEYOND) {
+      k.beyond = {p.shift_k, p.beyond_pitch_k, p.first_beyond};
+      v.beyond = {p.shift_v, p.beyond_pitch_v, p.first_beyond};
+    }
   }
 
   __device__ __forceinline__ void begin_row(int row) {

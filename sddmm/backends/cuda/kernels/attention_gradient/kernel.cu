@@ -136,8 +136,10 @@ struct Backward {
         stats(STORES_WEIGHTS
                   ? nullptr
                   : from_element(p.stats, static_cast<i64>(head) * p.query_count)) {
-    own_key.beyond = key.beyond = {p.shift_k, p.beyond_pitch_k, p.first_beyond};
-    own_value.beyond = value.beyond = {p.shift_v, p.beyond_pitch_v, p.first_beyond};
+    if constexpr (Config::HAS_BEYOND) {
+      own_key.beyond = key.beyond = {p.shift_k, p.beyond_pitch_k, p.first_beyond};
+      own_value.beyond = value.beyond = {p.shift_v, p.beyond_pitch_v, p.first_beyond};
+    }
   }
 
   __device__ __forceinline__ void begin_row(int row) {
