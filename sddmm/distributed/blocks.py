@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -75,7 +75,8 @@ class Block:
     the rank there touches; empty unless only those are sent. pieces: by replica, where the nonzeros
     that it computes stand among this rank's own. piece_sizes: by replica, how many of its own
     nonzeros this rank computes. whole: for slices, all panels side by side, in the order of `side`.
-    widths: by ring position, the columns of its panel. counts: of all ranks.
+    widths: by ring position, the columns of its panel. counts: of all ranks. prepared: the kinds of
+    products that are prepared for the panels, which keep what is.
     """
 
     grid: Grid
@@ -87,6 +88,7 @@ class Block:
     piece_sizes: list[int]
     counts: Counts
     whole: SparsePattern | None = None
+    prepared: set[Hashable] = field(default_factory=set)
 
     @property
     def widths(self) -> list[int]:

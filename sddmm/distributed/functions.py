@@ -16,7 +16,6 @@ from torch import Tensor
 from sddmm.backends.base import MANY_CALLS
 from sddmm.distributed.agreement import agree, agreement
 from sddmm.distributed.attention import sparse_attention as sparse_attention
-from sddmm.distributed.blocks import is_sliced
 from sddmm.distributed.operators import (
     Sampling,
     Weighting,
@@ -146,8 +145,7 @@ def spmm(
             raise TypeError(f"transpose must be True or False, got {transpose!r}")
         check_out_dtype(out_dtype)
         call = _product_call(S, dense, values, transpose, real_number(alpha, "alpha"), out_dtype)
-        if transpose or not is_sliced(S.way):  # others compute something before they prepare
-            prepare_product(S, call.values, call.dense, call.options)
+        prepare_product(S, call.values, call.dense, call.options)
         return call, _product_facts(call)
 
     with agreement(S.grid, "spmm", check) as call:

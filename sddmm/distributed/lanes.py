@@ -194,6 +194,7 @@ class Lane:
         """Take what a rank has written for a call on which the ranks have not agreed."""
         assert self._memory is not None
         self._memory.timeout_s = self._grid.timeout_s
+        self._memory.follow()  # so that no later call, on another stream, takes what comes now
         self._memory.take_back(self._grid.peer(place), number)
 
     def begin_again(self, number: int) -> None:

@@ -187,7 +187,18 @@ def prepare_panels(
 def prepare_product(
     S: DistributedPattern, values: Tensor, dense: Tensor, options: Weighting
 ) -> None:
-    """Prepare the products of all panels with operands like these."""
+    """Prepare the products of all panels with operands like these, once for each kind."""
+    block, heads = S.block, tuple(dense.shape[:-2])
+    kind = values.dtype, values.dim(), dense.dtype, heads, dense.shape[-1], options
+    if kind in block.prepared:  # as to look for each of them takes long
+        return
+    _prepare_product(S, values, dense, options)
+    block.prepared.add(kind)
+
+
+def _prepare_product(
+    S: DistributedPattern, values: Tensor, dense: Tensor, options: Weighting
+) -> None:
     out_dtype = common_accumulator(values.dtype, dense.dtype)
     if is_sliced(S.way):
         dtype = options.out_dtype if _is_direct(S, options) else out_dtype

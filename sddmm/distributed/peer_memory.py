@@ -148,6 +148,7 @@ class PeerMemory(Rooms):
         self._buffer: Tensor | None = None
         self._handle: Any = None
         self._pad: SignalPad | None = None
+        self._taken: dict[int, torch.cuda.Event] = {}  # by rank, when its last _REST is
 
     def grow(self, grid: Grid, size: int) -> bool:
         if size <= self.capacity:
@@ -156,7 +157,7 @@ class PeerMemory(Rooms):
             return False
         torch.cuda.synchronize(self._device)
         grid.all_numbers([0])  # no rank writes into memory that another one gives back
-        self.capacity, self._buffer, self._handle = 0, None, None
+        self.capacity, self._buffer, self._handle, self._pad = 0, None, None, None
         capacity = ceil_div(size, _STEP) * _STEP
         if not _all(grid, self._allocate(capacity)):
             self._most, self._buffer = size - 1, None
@@ -166,7 +167,6 @@ class PeerMemory(Rooms):
             return False
         self.capacity = capacity
         self._let_all_write()
-        self._pad = None
         torch.cuda.synchronize(self._device)
         grid.all_numbers([0])
         pad = SignalPad(self._handle, self._device)
@@ -203,9 +203,14 @@ class PeerMemory(Rooms):
 
     def _take(self, peer: int, channel: int) -> None:
         self._handle.wait_signal(peer, channel, self._timeout_ms())
+        if channel == _REST:
+            self._taken[peer] = torch.cuda.current_stream(self._device).record_event()
 
     def _has_come(self, peers: Sequence[int], channel: int) -> bool:
-        return self._pad is not None and self._pad.has_come(peers, channel)
+        # A signal that the GPU is still to take is an older one.
+        taken = [self._taken[peer] for peer in peers if peer in self._taken]
+        is_taken = all(event.query() for event in taken)  # type: ignore[no-untyped-call]
+        return is_taken and self._pad is not None and self._pad.has_come(peers, channel)
 
     def _timeout_ms(self) -> int:
         return max(1, int(self.timeout_s * 1e3))  # as 0 is for ever

@@ -35,10 +35,7 @@ def sliced_product(
     def meanwhile() -> None:
         done.append(_early_product(block, weights, dense, alpha))
 
-    def prepare() -> None:
-        prepare_sliced_product(block, weights, dense, False, dtype)
-
-    slices = _slices_of_operand(block, dense, meanwhile, prepare)
+    slices = _slices_of_operand(block, dense, meanwhile)
     return _product_of_slices(block, weights, slices, dense, alpha, dtype, *done)
 
 
@@ -65,11 +62,10 @@ def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -
 
 
 def _slices_of_operand(
-    block: Block, dense: Tensor, *computes: Callable[[], object]
+    block: Block, dense: Tensor, meanwhile: Callable[[], object] = lambda: None
 ) -> Iterator[tuple[int, Operands, str]]:
-    """computes: `meanwhile` and `prepare` of `gathered`."""
     cut = slices_of(dense)
-    return gathered(block, len(cut), lambda j: (cut[j].of(dense),), *computes)
+    return gathered(block, len(cut), lambda j: (cut[j].of(dense),), meanwhile)
 
 
 def _product_of_slices(

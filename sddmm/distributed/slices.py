@@ -67,14 +67,12 @@ def gathered(
     count: int,
     own: Callable[[int], Operands],
     meanwhile: Callable[[], object] = lambda: None,
-    prepare: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[int, Operands, str]]:
     """Number, the rows of others, and a label, of each of `count` slices, while the next one
     travels; the first one sets off at once.
 
     own: this rank's rows of a slice. Those of others follow them in the columns of `whole_pattern`,
-    (rows, w) each. meanwhile: computes what needs no slice, while the first one travels. prepare:
-    prepares what needs it, so that its errors are those of the call.
+    (rows, w) each. meanwhile: computes what needs no slice, while the first one travels.
     """
     if not count:
         return iter(())
@@ -82,7 +80,6 @@ def gathered(
     meanwhile()
     lane_of(block.grid, "panels").settle()
     first = begin()  # now that kernels are launched
-    prepare()
     block.grid.settle()
 
     def every() -> Iterator[tuple[int, Operands, str]]:

@@ -7,7 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import AttentionGradients, AttentionOperands, resolve_lazy_view
+from sddmm.backends.base import (
+    AttentionGradients,
+    AttentionOperands,
+    joined,
+    resolve_lazy_view,
+)
 from sddmm.backends.cuda.executor import PlansExecutor
 
 
@@ -71,9 +76,12 @@ class AttentionExecutor(PlansExecutor[AttentionPlan]):
         return None
 
     def _in_memory(self, operands: AttentionOperands) -> AttentionOperands:
-        if operands.beyond is not None and not self._plans[0].reads_beyond:
-            operands = operands.joined()
         q, k, v, bias, scale, dropout_p, seed, beyond = operands
+        if beyond is not None:
+            if self._plans[0].reads_beyond and k.shape[0] == 1 and k.shape[1]:
+                beyond = readable(beyond[0]), readable(beyond[1])
+            else:
+                k, v, beyond = joined(k, beyond[0]), joined(v, beyond[1]), None
         if bias is not None:
             bias = resolve_lazy_view(bias)
         q, k, v = readable(q), readable(k), readable(v)

@@ -50,8 +50,9 @@ class ProductExecutor(PlansExecutor[ProductPlan]):
         if factors is not None:
             factors = resolve_lazy_view(factors).contiguous()
         if beyond is not None:
-            plan = self._plans[0]
-            if plan.reads_beyond and plan.accepts(dense) and plan.accepts(beyond):
+            plan, beyond = self._plans[0], resolve_lazy_view(beyond)
+            is_read = plan.reads_beyond and dense.dim() == 2
+            if is_read and plan.accepts(dense) and plan.accepts(beyond):
                 return plan.run(values, factors, dense, alpha, out, beyond)
             dense = joined(dense, beyond)
         for plan in self._plans:

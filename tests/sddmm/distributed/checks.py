@@ -262,8 +262,8 @@ def ranks_write_into_each_others_memory() -> None:
             check_all_functions(heads, f"memory, {way}, heads")
             check_all_functions(divided(skewed(9, 9, 0), even(9), way=way), "no nonzeros")
         large = divided(skewed(40, 3000, 900), even(40), even(3000), way="slices", k=300)
-        got = sddmm.spmm(large.S, large.local_b.mT, values=large.weights[large.own])
-        assert got.isfinite().all()
+        w = large.weights[large.own]
+        assert sddmm.spmm(large.S, large.local_b.mT, values=w).isfinite().all()
         if dist.get_world_size() == 4:
             from torch.distributed.device_mesh import init_device_mesh
 
@@ -385,11 +385,7 @@ CHECKS: dict[int, list[Callable[[], None]]] = {
         a_plan_runs_and_explains_volume_way_and_refusals,
         dtensors_give_dtensors,
         the_laboratory_measures,
-        failures.of_arguments,
-        failures.of_a_first_panel,
-        failures.of_a_computation,
-        failures.of_ranks_that_share_memory,
-        failures.of_a_rank_that_does_not_call,
+        *failures.OF_TWO_RANKS,
     ],
     4: [
         *COMMON,

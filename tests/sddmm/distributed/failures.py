@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 
 import sddmm
 from sddmm.distributed import DistributedError, DistributedPattern
+from sddmm.distributed.blocks import WAYS
 from tests.sddmm.distributed.cases import Case, divided, here, part, skewed
 from tests.sddmm.distributed.host_memory import shared_memory
 
@@ -173,9 +176,31 @@ def of_a_first_panel() -> None:
     torch.testing.assert_close(sddmm.spmm(S, b, values=w), expected)
 
 
+def of_a_preparation() -> None:
+    """Whatever a product is for the first time: its rows, and the room that is made for them."""
+    for way in WAYS:
+        case = divided(skewed(20, 20, 100), [0, 8, 20], way=way)
+        for k in (3, 50):
+            x = torch.ones(case.local_b.shape[1], k, dtype=torch.float64, device=here())
+            w = case.weights[case.own]
+            multiply = partial(sddmm.spmm, case.S, x, values=w)
+            fails = mock.Mock(side_effect=MemoryError("too much"))
+            names = ("sliced_products", "operators") if on(1) else ()
+            with ExitStack() as stack:
+                for name in names:
+                    patched = mock.patch(f"sddmm.distributed.{name}.find_or_prepare", fails)
+                    stack.enter_context(patched)
+                kind = MemoryError if on(1) else DistributedError
+                require_raises(kind, "too much", multiply)
+            whole = torch.ones(20, k, dtype=torch.float64, device=here())
+            expected = sddmm.spmm(case.whole, whole, values=case.weights)[case.S.rows]
+            torch.testing.assert_close(multiply(), expected)
+
+
 def of_ranks_that_share_memory() -> None:
     """A rank that fails holds up none that writes into its memory. On GPUs all others do so."""
-    for check in (of_a_computation, of_a_first_panel) if here().type == "cpu" else ():
+    checks = of_a_computation, of_a_first_panel, of_a_preparation
+    for check in checks if here().type == "cpu" else ():
         with shared_memory():
             check()
 
@@ -234,3 +259,13 @@ def of_dtensors(S: DistributedPattern, case: Case, mesh: Any) -> None:
     cut = "dense as a DTensor has shards of [11, 10] rows, and S is cut into [5, 16]"
     values = torch.ones(other.nnz, dtype=torch.float64, device=here())
     require_raises(ValueError, cut, lambda: sddmm.spmm(other, sharded, values=values))
+
+
+OF_TWO_RANKS = [
+    of_arguments,
+    of_a_first_panel,
+    of_a_preparation,
+    of_a_computation,
+    of_ranks_that_share_memory,
+    of_a_rank_that_does_not_call,
+]

@@ -128,3 +128,28 @@ def test_attention_and_its_gradients(
     for one, other in zip(expected, got, strict=True):
         assert one.shape == other.shape
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_heads_and_first_parts_without_rows(device: str) -> None:
+    """What the kernels do not read in two parts they get in one."""
+    pattern = random_pattern(80, 95, 600, device=device)
+    values, dense = (random(*x, dtype=torch.float16, device=device) for x in ((600,), (3, 95, 64)))
+    q, k, v = (random(3, n, 64, dtype=torch.float16, device=device) for n in (80, 95, 95))
+    grads = (
+        random(3, 80, 64, dtype=torch.float16, device=device),
+        random(3, 80, dtype=torch.float32, device=device),
+    )
+    for first, heads in ((60, slice(None)), (0, 0)):
+        x, own = dense[heads], AttentionOperands(q[heads], k[heads], v[heads], None, 0.3)
+        apart = own._replace(
+            k=own.k[..., :first, :], v=own.v[..., :first, :],
+            beyond=(own.k[..., first:, :], own.v[..., first:, :]),
+        )  # fmt: skip
+        upstream = grads[0][heads], grads[1][heads]
+        with kernels_of(device):
+            one = product(pattern, values, x)
+            two = product(pattern, values, x[..., :first, :], beyond=x[..., first:, :])
+            expected, got = step(pattern, own, upstream), step(pattern, apart, upstream)
+        assert torch.equal(one, two)
+        assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
