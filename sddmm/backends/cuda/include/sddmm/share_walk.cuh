@@ -23,7 +23,7 @@ struct NonzeroIndex {
 // Nonzero j of them is the one of lane lane_of(j).
 template <int LANES>
 struct RowBatch {
-  int size;      // 0 past the end of the group
+  int size;      // 0 past the end of the group, -1 past that of all groups
   int first;     // lane_of(0), but for multiples of LANES
   bool has_own;  // whether the nonzero of this lane is in it
   NonzeroIndex own;
@@ -114,23 +114,33 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
 
   const u32 group_lanes = FULL_MASK >> (32 - LANES) << (group * LANES);
   if (count > 0) pass.begin_row(row);
-#pragma unroll 1
-  while (true) {
-    const int batch_row = __shfl_sync(FULL_MASK, now.row, group_lane<LANES>(first_left));
+  // The nonzeros that come next, whose row is left in `batch_row`; none in any group: size -1.
+  auto next_batch = [&](int& batch_row) {
+    batch_row = __shfl_sync(FULL_MASK, now.row, group_lane<LANES>(first_left));
     const bool in_batch = now.row == batch_row && now.row >= 0 && at - first_left < BATCH;
     const u32 in_batches = __ballot_sync(FULL_MASK, in_batch);
-    if (in_batches == 0) break;
-    const RowBatch<LANES> batch{__popc(in_batches & group_lanes), first_left, in_batch, now};
-    const bool begins_row = batch.size > 0 && batch_row != row;
-    if (begins_row) pass.begin_row(batch_row);
-    const typename Pass::Loads loads = pass.load(batch);
-    if (begins_row) finish_row(batch_row);  // while they are in flight
-    if (in_batch) {
+    const int size = in_batches == 0 ? -1 : __popc(in_batches & group_lanes);
+    return RowBatch<LANES>{size, first_left, in_batch, now};
+  };
+  // Forgets the nonzeros of a batch.
+  auto pass_over = [&](const RowBatch<LANES>& batch) {
+    if (batch.has_own) {
       now = next;
       at += LANES;
       next = load_index(at + LANES);
     }
     first_left += batch.size;
+  };
+#pragma unroll 1
+  while (true) {
+    int batch_row;
+    const RowBatch<LANES> batch = next_batch(batch_row);
+    if (batch.size < 0) break;
+    const bool begins_row = batch.size > 0 && batch_row != row;
+    if (begins_row) pass.begin_row(batch_row);
+    const typename Pass::Loads loads = pass.load(batch);
+    if (begins_row) finish_row(batch_row);  // while they are in flight
+    pass_over(batch);
     pass.add(batch, loads, partial);
   }
 
