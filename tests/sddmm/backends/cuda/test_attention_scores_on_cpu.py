@@ -157,6 +157,7 @@ def test_windows_of_sddmm_compute_the_scores_where_they_are_faster(
         (10_000, 1_000_000, 32, torch.float16, "attention_gather"),
         (100_000, 3_000_000, 64, torch.float16, "attention_gather"),
         (233_000, 57_000_000, 128, torch.bfloat16, "attention_scores"),
+        (233_000, 57_000_000, 64, torch.float16, "attention_gather"),
         (102_400, 257_000, 64, torch.float16, "attention_gather"),
     ],
 )
