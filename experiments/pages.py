@@ -64,6 +64,7 @@ STUDIES: dict[str, AnyObjective] = {
     "docs/results/h200/attention": ATTENTION,
     "docs/results/h200/attention_training": ATTENTION,
     "docs/results/h200/ranks": DISTRIBUTED,
+    "docs/results/h100/ranks": DISTRIBUTED,
 }
 RESULTS |= {
     folder: objective
@@ -84,6 +85,7 @@ RECORD_PICTURES = {
     "docs/results/h200/attention_training": ("speedup",),
     "docs/results/h200/gemm": ("climb", "ladder"),
     "docs/results/h200/ranks": ("efficiency",),
+    "docs/results/h100/ranks": ("efficiency",),
 }
 RECORD_PICTURES = {folder: own for folder, own in RECORD_PICTURES.items() if folder in RESULTS}
 _NOT_MEASURED = "\nThe study has not been measured yet.\n"
