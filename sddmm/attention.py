@@ -86,15 +86,13 @@ def attention_backward(
     out, lse: what `attention` returned for the operands. grad_out, grad_lse: theirs, of any
     strides. into_q: contiguous memory for q's; by default all are new tensors.
     """
+    q, k, v, bias = (
+        None if shape is None or not needed else shape
+        for shape, needed in zip(_shapes(problem, operands), needs, strict=True)
+    )
     gradients = AttentionGradients(
-        *(
-            memory
-            if memory is not None or not needed or shape is None
-            else new_memory(_RESULT, shape, problem.dtype, problem.device)
-            for memory, shape, needed in zip(
-                (into_q, None, None, None), _shapes(problem, operands), needs, strict=True
-            )
-        )
+        _new_gradient(problem, q) if into_q is None else into_q,
+        *(_new_gradient(problem, shape) for shape in (k, v, bias)),
     )
     if is_empty(problem):
         for gradient in gradients:
@@ -116,8 +114,13 @@ def attention_backward(
     return gradients
 
 
+def _new_gradient(problem: AttentionProblem, shape: tuple[int, ...] | None) -> Tensor | None:
+    return None if shape is None else new_memory(_RESULT, shape, problem.dtype, problem.device)
+
+
 def _shapes(problem: AttentionProblem, operands: AttentionOperands) -> list[tuple[int, ...] | None]:
-    """Those of q, k, v and the bias, with all rows of k and v; None without bias."""
+    """Those of the gradients of q, k, v and the bias, k's and v's of the rows `beyond`, too; None
+    without bias."""
     q, k, v, bias = operands[:4]
     of_keys = [(*x.shape[:-2], problem.n, x.shape[-1]) for x in (k, v)]
     return [tuple(q.shape), *of_keys, None if bias is None else tuple(bias.shape)]

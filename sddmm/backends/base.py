@@ -96,8 +96,8 @@ class PreparedProduct(Protocol):
 
         The weight of nonzero i in head h is values[h, i] * factors[i], in the pattern's order.
         values are (nnz,) or (heads, nnz), factors (nnz,) or None, and dense is ([heads,] n, k), all
-        of any strides. beyond: the last rows of X, (rows, k) on the same device, where dense, then
-        without heads, has the first ones alone.
+        of any strides. beyond: the last rows of X, (rows, k), where dense, (n - rows, k), has the
+        first ones alone; for backends that read one tensor they are joined.
         """
 
 
@@ -110,8 +110,8 @@ class AttentionOperands(NamedTuple):
     problem's bias_has_heads, else (nnz,), in the pattern's order and with inner stride 1; None if
     it has none. scale: multiplies the dot products. dropout_p: the probability, in 0..1, with which
     a weight is dropped. seed: (1,) int64 on the device, never read by the host; None without
-    dropout. beyond: the last rows of K and of V, (1, rows, d) and (1, rows, dv), where k and v have
-    the first ones alone, of one head; their strides as k's.
+    dropout. beyond: the last rows of K and of V, where k and v have the first ones alone; with one
+    head only, and of k's number of dimensions.
     """
 
     q: Tensor

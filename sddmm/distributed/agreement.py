@@ -1,4 +1,4 @@
-"""Agreement of the ranks on a call, before any of its tensors travel.
+"""Agreement of the ranks on a call, before any of them reads another one's tensors.
 
 Every rank checks its own arguments and sends the others either what they must have in common or its
 error. Then all go on, or all raise: none is left waiting for a rank that has given up.
@@ -28,10 +28,12 @@ ResultT = TypeVar("ResultT")
 def agreement(
     grid: Grid, call: str, check: Callable[[], tuple[ResultT, Mapping[str, object]]]
 ) -> Iterator[ResultT]:
-    """What `check` returns first. Within, a rank computes what it can before others have answered;
-    they have where rows of others are read (`Grid.settle`), and at the end; the first ones may be
-    written into their memory before. They are told of a failure of the body before that. Where it
-    fails later, rows may be on their way that the rank never takes, so all later calls raise.
+    """Gives what `check` returns first, before the other ranks have answered.
+
+    `Grid.settle` waits for their answers; it is called before rows of others are read, and at the
+    end. The first rows may be written into other ranks' memory before (`lanes.py`). If the body
+    fails before this rank has told the others of the call, it tells them the error, and all raise.
+    If it fails later, rows may be on their way that nobody takes, so all later calls raise.
 
     check: returns a result, and by name the facts that all ranks must have in common. This rank's
     own error is raised as it is, at once; DistributedError names a rank whose check raised or that
@@ -47,7 +49,7 @@ def agreement(
     except Exception as error:  # which is raised below, when the other ranks know of it
         failure = error
     if failure is not None:
-        _take_back(grid, grid.all_to_host(_encoded(_of_error(failure), [])), [])
+        _discard(grid, grid.all_to_host(_encoded(_of_error(failure), [])), [])
         raise failure
     agreed: list[bool] = []  # the verdict of all ranks, once it is known
     begun: list[Callable[[], list[torch.Tensor]]] = []
@@ -69,7 +71,7 @@ def agreement(
             if grid.failures or any(_differ(messages[0], other) for other in messages[1:]):
                 _compare(grid, call, [_decoded(message) for message in messages])
         except BaseException:
-            _take_back(grid, messages, pending.ahead)
+            _discard(grid, messages, pending.ahead)
             raise
         agreed[0] = True
 
@@ -84,7 +86,7 @@ def agreement(
         if not begun:  # none knows of the call yet
             grid.pending.clear()
             messages = grid.all_to_host(_encoded(_of_error(error), pending.ahead))
-            _take_back(grid, messages, pending.ahead)
+            _discard(grid, messages, pending.ahead)
             raise
         try:
             grid.settle()
@@ -114,9 +116,8 @@ def _compare(grid: Grid, call: str, records: list[dict[str, str]]) -> None:
             raise DistributedError(f"{call}: rank {grid.ranks[place]} raised {other[_ERROR]}")
         if _FAILED in other:
             raise DistributedError(
-                f"{call}: {other[_FAILED]} failed on rank {grid.ranks[place]} before, when all "
-                "ranks had agreed on it; its rows may still be on their way: make a new process "
-                "group"
+                f"{call}: {other[_FAILED]} failed on rank {grid.ranks[place]} before; its rows may "
+                "still be on their way: make a new process group"
             )
     for place, other in enumerate(records):
         for name in {**records[0], **other}:
@@ -128,15 +129,15 @@ def _compare(grid: Grid, call: str, records: list[dict[str, str]]) -> None:
                 )
 
 
-def _take_back(grid: Grid, messages: list[torch.Tensor], own: list[Ahead]) -> None:
-    """Give the rooms back into which ranks have written for a call on which all did not agree."""
+def _discard(grid: Grid, messages: list[torch.Tensor], own: list[Ahead]) -> None:
+    """Discard what ranks have written for a call on which all did not agree."""
     here = grid.ranks[grid.place]
     for place, message in enumerate(messages):
         for ahead in _decoded_ahead(message) if place != grid.place else []:
             if here in ahead.ranks:
-                grid.lanes[ahead.lane].take_back(place, ahead.room)
+                grid.lanes[ahead.lane].discard(place, ahead.room)
     for ahead in own:
-        grid.lanes[ahead.lane].begin_again(ahead.room)
+        grid.lanes[ahead.lane].give_up(ahead.room)
 
 
 def _encoded(record: Mapping[str, str], ahead: list[Ahead]) -> torch.Tensor:

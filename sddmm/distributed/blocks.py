@@ -76,7 +76,7 @@ class Block:
     that it computes stand among this rank's own. piece_sizes: by replica, how many of its own
     nonzeros this rank computes. whole: for slices, all panels side by side, in the order of `side`.
     widths: by ring position, the columns of its panel. counts: of all ranks. prepared: the kinds of
-    products that are prepared for the panels, which keep what is.
+    products that have been prepared; their plans are kept with the panels' patterns.
     """
 
     grid: Grid

@@ -18,9 +18,10 @@ from sddmm.sparse.pattern import SparsePattern
 
 # Own nonzeros of a row at least: it is stored and added once more, in the dtype of sums.
 LEAST = 32
-# Nonzeros that a kernel multiplies while a row arrives, and before any can. On two H200, in rows of
-# 512 bytes: 50 million take 3.9 ms, 334 GB/s arrive, and the ranks agree in half a millisecond.
-_WHILE_A_ROW_ARRIVES, _WHILE_RANKS_AGREE = 25, 6_000_000
+# Nonzeros that a kernel multiplies while a row arrives, and before the first one does. On two H200,
+# in rows of 512 bytes, 50 million take 3.9 ms and 334 GB/s arrive: 20 while a row arrives, and more
+# beside kernels. Half a millisecond, 6 million, passes before rows set off.
+_WHILE_A_ROW_ARRIVES, _BEFORE_ROWS_ARRIVE = 25, 6_000_000
 
 
 class Part(NamedTuple):
@@ -57,7 +58,7 @@ def find_early(whole: SparsePattern, own: int, arriving: int) -> Early | None:
     degrees = torch.bincount(rows[is_own], minlength=whole.shape[0])
     sorted_degrees, order = degrees.sort(descending=True, stable=True)
     before = sorted_degrees.cumsum(0) - sorted_degrees
-    meanwhile = arriving * _WHILE_A_ROW_ARRIVES + _WHILE_RANKS_AGREE
+    meanwhile = arriving * _WHILE_A_ROW_ARRIVES + _BEFORE_ROWS_ARRIVE
     is_worth_it = (sorted_degrees >= LEAST) & (before < meanwhile)
     chosen = order[is_worth_it].sort().values
     if chosen.numel() == 0:
@@ -65,12 +66,12 @@ def find_early(whole: SparsePattern, own: int, arriving: int) -> Early | None:
     number = torch.full_like(degrees, -1)
     number[chosen] = torch.arange(chosen.numel(), device=chosen.device)
     is_chosen = number[rows] >= 0
-    compact = number[rows], chosen.numel()
+    row_numbers, count = number[rows], chosen.numel()
     m, n = whole.shape
     return Early(
         chosen,
-        _part(compact[0], cols, is_chosen & is_own, (compact[1], own)),
-        _part(compact[0], cols, is_chosen & ~is_own, (compact[1], n)),
+        _part(row_numbers, cols, is_chosen & is_own, (count, own)),
+        _part(row_numbers, cols, is_chosen & ~is_own, (count, n)),
         _part(rows, cols, ~is_chosen, (m, n)),
     )
 

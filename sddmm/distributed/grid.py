@@ -1,7 +1,7 @@
 """The ranks that share a matrix: their places in a grid, and the messages between them.
 
 All messages are torch.distributed's, point to point: NCCL carries CUDA tensors, gloo CPU tensors.
-Rows that need no message go by `lanes.py`.
+Rows of dense operands and sums go by `lanes.py`, which writes into memory where it can.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Grid:
     group: the process group whose messages carry tensors. host_group: one that carries CPU tensors.
     ranks: the global rank at each place of the grid, row by row: place = ring * replicas + replica.
     place: that of this rank. timeout_s: how long to wait for another rank. pending: agreements
-    that have begun, see `settle`. lanes: by name, see `lanes.py`. failures: the calls of the group
-    that failed on this rank after all ranks had agreed on them.
+    that have begun, see `settle`. lanes: by name, see `lanes.py`. failures: the calls
+    and transfers of the group that failed on this rank when rows of theirs could be on their way.
     """
 
     group: Any
@@ -165,7 +165,7 @@ class Grid:
         return self.start_to_host(message)()
 
     def start_to_host(self, message: Tensor) -> Callable[[], list[Tensor]]:
-        """Begin what the function that it gives ends: `all_to_host`."""
+        """Begin `all_to_host`; the function that it gives waits for the messages."""
         others = [place for place in range(self.size) if place != self.place]
         messages = [
             message if p == self.place else torch.empty_like(message) for p in range(self.size)

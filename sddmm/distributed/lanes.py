@@ -44,8 +44,8 @@ class Outgoing(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Memory of one transfer, behind the first bytes of (bytes,) uint8. number: of the room of
-    shared memory, if it is one.
+    """Memory of one transfer: that of (bytes,) uint8 from `first` on. number: of the room in shared
+    memory; None for a tensor of its own.
 
     What it holds is valid until the second next room of the lane is asked for.
     """
@@ -95,7 +95,8 @@ class Lane:
         return Outgoing(x, at, before, packed)
 
     def settle(self) -> None:
-        """End the agreements that have begun where messages wait for them, outside of `start`."""
+        """End the agreements that have begun if all transfers are messages, which wait for that;
+        in shared memory `start` decides."""
         if not self.is_shared:
             self._grid.settle()
 
@@ -108,8 +109,9 @@ class Lane:
         is_urgent: bool = True,
     ) -> Transfer | Arrival:
         """Begin a transfer on the current stream: by place, what is sent, and the parts of the room
-        that are received. No message is sent before the ranks have agreed on the call; into memory
-        a lane's first transfer is written at once, and it is read when they have.
+        that are received. No message is sent before the ranks have agreed on the call. Into
+        shared memory a lane's first transfer is written before, if all receivers have ended the
+        last call; it is read when they have agreed.
 
         is_urgent: whether kernels wait for it.
         """
@@ -128,7 +130,7 @@ class Lane:
     ) -> Arrival:
         grid, memory = self._grid, self._memory
         assert memory is not None
-        told = self._ranks_told(number, sends)
+        told = self._agree_or_note(number, sends)
         memory.timeout_s = grid.timeout_s
         senders = [
             grid.peer(place)
@@ -168,9 +170,13 @@ class Lane:
         traffic.sent += size
         traffic.written += size
 
-    def _ranks_told(self, number: int, sends: Mapping[int, Sequence[Outgoing]]) -> list[int]:
-        """Where to note the ranks that are written to: what the others learn, if they are not told
-        of the call yet and let this rank write; else nothing, when all have agreed on the call."""
+    def _agree_or_note(self, number: int, sends: Mapping[int, Sequence[Outgoing]]) -> list[int]:
+        """A list to which the caller adds the ranks that it has written to.
+
+        If the others have not been told of the call and have ended the last one, the list is part
+        of what they will be told. Else this waits for their agreement, and nobody reads the list.
+        An agreement within another one is waited for: what was written would belong to either.
+        """
         pending, memory = self._grid.pending, self._memory
         assert memory is not None
         if (
@@ -190,17 +196,17 @@ class Lane:
             self._memory.timeout_s = self._grid.timeout_s
             self._memory.rest()
 
-    def take_back(self, place: int, number: int) -> None:
-        """Take what a rank has written for a call on which the ranks have not agreed."""
+    def discard(self, place: int, number: int) -> None:
+        """Discard what a rank has written for a call on which the ranks have not agreed."""
         assert self._memory is not None
         self._memory.timeout_s = self._grid.timeout_s
         self._memory.follow()  # so that no later call, on another stream, takes what comes now
-        self._memory.take_back(self._grid.peer(place), number)
+        self._memory.discard(self._grid.peer(place), number)
 
-    def begin_again(self, number: int) -> None:
+    def give_up(self, number: int) -> None:
         """Give up such a call, for which this rank has written."""
         assert self._memory is not None
-        self._memory.begin_again(number)
+        self._memory.give_up(number)
 
     def _holds(self, memory: Rooms, size: int) -> bool:
         if size > memory.capacity:
@@ -210,8 +216,8 @@ class Lane:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Rows on their way into a room. peers: who writes them. sent: when this rank has written its
-    own; kept: what it writes, which must live as long."""
+    """Rows on their way into the room of a number. peers: who writes them. sent: when this rank has
+    written its own; kept: what it writes, which must live as long."""
 
     grid: Grid
     memory: Rooms

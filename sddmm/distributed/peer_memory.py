@@ -1,8 +1,8 @@
 """Memory of a GPU into which the other GPUs of its host write, so that rows travel without NCCL.
 
-NCCL's kernels take multiprocessors from those that compute; copies between GPUs do not. The memory
-and the signals are torch's symmetric memory (torch.distributed._symmetric_memory), of which
-multicast is never used.
+NCCL's kernels take multiprocessors from those that compute. Copies of whole panels take none, and
+the kernel that writes chosen rows takes a few. The memory and the signals are torch's symmetric
+memory (torch.distributed._symmetric_memory), of which multicast is never used.
 """
 
 from __future__ import annotations
@@ -124,20 +124,20 @@ class Rooms(ABC):
         for peer in self._peers:
             self._put(peer, _REST)
 
-    def take_back(self, peer: int, room: int) -> None:
-        """Take what a rank has written in the first transfer of a call that is given up, and let it
+    def discard(self, peer: int, room: int) -> None:
+        """Discard what a rank writes in the first transfer of a call that is given up, and let it
         write again."""
         self.await_arrival(peer, room)
         self._put(peer, _REST)
 
-    def begin_again(self, room: int) -> None:
-        """Give up a call in whose first transfer this rank has written; the others take that."""
+    def give_up(self, room: int) -> None:
+        """Give up a call in whose first transfer this rank has written, which others discard."""
         self.turn, self._transfers = room, 0
         self._let.clear()
 
 
 class PeerMemory(Rooms):
-    """Memory of the GPUs of one host; this one waits for nothing but new memory."""
+    """Memory of the GPUs of one host. The host waits for new memory and for copies of signals."""
 
     def __init__(self, group: Any, device: torch.device, most: int) -> None:
         """most: the bytes of a room at most, the same on all ranks."""
@@ -148,7 +148,7 @@ class PeerMemory(Rooms):
         self._buffer: Tensor | None = None
         self._handle: Any = None
         self._pad: SignalPad | None = None
-        self._taken: dict[int, torch.cuda.Event] = {}  # by rank, when its last _REST is
+        self._taken: dict[int, torch.cuda.Event] = {}  # by rank, behind what takes its last _REST
 
     def grow(self, grid: Grid, size: int) -> bool:
         if size <= self.capacity:
@@ -169,6 +169,7 @@ class PeerMemory(Rooms):
         self._let_all_write()
         torch.cuda.synchronize(self._device)
         grid.all_numbers([0])
+        # Used if signals stand where it looks: now all ranks have sent _REST, and none _GRANT.
         pad = SignalPad(self._handle, self._device)
         if _all(grid, pad.has_come(self._peers, _REST) and not pad.has_come(self._peers, _GRANT)):
             self._pad = pad
@@ -240,8 +241,11 @@ class PeerMemory(Rooms):
 
 
 class SignalPad:
-    """The signals that have come to a GPU: a number for each channel and rank, as far as they stand
-    where torch's kernels put them today."""
+    """The signals that have come to a GPU, read by the host.
+
+    It relies on torch's layout, (channels, ranks) int32, 1 while a signal is there, which
+    `PeerMemory.grow` checks.
+    """
 
     def __init__(self, handle: Any, device: torch.device) -> None:
         self._size, count = handle.world_size, CHANNELS * handle.world_size

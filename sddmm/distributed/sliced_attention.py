@@ -13,7 +13,14 @@ from torch import Tensor
 from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.dropout import seed_of_part
-from sddmm.distributed.slices import Operands, Slice, add_up, gathered, whole_pattern
+from sddmm.distributed.slices import (
+    Operands,
+    Slice,
+    add_up,
+    gathered,
+    side_by_side,
+    whole_pattern,
+)
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import DTYPES
 from sddmm.ops.attention_operator import attend
@@ -106,17 +113,15 @@ def _own(
     block: Block, at: Slice, others: Operands, operands: AttentionOperands
 ) -> AttentionOperands:
     """The operands of a head. others: the rows of K and of V that others hold."""
-    bias, (k, v), beyond = operands.bias, others, None
-    if block.widths[block.grid.ring]:
-        beyond = (k, v) if k.shape[0] else None
-        k, v = at.of(operands.k), at.of(operands.v)
+    bias = operands.bias
+    (k, v), beyond = side_by_side((at.of(operands.k), at.of(operands.v)), others)
     return operands._replace(
         q=at.of(operands.q),
         k=k,
         v=v,
         bias=None if bias is None else at.values(bias),
         seed=seed_of_part(operands.seed, block.grid.place, at.head or 0),
-        beyond=beyond,
+        beyond=None if beyond is None else (beyond[0], beyond[1]),
     )
 
 

@@ -12,8 +12,10 @@ from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.slices import (
     Operands,
+    Rows,
     begin_to_add_up,
     gathered,
+    side_by_side,
     slices_of,
     whole_pattern,
 )
@@ -30,16 +32,17 @@ def sliced_product(
 
     dense: this rank's rows of X. dtype: of the result.
     """
-    done: list[_Early | None] = []
+    early: _EarlySums | None = None
 
     def meanwhile() -> None:
-        done.append(_early_product(block, weights, dense, alpha))
+        nonlocal early
+        early = _early_product(block, weights, dense, alpha)
 
     slices = _slices_of_operand(block, dense, meanwhile)
-    return _product_of_slices(block, weights, slices, dense, alpha, dtype, *done)
+    return _product_of_slices(block, weights, slices, dense, alpha, dtype, early)
 
 
-class _Early(NamedTuple):
+class _EarlySums(NamedTuple):
     """What is computed of the first slice before it arrives: the sums of `Early.own`, and the
     weights of the other parts."""
 
@@ -48,7 +51,7 @@ class _Early(NamedTuple):
     rest: Tensor
 
 
-def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -> _Early | None:
+def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -> _EarlySums | None:
     """None where nothing comes early. dense: this rank's rows of X."""
     early, first = block.early, slices_of(dense)[:1]
     if early is None or not first:
@@ -58,7 +61,7 @@ def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -
     with span("compute", "early rows"):
         own = early.own.places.take(values)
         sums = product(early.own.pattern, own, x, alpha=alpha, out_dtype=wide)
-        return _Early(sums, early.others.places.take(values), early.rest.places.take(values))
+        return _EarlySums(sums, early.others.places.take(values), early.rest.places.take(values))
 
 
 def _slices_of_operand(
@@ -75,15 +78,15 @@ def _product_of_slices(
     dense: Tensor,
     alpha: float,
     dtype: torch.dtype,
-    early: _Early | None = None,
+    early: _EarlySums | None = None,
 ) -> Tensor:
     """`sliced_product` of slices that are on their way."""
     cut = slices_of(dense)
     shape = (*dense.shape[:-2], block.rows, dense.shape[-1])
     out: Tensor | None = None
-    for j, (others,), label in slices:
+    for j, others, label in slices:
         with span("compute", label):
-            rows = _side_by_side(cut[j].of(dense), others)
+            rows = side_by_side((cut[j].of(dense),), others)
             if j == 0 and early is not None:
                 part = _with_early_rows(block, early, rows, alpha, dtype)
             else:
@@ -96,24 +99,16 @@ def _product_of_slices(
     return dense.new_empty(shape, dtype=dtype) if out is None else out
 
 
-_SideBySide = tuple[Tensor, Tensor | None]
-"""The rows of a slice for the columns of `whole_pattern`; the last ones may stand apart."""
-
-
-def _side_by_side(own: Tensor, others: Tensor) -> _SideBySide:
-    if own.shape[0] and others.shape[0]:
-        return own, others
-    return (own if own.shape[0] else others), None
-
-
 def _product(
-    pattern: SparsePattern, weights: Tensor, rows: _SideBySide, alpha: float, dtype: torch.dtype
+    pattern: SparsePattern, weights: Tensor, rows: Rows, alpha: float, dtype: torch.dtype
 ) -> Tensor:
-    return product(pattern, weights, rows[0], alpha=alpha, out_dtype=dtype, beyond=rows[1])
+    (first,), beyond = rows
+    last = None if beyond is None else beyond[0]
+    return product(pattern, weights, first, alpha=alpha, out_dtype=dtype, beyond=last)
 
 
 def _with_early_rows(
-    block: Block, done: _Early, rows: _SideBySide, alpha: float, dtype: torch.dtype
+    block: Block, done: _EarlySums, rows: Rows, alpha: float, dtype: torch.dtype
 ) -> Tensor:
     """The product of a slice whose early rows' own columns are multiplied already."""
     early = block.early

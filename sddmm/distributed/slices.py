@@ -68,11 +68,11 @@ def gathered(
     own: Callable[[int], Operands],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[int, Operands, str]]:
-    """Number, the rows of others, and a label, of each of `count` slices, while the next one
-    travels; the first one sets off at once.
+    """For each of `count` slices its number, the rows of others and a label, while the next slice
+    travels. The first one is begun by the call itself.
 
     own: this rank's rows of a slice. Those of others follow them in the columns of `whole_pattern`,
-    (rows, w) each. meanwhile: computes what needs no slice, while the first one travels.
+    (rows, w) each. meanwhile: launches what needs no slice, before the first one is sent.
     """
     if not count:
         return iter(())
@@ -94,6 +94,16 @@ def gathered(
     return every()
 
 
+Rows = tuple[Operands, "Operands | None"]
+"""Rows for the columns of `whole_pattern`; the last ones may stand in tensors of their own."""
+
+
+def side_by_side(own: Operands, others: Operands) -> Rows:
+    if own[0].shape[0] and others[0].shape[0]:
+        return own, others
+    return (own if own[0].shape[0] else others), None
+
+
 class _Coming(NamedTuple):
     """A slice on its way. rows: of all others, side by side."""
 
@@ -108,7 +118,8 @@ def _prepare_slice(block: Block, own: Operands, j: int) -> Callable[[], _Coming]
         own = tuple(x.contiguous() for x in own)
     row = sum(_row_bytes(own))
     room = lane.room(own[0], block.other_rows * row, block.most_rows * row)
-    # What is allocated is before kernels are launched; the rest is when they have been.
+    # Memory must be allocated before the stream beside is used. In shared memory none is, so that
+    # this work of the host waits until kernels have been launched.
     parcels = partial(_parcels, block, own, room)
     allocated = parcels() if room.number is None else None
 
@@ -228,7 +239,8 @@ def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
 
 
 def _split(room: Room, before: int, rows: int, part: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The sums of one rank in a room, behind so many bytes, in rows like those of each tensor."""
+    """Consecutive tensors in a room, behind so many bytes: `rows` rows for each of `part`, as wide
+    and of its dtype."""
     tensors = []
     for x in part:
         tensors.append(room.rows((rows, x.shape[-1]), x.dtype, before))

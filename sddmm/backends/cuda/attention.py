@@ -78,6 +78,7 @@ class AttentionExecutor(PlansExecutor[AttentionPlan]):
     def _in_memory(self, operands: AttentionOperands) -> AttentionOperands:
         q, k, v, bias, scale, dropout_p, seed, beyond = operands
         if beyond is not None:
+            # Kernels read two parts of one head, and count from the address of the first one.
             if self._plans[0].reads_beyond and k.shape[0] == 1 and k.shape[1]:
                 beyond = readable(beyond[0]), readable(beyond[1])
             else:

@@ -22,7 +22,8 @@ class ProductPlan(NamedTuple):
     order of the pattern; values are ([h,] nnz) with last stride 1 and any head stride, and factors
     (nnz,), contiguous, or None. out is contiguous ([h,] m, k), and all of it is written.
     accepts(dense): whether `run` can read a dense operand, ([h,] n, k), as it is.
-    to_accepted(dense): returns a copy that it can read. reads_beyond: whether `run` takes `beyond`.
+    to_accepted(dense): returns a copy that it can read. reads_beyond: whether `run` takes
+    `beyond`, the last rows of X, (rows, k), where dense has the first ones alone.
     """
 
     run: Run
@@ -50,15 +51,21 @@ class ProductExecutor(PlansExecutor[ProductPlan]):
         if factors is not None:
             factors = resolve_lazy_view(factors).contiguous()
         if beyond is not None:
-            plan, beyond = self._plans[0], resolve_lazy_view(beyond)
-            is_read = plan.reads_beyond and dense.dim() == 2
-            if is_read and plan.accepts(dense) and plan.accepts(beyond):
-                return plan.run(values, factors, dense, alpha, out, beyond)
-            dense = joined(dense, beyond)
+            beyond = resolve_lazy_view(beyond)
+            if not self._reads(dense, beyond):
+                dense, beyond = joined(dense, beyond), None
+        more = () if beyond is None else (beyond,)
         for plan in self._plans:
             accepted = dense if plan.accepts(dense) else plan.to_accepted(dense)
-            plan.run(values, factors, accepted, alpha, out)
+            plan.run(values, factors, accepted, alpha, out, *more)
         return None
+
+    def _reads(self, dense: Tensor, beyond: Tensor) -> bool:
+        """Whether all plans read rows from both tensors as they are."""
+        return dense.dim() == 2 and all(
+            plan.reads_beyond and plan.accepts(dense) and plan.accepts(beyond)
+            for plan in self._plans
+        )
 
 
 def _with_adjacent_values(values: Tensor) -> Tensor:

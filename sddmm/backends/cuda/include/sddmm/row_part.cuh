@@ -26,8 +26,8 @@ struct RowPart {
   Chunk chunk[CHUNKS];
 };
 
-// The last rows of an operand, which stand elsewhere: those from `first` on, `shift` bytes after
-// where they would follow the others with their own pitch.
+// The last rows of an operand, in another tensor: row i, from `first` on, begins i * pitch_bytes +
+// shift bytes after row 0.
 struct RowsBeyond {
   i64 shift;
   int pitch_bytes, first;

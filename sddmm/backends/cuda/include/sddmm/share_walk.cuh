@@ -72,6 +72,7 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
   };
   // The lanes of a group hold the indices of its next LANES nonzeros, from `first_left` on: each lane
   // that of nonzero `at`, and, loaded a step earlier, that of nonzero at + LANES.
+  // They are in flight while the rows before and after the group's nonzeros are read.
   int first_left = 0, at = in_group;
   NonzeroIndex now = load_index(at), next = load_index(at + LANES);
 
@@ -98,8 +99,8 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
   for (int r = past(share.last) + group; r < share.end_row; r += GROUPS) pass.store(r, Partial());
 
   Partial partial;
-  // Stores the row that is summed, and those without nonzeros up to `next`.
-  auto finish_row = [&](int next) {
+  // Stores the row that is summed, and those without nonzeros up to `until`.
+  auto finish_row = [&](int until) {
     bool is_cut = row == cut_row;
     do {
       if (is_cut) {
@@ -109,7 +110,7 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
       }
       is_cut = false;
       partial = Partial();
-    } while (++row < next);
+    } while (++row < until);
   };
 
   const u32 group_lanes = FULL_MASK >> (32 - LANES) << (group * LANES);
@@ -122,7 +123,7 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
     const int size = in_batches == 0 ? -1 : __popc(in_batches & group_lanes);
     return RowBatch<LANES>{size, first_left, in_batch, now};
   };
-  // Forgets the nonzeros of a batch.
+  // Goes on to the indices behind a batch.
   auto pass_over = [&](const RowBatch<LANES>& batch) {
     if (batch.has_own) {
       now = next;

@@ -204,6 +204,7 @@ class Gradients(GradientPasses):
 
 
 def _beyond_arguments(operands: AttentionOperands) -> dict[str, int | float]:
+    """The arguments, by name, that tell where the last rows of K and V are."""
     beyond = beyond_of(operands.k, operands.v, operands.beyond)
     (shift_k, shift_v), (pitch_k, pitch_v) = beyond.shifts, beyond.pitches
     return {

@@ -52,7 +52,7 @@ using Keys = RowParts<Element, LANES, KEY_CHUNKS, Config::LOAD_BYTES, Config::KE
 template <bool HAS_BEYOND>
 using Values =
     RowParts<Element, LANES, VALUE_CHUNKS, Config::LOAD_BYTES, Config::VALUE_NO_TAIL, HAS_BEYOND>;
-// Of K and V are the rows that belong to columns of the matrix.
+// Rows of K and V belong to columns: they are the pass's own rows by columns, the gathered ones by rows.
 constexpr bool OWN_BEYOND = Config::HAS_BEYOND && COLUMNS, OTHERS_BEYOND = Config::HAS_BEYOND && !COLUMNS;
 using KeyPart = RowPart<KEY_CHUNKS>;
 using ValuePart = RowPart<VALUE_CHUNKS>;

@@ -25,8 +25,8 @@ class Arguments(ctypes.Structure):
 
 _UNIT = 16  # bytes that a lane copies at a time
 # On an H200, 478 MB in rows of 512 bytes into another's memory while kernels of 3.7 ms run, by
-# script: 16 blocks take 1.57 ms and cost the kernels 0.32, 64 take 1.41 and cost 0.51, 8 take 1.87,
-# in which they hold fewer multiprocessors.
+# script: 16 blocks take 1.57 ms and cost the kernels 0.32, 64 take 1.41 and cost 0.51, 8 take 1.87;
+# what those cost was not noted.
 _BLOCKS, _PATIENT_BLOCKS, _BATCH = 16, 8, 4
 SEND_ROWS = KernelSpec("send_rows", "send_rows", (), threads=1024)
 
