@@ -112,7 +112,7 @@ def step(
 def test_attention_and_its_gradients(
     device: str, first: int, dtype: torch.dtype, d: int, dv: int, gap: int, has_bias: bool, nnz: int
 ) -> None:
-    """Of few nonzeros weights are stored between the passes, of many both passes gather."""
+    """Weights of few nonzeros are stored between the passes; both passes gather many."""
     pattern = random_pattern(80, 95, nnz, device=device)
     q, k, v = (random(*size, dtype=dtype, device=device) for size in ((80, d), (95, d), (95, dv)))
     bias = random(nnz, dtype=dtype, device=device) if has_bias else None
