@@ -53,7 +53,7 @@ def attention(
     checks them). into: contiguous memory for both; by default they are new tensors. What is
     prepared for the pattern is kept with it.
     """
-    out, lse = into or new_results(problem, operands)
+    out, lse = into or _new_results(problem, operands)
     if is_empty(problem):
         pattern.check()
         return out.zero_(), lse.fill_(-torch.inf)
@@ -63,7 +63,7 @@ def attention(
     return out, lse
 
 
-def new_results(problem: AttentionProblem, operands: AttentionOperands) -> tuple[Tensor, Tensor]:
+def _new_results(problem: AttentionProblem, operands: AttentionOperands) -> tuple[Tensor, Tensor]:
     """Memory for a result and its logarithms."""
     q, v = operands.q, operands.v
     out = new_memory(_RESULT, (*q.shape[:-1], v.shape[-1]), problem.dtype, problem.device)

@@ -17,11 +17,11 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import FLOAT, INT, LONG, POINTER
-from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.attention_gather.groups import (
     THREADS,
+    Beyond,
     Groups,
     Tuning,
     beyond_of,
@@ -161,7 +161,9 @@ class Gradients(GradientPasses):
         problem, by_columns = self._problem, inputs.by_columns
         rows = self._columns if by_columns else self._rows
         assert rows is not None, "prepare comes first"
-        variant, floats = self._variant(inputs, rows.cuts > 0)
+        k, v = inputs.operands.k, inputs.operands.v
+        beyond = beyond_of(k, v, inputs.operands.beyond)
+        variant, floats = self._variant(inputs, beyond, rows.cuts > 0)
         nonzeros = rows.nonzeros
         arguments: dict[str, int | float] = {
             "rows": nonzeros.rows.data_ptr(), "cols": nonzeros.cols.data_ptr(),
@@ -170,13 +172,16 @@ class Gradients(GradientPasses):
             "shares_per_head": rows.number, "cut_rows_per_head": rows.cuts,
             "pieces_per_head": rows.pieces,
             **{f"pitch_{name}": pitch_bytes(x) for name, x in inputs.rows.items()},
+            "shift_k": beyond.shifts[0], "shift_v": beyond.shifts[1],
+            "beyond_pitch_k": beyond.pitches[0], "beyond_pitch_v": beyond.pitches[1],
+            "first_beyond": k.shape[-2],
         }  # fmt: skip
         return Pass(
             variant.kernel, variant.merge, ceil_div(rows.number, THREADS // 32), rows.cuts,
-            {**arguments, **_beyond_arguments(inputs.operands)}, new_pieces(problem, rows, floats),
+            arguments, new_pieces(problem, rows, floats),
         )  # fmt: skip
 
-    def _variant(self, inputs: PassInputs, merges: bool) -> tuple[Variant, int]:
+    def _variant(self, inputs: PassInputs, beyond: Beyond, merges: bool) -> tuple[Variant, int]:
         """The kernels of a pass, and the floats of a piece of a row or column."""
         problem, by_columns, gradients = self._problem, inputs.by_columns, inputs.gradients
         dtype, device = problem.dtype, self._device
@@ -184,7 +189,6 @@ class Gradients(GradientPasses):
         multiples = (multiple for x in inputs.rows.values() for multiple in row_multiples(x))
         results = (gradients.k, gradients.v) if by_columns else (gradients.q,)
         sizes = self._sizes
-        beyond = beyond_of(inputs.operands.k, inputs.operands.v, inputs.operands.beyond)
         step = common_step(*row_bytes, inputs.out.data_ptr(), *multiples, beyond.bits)
         step_out = common_step(*row_bytes, *(address(x) for x in results))
         runtime, stores_weights = loader.runtime, inputs.weights is not None
@@ -201,13 +205,3 @@ class Gradients(GradientPasses):
             )  # fmt: skip
         groups = groups_of(problem.d, problem.dv, dtype.itemsize, tuning)
         return variant, groups.lanes * piece_floats(groups, dtype, by_columns)
-
-
-def _beyond_arguments(operands: AttentionOperands) -> dict[str, int | float]:
-    """The arguments, by name, that tell where the last rows of K and V are."""
-    beyond = beyond_of(operands.k, operands.v, operands.beyond)
-    (shift_k, shift_v), (pitch_k, pitch_v) = beyond.shifts, beyond.pitches
-    return {
-        "shift_k": shift_k, "shift_v": shift_v, "beyond_pitch_k": pitch_k,
-        "beyond_pitch_v": pitch_v, "first_beyond": operands.k.shape[-2],
-    }  # fmt: skip
