@@ -52,20 +52,14 @@ def agreement(
         _discard(grid, grid.all_to_host(_encoded(_of_error(failure), [])), [])
         raise failure
     agreed: list[bool] = []  # the verdict of all ranks, once it is known
-    begun: list[Callable[[], list[torch.Tensor]]] = []
 
-    def begin() -> None:
-        if begun:
-            return
+    def end() -> None:
         record = {"the call": call, **{name: str(fact) for name, fact in facts.items()}}
         if grid.failures:
             record[_FAILED] = grid.failures[0]
+        own = _encoded(record, pending.ahead)
         pending.is_told = True
-        begun.append(grid.start_to_host(_encoded(record, pending.ahead)))
-
-    def end() -> None:
-        begin()
-        messages = begun[0]()
+        messages = grid.exchange_on_host(own)
         agreed.append(False)
         try:
             if grid.failures or any(_differ(messages[0], other) for other in messages[1:]):
@@ -75,7 +69,7 @@ def agreement(
             raise
         agreed[0] = True
 
-    pending = Pending(begin, end)
+    pending = Pending(end)
     grid.pending.append(pending)  # the first kernels are launched before
     try:
         yield result
@@ -83,7 +77,7 @@ def agreement(
         for lane in grid.lanes.values():
             lane.rest()
     except BaseException as error:
-        if not begun:  # none knows of the call yet
+        if not pending.is_told:
             grid.pending.clear()
             messages = grid.all_to_host(_encoded(_of_error(error), pending.ahead))
             _discard(grid, messages, pending.ahead)

@@ -74,7 +74,8 @@ class Block:
     panels: by ring position. requested: by ring position, the rows of this rank's part of B that
     the rank there touches; empty unless only those are sent. pieces: by replica, where the nonzeros
     that it computes stand among this rank's own. piece_sizes: by replica, how many of its own
-    nonzeros this rank computes. whole: for slices, all panels side by side, in the order of `side`.
+    nonzeros this rank computes. whole: for slices, all panels side by side, the own one
+    first, as its rows of B stay where they are.
     widths: by ring position, the columns of its panel. counts: of all ranks. prepared: the kinds of
     products that have been prepared; their plans are kept with the panels' patterns.
     """
@@ -106,20 +107,9 @@ class Block:
         return find_early(self.whole, self.widths[self.grid.ring], self.other_rows)
 
     @property
-    def others(self) -> list[int]:
-        """The other ring positions, ascending."""
-        return [s for s in range(self.grid.rings) if s != self.grid.ring]
-
-    @property
-    def side(self) -> list[int]:
-        """The ring positions in the order of the panels side by side: this rank's own first, as
-        its rows stay where they are."""
-        return [self.grid.ring, *self.others]
-
-    @property
     def other_rows(self) -> int:
         """The rows of all panels but this rank's own."""
-        return sum(self.widths[s] for s in self.others)
+        return sum(self.widths[s] for s in self.grid.others)
 
     def panel_rows(self, place: int, s: int) -> int:
         """The rows of B in the panel at a ring position, of the block that a place computes."""
@@ -327,7 +317,7 @@ def make_block(
     rings = block.owners // grid.replicas
     panels: dict[int, Panel] = {}
     side_by_side, before = torch.empty_like(block.columns) if has_whole else None, 0
-    for s in sorted(range(grid.rings), key=lambda s: s != grid.ring):  # the own one first
+    for s in grid.own_first:
         own_touched = None if touched is None or s == grid.ring else touched[s]
         begin, end = (columns[grid.ring_place(s) + side] for side in (0, 1))
         places = None if grid.rings == 1 else Places.of(rings == s)

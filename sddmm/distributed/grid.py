@@ -44,11 +44,10 @@ class Ahead:
 
 @dataclass
 class Pending:
-    """An agreement that is not reached yet. begin: tells the other ranks what it is about; end:
-    waits for them, and raises where there is none. ahead: what was written before; is_told: whether
-    the others are told."""
+    """An agreement that is not reached yet. end: tells the other ranks what it is about, waits for
+    them, and raises where there is none. ahead: what was written before; is_told: whether the
+    others are told."""
 
-    begin: Callable[[], None]
     end: Callable[[], None]
     ahead: list[Ahead] = field(default_factory=list)
     is_told: bool = False
@@ -116,6 +115,16 @@ class Grid:
         return dist.get_group_rank(self.group, self.ranks[place])
 
     @property
+    def others(self) -> list[int]:
+        """The other positions of this rank's ring, ascending."""
+        return [s for s in range(self.rings) if s != self.ring]
+
+    @property
+    def own_first(self) -> list[int]:
+        """The positions of this rank's ring, its own first."""
+        return [self.ring, *self.others]
+
+    @property
     def block_places(self) -> range:
         """The places of the replicas that share this rank's block of rows."""
         return range(self.ring * self.replicas, (self.ring + 1) * self.replicas)
@@ -162,42 +171,38 @@ class Grid:
         DistributedError names the ranks that sent none within `timeout_s`.
         """
         self.settle()
-        return self.start_to_host(message)()
+        return self.exchange_on_host(message)
 
-    def start_to_host(self, message: Tensor) -> Callable[[], list[Tensor]]:
-        """Begin `all_to_host`; the function that it gives waits for the messages."""
-        others = [place for place in range(self.size) if place != self.place]
+    def exchange_on_host(self, message: Tensor) -> list[Tensor]:
+        """`all_to_host` in an agreement that is being ended, whatever others have begun."""
         messages = [
             message if p == self.place else torch.empty_like(message) for p in range(self.size)
         ]
         sent: list[Any] = []
         received: dict[int, Any] = {}
         lost: dict[int, str] = {}
-        for place in others:
-            rank = self.ranks[place]
+        for place, rank in enumerate(self.ranks):
+            if place == self.place:
+                continue
             try:
                 sent.append(dist.isend(message, rank, self.host_group, tag=_HOST_TAG))
                 received[place] = dist.irecv(messages[place], rank, self.host_group, tag=_HOST_TAG)
             except RuntimeError as error:
                 lost[place] = _first_line(error)
-
-        def end() -> list[Tensor]:
-            for place, work in received.items():
-                try:
-                    work.wait(self._timeout())
-                except RuntimeError as error:
-                    lost[place] = _first_line(error)
-            if lost:
-                names = ", ".join(str(self.ranks[place]) for place in sorted(lost))
-                raise DistributedError(
-                    f"rank {names} did not call within {self.timeout_s:g} s, or has ended "
-                    f"({next(iter(lost.values()))})"
-                )
-            for work in sent:
+        for place, work in received.items():
+            try:
                 work.wait(self._timeout())
-            return messages
-
-        return end
+            except RuntimeError as error:
+                lost[place] = _first_line(error)
+        if lost:
+            names = ", ".join(str(self.ranks[place]) for place in sorted(lost))
+            raise DistributedError(
+                f"rank {names} did not call within {self.timeout_s:g} s, or has ended "
+                f"({next(iter(lost.values()))})"
+            )
+        for work in sent:
+            work.wait(self._timeout())
+        return messages
 
     def all_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """A list of integers of every rank, all of one length, by place."""

@@ -46,7 +46,7 @@ class Rooms(ABC):
     """
 
     def __init__(self, size: int, rank: int) -> None:
-        """Of a group of so many ranks, on this one."""
+        """size: the ranks of the group. rank: this one's number in it."""
         self.capacity, self.turn, self.timeout_s = 0, 0, 0.0
         self._peers = [peer for peer in range(size) if peer != rank]
         self._transfers = 0  # of this call

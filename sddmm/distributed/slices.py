@@ -99,6 +99,7 @@ Rows = tuple[Operands, "Operands | None"]
 
 
 def side_by_side(own: Operands, others: Operands) -> Rows:
+    """All rows of a slice; in one tensor each where the own ones, or those of others, are none."""
     if own[0].shape[0] and others[0].shape[0]:
         return own, others
     return (own if own[0].shape[0] else others), None
@@ -137,10 +138,10 @@ def _parcels(
     """The rows of all others in the room, and what is sent and received, by place."""
     grid, lane, sizes = block.grid, lane_of(block.grid, "panels"), _row_bytes(own)
     rows = _split(room, 0, block.other_rows, own)
-    pieces = [torch.split(x, [block.widths[s] for s in block.others]) for x in rows]
+    pieces = [torch.split(x, [block.widths[s] for s in grid.others]) for x in rows]
     sends: dict[int, list[Outgoing]] = {}
     receives: dict[int, list[Tensor]] = {}
-    for number, s in enumerate(block.others):
+    for number, s in enumerate(grid.others):
         at, place = block.requested[s] if block.requested else None, grid.ring_place(s)
         before, received = block.panels_before(s), block.received_rows(place)
         sends[place] = [
@@ -216,10 +217,11 @@ def _add_beside(
 def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
     """Begin to send a slice's partial sums to the owners of their rows."""
     grid, lane = block.grid, lane_of(block.grid, "sums")
-    widths = [block.widths[s] for s in block.side]
-    pieces = [dict(zip(block.side, torch.split(x.contiguous(), widths), strict=True)) for x in part]
-    row = sum(x.shape[-1] * x.element_size() for x in part)
-    counts = {s: block.panel_rows(grid.ring_place(s), grid.ring) for s in block.others}
+    order = grid.own_first
+    widths = [block.widths[s] for s in order]
+    pieces = [dict(zip(order, torch.split(x.contiguous(), widths), strict=True)) for x in part]
+    row = sum(_row_bytes(part))
+    counts = {s: block.panel_rows(grid.ring_place(s), grid.ring) for s in grid.others}
     room = lane.room(part[0], sum(counts.values()) * row, block.most_sums * row)
     arriving: dict[int, tuple[Tensor, ...]] = {}
     sends: dict[int, list[Outgoing]] = {}

@@ -12,11 +12,9 @@ import torch
 ResultT = TypeVar("ResultT")
 
 
-def behind_now(
-    device: torch.device, start: Callable[[], ResultT], number: int = 0
-) -> Callable[[], ResultT]:
+def behind_now(device: torch.device, start: Callable[[], ResultT]) -> Callable[[], ResultT]:
     """A function that calls `start` on a stream beside the current one, behind what that one holds
-    now, however much has been launched since. number: of the stream.
+    now, however much has been launched since.
 
     What start() writes must be allocated before. Freed memory of the stream beside could be written
     again while it is sent, if the next call comes on another stream. On a CPU start() is called at
@@ -28,7 +26,7 @@ def behind_now(
     now = torch.cuda.current_stream(device).record_event()
 
     def begin() -> ResultT:
-        side = _side_stream(device, number)
+        side = _side_stream(device)
         side.wait_event(now)
         with torch.cuda.stream(side):
             return start()
@@ -68,11 +66,11 @@ def beside(device: torch.device) -> Iterator[Callable[[], None]]:
         packed.record()
 
 
-def _side_stream(device: torch.device, number: int = 0) -> torch.cuda.Stream:
-    return _stream(torch.cuda.current_device() if device.index is None else device.index, number)
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return _stream(torch.cuda.current_device() if device.index is None else device.index)
 
 
 @functools.cache
-def _stream(index: int, number: int) -> torch.cuda.Stream:
+def _stream(index: int) -> torch.cuda.Stream:
     """Before other streams, whose kernels would else fill the GPU first."""
     return torch.cuda.Stream(index, priority=-1)  # type: ignore[no-untyped-call]
