@@ -62,7 +62,7 @@ def agreement(
         messages = grid.exchange_on_host(own)
         agreed.append(False)
         try:
-            if grid.failures or any(_differ(messages[0], other) for other in messages[1:]):
+            if grid.failures or len({_record(message) for message in messages}) > 1:
                 _compare(grid, call, [_decoded(message) for message in messages])
         except BaseException:
             _discard(grid, messages, pending.ahead)
@@ -141,13 +141,12 @@ def _encoded(record: Mapping[str, str], ahead: list[Ahead]) -> torch.Tensor:
     return torch.frombuffer(bytearray(text + rooms), dtype=torch.uint8)
 
 
-def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two records differ."""
-    return not torch.equal(one[:_BYTES], other[:_BYTES])
+def _record(message: torch.Tensor) -> bytes:
+    return message.numpy()[:_BYTES].tobytes()
 
 
 def _decoded(message: torch.Tensor) -> dict[str, str]:
-    decoded: dict[str, str] = json.loads(message[:_BYTES].numpy().tobytes().decode())
+    decoded: dict[str, str] = json.loads(_record(message).decode())
     return decoded
 
 

@@ -10,6 +10,7 @@ import datetime
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -112,7 +113,11 @@ class Grid:
 
     def peer(self, place: int) -> int:
         """The rank within the group at a place."""
-        return dist.get_group_rank(self.group, self.ranks[place])
+        return self._peers[place]
+
+    @cached_property
+    def _peers(self) -> list[int]:
+        return [dist.get_group_rank(self.group, rank) for rank in self.ranks]
 
     @property
     def others(self) -> list[int]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sddmm.distributed.grid import Ahead, Grid, Transfer, backend_of
-from sddmm.distributed.peer_memory import Rooms, open_memory
+from sddmm.distributed.peer_memory import Rooms, Written, open_memory
 from sddmm.distributed.streams import present, wait_for
 from sddmm.distributed.timeline import mark, record_span, span
 
@@ -26,21 +26,15 @@ LaneName = Literal["panels", "sums"]
 class Outgoing(NamedTuple):
     """Rows for another rank: all of x, ([h,] rows, k) contiguous, or those with the numbers `at`.
 
-    before: the bytes of the receiver's room before them. packed: where chosen rows are put together
-    first, if they travel as a message.
+    before: the bytes of the receiver's room before them. size: their own. packed: where chosen rows
+    are put together first, if they travel as a message.
     """
 
     x: Tensor
     at: Tensor | None
     before: int
+    size: int
     packed: Tensor | None
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        rows = self.x.shape[-2] if self.at is None else self.at.numel()
-        shape = (*self.x.shape[:-2], rows, self.x.shape[-1])
-        return torch.Size(shape).numel() * self.x.element_size()
 
 
 class Room(NamedTuple):
@@ -89,10 +83,11 @@ class Lane:
         self, room: Room, x: Tensor, at: Tensor | None = None, before: int = 0
     ) -> Outgoing:
         """Rows of x for another rank's room of the same transfer."""
-        packed = None
+        packed, rows = None, x.shape[-2] if at is None else at.numel()
+        shape = torch.Size((*x.shape[:-2], rows, x.shape[-1]))
         if at is not None and room.number is None:
-            packed = x.new_empty((*x.shape[:-2], at.numel(), x.shape[-1]))
-        return Outgoing(x, at, before, packed)
+            packed = x.new_empty(shape)
+        return Outgoing(x, at, before, shape.numel() * x.element_size(), packed)
 
     def settle(self) -> None:
         """End the agreements that have begun if all transfers are messages, which wait for that;
@@ -139,12 +134,7 @@ class Lane:
         ]
         memory.begin(number, senders)  # only now, as a call may end before on some rank
         try:
-            # Each rank begins with the one after it, so that none is written to by all.
-            for place in sorted(sends, key=lambda place: (place - grid.place) % grid.size):
-                parts = [part for part in sends[place] if part.size]
-                if parts:
-                    self._write_to(grid.peer(place), number, parts, label, is_urgent)
-                    told.append(grid.ranks[place])
+            told += self._write_to_all(number, sends, label, is_urgent)
         except BaseException:
             grid.failures.append(f"the transfer of {label}")  # as others may wait for it
             raise
@@ -155,20 +145,30 @@ class Lane:
         sent = present(kept[0].x.device) if kept else None
         return Arrival(grid, memory, number, senders, label, sent, kept)
 
-    def _write_to(
-        self, peer: int, number: int, parts: Sequence[Outgoing], label: str, is_urgent: bool
-    ) -> None:
-        memory, traffic = self._memory, self._grid.traffic
+    def _write_to_all(
+        self, number: int, sends: Mapping[int, Sequence[Outgoing]], label: str, is_urgent: bool
+    ) -> list[int]:
+        """Write into the rooms of others; returns the global ranks of all to whom it has written.
+        They are told when all is written."""
+        grid, memory = self._grid, self._memory
         assert memory is not None
-        memory.await_room(peer, number)
-        begin = mark()
-        for part in parts:
-            memory.write(peer, number, part.before, part.x, part.at, is_urgent)
-        record_span("transfer", label, begin)
-        memory.tell(peer, number)
-        size = sum(part.size for part in parts)
-        traffic.sent += size
-        traffic.written += size
+        parts, places = [], []
+        # Each rank begins with the one after it, so that none is written to by all.
+        for place in sorted(sends, key=lambda place: (place - grid.place) % grid.size):
+            own = [part for part in sends[place] if part.size]
+            parts += [Written(grid.peer(place), part.before, part.x, part.at) for part in own]
+            places += [place] if own else []
+            size = sum(part.size for part in own)
+            grid.traffic.sent += size
+            grid.traffic.written += size
+        if parts:
+            peers = [grid.peer(place) for place in places]
+            memory.await_rooms(peers, number)
+            begin = mark()
+            memory.write(number, parts, is_urgent)
+            record_span("transfer", label, begin)
+            memory.tell(peers, number)
+        return [grid.ranks[place] for place in places]
 
     def _agree_or_note(self, number: int, sends: Mapping[int, Sequence[Outgoing]]) -> list[int]:
         """A list to which the caller adds the ranks that it has written to.
@@ -233,8 +233,7 @@ class Arrival:
         with span("wait", self.label):
             if self.sent is not None:
                 wait_for(self.sent, self.kept[0].x.device)
-            for peer in self.peers:
-                self.memory.await_arrival(peer, self.number)
+            self.memory.await_arrivals(self.peers, self.number)
 
 
 def open_lanes(grid: Grid, device: torch.device) -> None:

@@ -1,8 +1,8 @@
 """Memory of a GPU into which the other GPUs of its host write, so that rows travel without NCCL.
 
 NCCL's kernels take multiprocessors from those that compute. Copies of whole panels take none, and
-the kernel that writes chosen rows takes a few. The memory and the signals are torch's symmetric
-memory (torch.distributed._symmetric_memory), of which multicast is never used.
+the kernel that writes chosen rows takes a few. The memory is torch's symmetric memory
+(torch.distributed._symmetric_memory), of which multicast is never used; signals are words of it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.send_rows.host import Parcel, send_rows
+from sddmm.backends.cuda.kernels.signals.host import put_signals, take_signals
+from sddmm.distributed.streams import current_stream, index_of, on
 
 if TYPE_CHECKING:
     from sddmm.distributed.grid import Grid
@@ -32,6 +36,16 @@ _STEP = 1 << 25  # bytes of a room are a multiple of it, so that few sizes ask f
 # The channels of signals: one for a lane, and two times one for each room.
 _REST, _GRANT, _ARRIVED = 0, 1, 1 + ROOMS
 CHANNELS = 1 + 2 * ROOMS
+
+
+class Written(NamedTuple):
+    """What is written into a room of one rank: x, ([h,] rows, k), or its rows with the numbers
+    `at`, after `before` bytes."""
+
+    peer: int
+    before: int
+    x: Tensor
+    at: Tensor | None
 
 
 class Rooms(ABC):
@@ -63,22 +77,19 @@ class Rooms(ABC):
     @property
     @abstractmethod
     def memory(self) -> Tensor:
-        """The rooms of this rank, (ROOMS * capacity,) uint8."""
+        """The rooms of this rank, one after the other, uint8; other memory may follow."""
 
     @abstractmethod
-    def write(
-        self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None, is_urgent: bool
-    ) -> None:
-        """Write x, or its rows with the numbers `at`, after `before` bytes of another's room.
-        is_urgent: whether kernels wait for them."""
+    def write(self, room: int, parts: Sequence[Written], is_urgent: bool) -> None:
+        """Write into the room of this number of other ranks. is_urgent: whether kernels wait."""
 
     @abstractmethod
-    def _put(self, peer: int, channel: int) -> None:
-        """Signal to a rank."""
+    def _put(self, peers: Sequence[int], channel: int) -> None:
+        """Signal to ranks."""
 
     @abstractmethod
-    def _take(self, peer: int, channel: int) -> None:
-        """Wait for a rank's signal, which may come again then."""
+    def _take(self, peers: Sequence[int], channel: int) -> None:
+        """Wait for the signals of ranks, which may come again then."""
 
     @abstractmethod
     def _has_come(self, peers: Sequence[int], channel: int) -> bool:
@@ -93,42 +104,42 @@ class Rooms(ABC):
         self.turn = (room + 1) % ROOMS
         self._transfers += 1
         if self._transfers > ROOMS:
-            for peer in writers:
-                self._put(peer, _GRANT + room)
+            self._put(writers, _GRANT + room)
 
-    def await_room(self, peer: int, room: int) -> None:
-        """Wait until this transfer may write into a rank's room."""
+    def await_rooms(self, peers: Sequence[int], room: int) -> None:
+        """Wait until this transfer may write into the rooms of ranks."""
         if self._transfers > ROOMS:
-            self._take(peer, _GRANT + room)
-        elif peer not in self._let:
-            self._take(peer, _REST)
-            self._let.add(peer)
+            self._take(peers, _GRANT + room)
+        else:
+            self._await_rest(peers)
 
-    def tell(self, peer: int, room: int) -> None:
-        self._put(peer, _ARRIVED + room)
+    def tell(self, peers: Sequence[int], room: int) -> None:
+        self._put(peers, _ARRIVED + room)
 
-    def await_arrival(self, peer: int, room: int) -> None:
-        self._take(peer, _ARRIVED + room)
+    def await_arrivals(self, peers: Sequence[int], room: int) -> None:
+        self._take(peers, _ARRIVED + room)
 
     def rest(self) -> None:
         """End a call: let all write, when what has been launched has read the rooms."""
         if self._transfers:
-            for peer in self._peers:
-                if peer not in self._let:
-                    self._take(peer, _REST)
+            self._await_rest(self._peers)
             self._let_all_write()
+
+    def _await_rest(self, peers: Sequence[int]) -> None:
+        new = [peer for peer in peers if peer not in self._let]
+        self._take(new, _REST)
+        self._let.update(new)
 
     def _let_all_write(self) -> None:
         self._transfers = 0
         self._let.clear()
-        for peer in self._peers:
-            self._put(peer, _REST)
+        self._put(self._peers, _REST)
 
     def discard(self, peer: int, room: int) -> None:
         """Discard what a rank writes in the first transfer of a call that is given up, and let it
         write again."""
-        self.await_arrival(peer, room)
-        self._put(peer, _REST)
+        self.await_arrivals([peer], room)
+        self._put([peer], _REST)
 
     def give_up(self, room: int) -> None:
         """Give up a call in whose first transfer this rank has written, which others discard."""
@@ -143,12 +154,14 @@ class PeerMemory(Rooms):
         """most: the bytes of a room at most, the same on all ranks."""
         super().__init__(group.size(), group.rank())
         self._group, self._device = group.group_name, device  # no more, as groups hold this
-        self._most = most
+        self._size, self._rank, self._most = group.size(), group.rank(), most
         self._stream: torch.cuda.Stream | None = None
         self._buffer: Tensor | None = None
         self._handle: Any = None
-        self._pad: SignalPad | None = None
+        self._words: list[int] = []  # by rank, where the signals that have come to it begin
         self._taken: dict[int, torch.cuda.Event] = {}  # by rank, behind what takes its last _REST
+        self._copy = torch.empty(CHANNELS * self._size, dtype=torch.int32, pin_memory=True)
+        self._copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def grow(self, grid: Grid, size: int) -> bool:
         if size <= self.capacity:
@@ -157,7 +170,7 @@ class PeerMemory(Rooms):
             return False
         torch.cuda.synchronize(self._device)
         grid.all_numbers([0])  # no rank writes into memory that another one gives back
-        self.capacity, self._buffer, self._handle, self._pad = 0, None, None, None
+        self.capacity, self._buffer, self._handle = 0, None, None
         capacity = ceil_div(size, _STEP) * _STEP
         if not _all(grid, self._allocate(capacity)):
             self._most, self._buffer = size - 1, None
@@ -166,17 +179,14 @@ class PeerMemory(Rooms):
             self._most, self._buffer, self._handle = 0, None, None
             return False
         self.capacity = capacity
+        self._words = [self._signals(rank).data_ptr() for rank in range(self._size)]
         self._let_all_write()
         torch.cuda.synchronize(self._device)
         grid.all_numbers([0])
-        # Used if signals stand where it looks: now all ranks have sent _REST, and none _GRANT.
-        pad = SignalPad(self._handle, self._device)
-        if _all(grid, pad.has_come(self._peers, _REST) and not pad.has_come(self._peers, _GRANT)):
-            self._pad = pad
         return True
 
     def follow(self) -> None:
-        stream = torch.cuda.current_stream(self._device)
+        stream = current_stream(self._device)
         if self._stream is not None and stream != self._stream:
             stream.wait_stream(self._stream)
         self._stream = stream
@@ -186,35 +196,51 @@ class PeerMemory(Rooms):
         assert self._buffer is not None
         return self._buffer
 
-    def write(
-        self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None, is_urgent: bool
-    ) -> None:
-        from sddmm.backends.cuda.kernels.send_rows.host import send_rows
+    def write(self, room: int, parts: Sequence[Written], is_urgent: bool) -> None:
+        chosen: dict[int, tuple[Tensor, list[Parcel]]] = {}  # by the number of the operand
+        for peer, before, x, at in parts:
+            shape = x.shape if at is None else (*x.shape[:-2], at.numel(), x.shape[-1])
+            first = (room * self.capacity + before) // x.element_size()
+            target = self._handle.get_buffer(peer, shape, x.dtype, first)
+            if at is None:
+                target.copy_(x)  # by a copy engine
+            else:
+                chosen.setdefault(id(x), (x, []))[1].append(Parcel(at, target))
+        for x, parcels in chosen.values():
+            send_rows(x, parcels, is_urgent)
 
-        shape = x.shape if at is None else (*x.shape[:-2], at.numel(), x.shape[-1])
-        first = (room * self.capacity + before) // x.element_size()
-        target = self._handle.get_buffer(peer, shape, x.dtype, first)
-        if at is None:
-            target.copy_(x)  # by a copy engine
-        else:
-            send_rows(x, at, target, is_urgent)
+    def _put(self, peers: Sequence[int], channel: int) -> None:
+        words = [self._word(peer, channel, self._rank) for peer in peers]
+        put_signals(words, self.timeout_s, index_of(self._device))
 
-    def _put(self, peer: int, channel: int) -> None:
-        self._handle.put_signal(peer, channel, self._timeout_ms())
-
-    def _take(self, peer: int, channel: int) -> None:
-        self._handle.wait_signal(peer, channel, self._timeout_ms())
-        if channel == _REST:
-            self._taken[peer] = torch.cuda.current_stream(self._device).record_event()
+    def _take(self, peers: Sequence[int], channel: int) -> None:
+        words = [self._word(self._rank, channel, peer) for peer in peers]
+        take_signals(words, self.timeout_s, index_of(self._device))
+        if channel == _REST and peers:
+            taken = current_stream(self._device).record_event()
+            self._taken.update(dict.fromkeys(peers, taken))
 
     def _has_come(self, peers: Sequence[int], channel: int) -> bool:
         # A signal that the GPU is still to take is an older one.
-        taken = [self._taken[peer] for peer in peers if peer in self._taken]
-        is_taken = all(event.query() for event in taken)  # type: ignore[no-untyped-call]
-        return is_taken and self._pad is not None and self._pad.has_come(peers, channel)
+        taken = {self._taken[peer] for peer in peers if peer in self._taken}
+        if not all(event.query() for event in taken):  # type: ignore[no-untyped-call]
+            return False
+        with on(self._copying):
+            self._copy.copy_(self._signals(self._rank), non_blocking=True)
+        self._copying.synchronize()  # waits for no kernel
+        signals = self._copy.tolist()
+        return all(signals[channel * self._size + peer] == 1 for peer in peers)
 
-    def _timeout_ms(self) -> int:
-        return max(1, int(self.timeout_s * 1e3))  # as 0 is for ever
+    def _word(self, rank: int, channel: int, sender: int) -> int:
+        """The address of a signal that `sender` puts, and `rank` takes."""
+        number: int = channel * self._size + sender
+        return self._words[rank] + 4 * number
+
+    def _signals(self, rank: int) -> Tensor:
+        """All signals that come to a rank, (channels * ranks,) int32, behind its rooms."""
+        first, count = ROOMS * self.capacity // 4, CHANNELS * self._size
+        signals: Tensor = self._handle.get_buffer(rank, (count,), torch.int32, first)
+        return signals
 
     def _allocate(self, capacity: int) -> bool:
         # Not by torch's pool of such memory: its blocks would have to be the same on the ranks of
@@ -222,11 +248,14 @@ class PeerMemory(Rooms):
         from torch._C._distributed_c10d import _SymmetricMemory
 
         try:
+            size = ROOMS * capacity + 4 * CHANNELS * self._size
             self._buffer = _SymmetricMemory.empty_strided_p2p(
-                (ROOMS * capacity,), (1,), torch.uint8, self._device
+                (size,), (1,), torch.uint8, self._device
             )
         except RuntimeError:  # out of memory
             return False
+        self._buffer[ROOMS * capacity :] = 0  # no signal is there
+        torch.cuda.synchronize(self._device)
         return True
 
     def _share(self) -> bool:
@@ -240,28 +269,6 @@ class PeerMemory(Rooms):
         return True
 
 
-class SignalPad:
-    """The signals that have come to a GPU, read by the host.
-
-    It relies on torch's layout, (channels, ranks) int32, 1 while a signal is there, which
-    `PeerMemory.grow` checks.
-    """
-
-    def __init__(self, handle: Any, device: torch.device) -> None:
-        self._size, count = handle.world_size, CHANNELS * handle.world_size
-        self._signals = handle.get_signal_pad(handle.rank, (count,), torch.int32)
-        self._copy = torch.empty(count, dtype=torch.int32, pin_memory=True)
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def has_come(self, peers: Sequence[int], channel: int) -> bool:
-        """Whether the signals of these ranks are there. Waits for no kernel."""
-        with torch.cuda.stream(self._stream):
-            self._copy.copy_(self._signals, non_blocking=True)
-        self._stream.synchronize()
-        signals = self._copy.tolist()
-        return all(signals[channel * self._size + peer] == 1 for peer in peers)
-
-
 def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) -> Rooms | None:
     """The memory of a lane between the ranks of a grid; None where messages serve.
 
@@ -271,7 +278,8 @@ def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) ->
     if grid.size == 1:
         return None
     here, most = zlib.crc32(socket.gethostname().encode()), 0
-    if is_served and _has_symmetric_memory(device):
+    is_served = is_served and loader.runtime.unavailable() is None
+    if is_served and not loader.runtime.refuses(device) and _has_symmetric_memory(device):
         most = int(torch.cuda.get_device_properties(device).total_memory * _MOST / ROOMS)
     facts = grid.all_numbers([here, most])
     least = min(fact[1] for fact in facts)

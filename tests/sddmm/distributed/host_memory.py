@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sddmm.distributed.grid import Grid
-from sddmm.distributed.peer_memory import CHANNELS, ROOMS, Rooms
+from sddmm.distributed.peer_memory import CHANNELS, ROOMS, Rooms, Written
 
 _MOST = 1 << 20  # bytes of a room; more travels by messages
 _SECONDS = 20.0
@@ -57,18 +57,20 @@ class HostMemory(Rooms):
     def follow(self) -> None:
         """There are no streams."""
 
-    def write(
-        self, peer: int, room: int, before: int, x: Tensor, at: Tensor | None, is_urgent: bool
-    ) -> None:
-        rows = x if at is None else x[..., at, :]
-        raw = torch.empty(rows.numel(), dtype=rows.dtype).copy_(rows.reshape(-1)).view(torch.uint8)
-        self._room(peer, room)[before : before + raw.numel()] = raw
+    def write(self, room: int, parts: Sequence[Written], is_urgent: bool) -> None:
+        for peer, before, x, at in parts:
+            rows = x if at is None else x[..., at, :]
+            raw = torch.empty(rows.numel(), dtype=rows.dtype).copy_(rows.reshape(-1))
+            raw = raw.view(torch.uint8)
+            self._room(peer, room)[before : before + raw.numel()] = raw
 
-    def _put(self, peer: int, channel: int) -> None:
-        self._change(channel, self._rank, peer, 1)
+    def _put(self, peers: Sequence[int], channel: int) -> None:
+        for peer in peers:
+            self._change(channel, self._rank, peer, 1)
 
-    def _take(self, peer: int, channel: int) -> None:
-        self._change(channel, peer, self._rank, 0)
+    def _take(self, peers: Sequence[int], channel: int) -> None:
+        for peer in peers:
+            self._change(channel, peer, self._rank, 0)
 
     def _has_come(self, peers: Sequence[int], channel: int) -> bool:
         numbers = [self._number(channel, peer, self._rank) for peer in peers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import sddmm
 from sddmm.distributed import DistributedPattern
-from sddmm.distributed.peer_memory import PeerMemory
+from sddmm.distributed.peer_memory import PeerMemory, Written
 from tests.sddmm.distributed.cases import Case, K, part, skewed
 from tests.sddmm.distributed.host_memory import HostMemory
 
@@ -29,12 +29,11 @@ def counted() -> Iterator[list[int]]:
         return batch(operations)
 
     def watched(write: Callable[..., None]) -> Callable[..., None]:
-        def count(
-            memory: Any, peer: int, room: int, before: int, x: Any, at: Any, *others: Any
-        ) -> None:
-            rows = x if at is None else x[..., :1, :].expand(*x.shape[:-2], at.numel(), -1)
-            sent[peer] += rows.numel() * rows.element_size()
-            write(memory, peer, room, before, x, at, *others)
+        def count(memory: Any, room: int, parts: Sequence[Written], is_urgent: bool) -> None:
+            for peer, _, x, at in parts:
+                rows = x if at is None else x[..., :1, :].expand(*x.shape[:-2], at.numel(), -1)
+                sent[peer] += rows.numel() * rows.element_size()
+            write(memory, room, parts, is_urgent)
 
         return count
 

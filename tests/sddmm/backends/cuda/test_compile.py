@@ -27,6 +27,7 @@ from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNEL
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
 from sddmm.backends.cuda.kernels.send_rows.host import SEND_ROWS
+from sddmm.backends.cuda.kernels.signals.host import SIGNALS
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
 from sddmm.backends.cuda.kernels.spmm_shares.host import SPMM_SHARES
@@ -335,6 +336,7 @@ def test_every_source_is_of_a_kernel() -> None:
         ATTENTION_TILE_GRADIENT,
     )
     spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_WEIGHTS)
-    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), *spmm, SEND_ROWS, ADD_ROWS, PLACE_VALUES)
+    between_gpus = (SEND_ROWS, SIGNALS, ADD_ROWS, PLACE_VALUES)
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), *spmm, *between_gpus)
     used = {spec.path for spec in (*kernels, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

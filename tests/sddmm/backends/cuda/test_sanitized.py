@@ -21,7 +21,8 @@ from sddmm.backends.cuda.kernels.registry import (
     SPECS,
     SPMM_KERNELS,
 )
-from sddmm.backends.cuda.kernels.send_rows.host import send_rows
+from sddmm.backends.cuda.kernels.send_rows.host import Parcel, send_rows
+from sddmm.backends.cuda.kernels.signals.host import put_signals, take_signals
 from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.planner import Planner
@@ -143,8 +144,15 @@ def test_an_attention_of_rows_in_two_tensors(nnz: int) -> None:
 def test_what_moves_rows_and_values_between_gpus() -> None:
     x, rows = torch.randn(290, 104, device="cuda").half(), torch.randperm(290, device="cuda")[:77]
     chosen = torch.empty(77, 104, device="cuda", dtype=torch.float16)
-    send_rows(x, rows, chosen)
+    few = torch.empty(5, 104, device="cuda", dtype=torch.float16)
+    send_rows(x, [Parcel(rows, chosen), Parcel(rows[:5], few)])
     assert torch.equal(chosen, x[rows])
+    assert torch.equal(few, x[rows[:5]])
+    signals = torch.zeros(3, device="cuda", dtype=torch.int32)
+    words = [signals.data_ptr() + 4 * i for i in range(3)]
+    put_signals(words, 1.0, 0)
+    take_signals(words[1:], 1.0, 0)
+    assert signals.tolist() == [1, 0, 0]
     totals = x.clone()
     add_rows(x, chosen, rows, totals)
     assert torch.equal(totals[rows], 2 * x[rows])

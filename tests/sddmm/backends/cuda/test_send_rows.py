@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.send_rows.host import load, refuses, send_rows
+from sddmm.backends.cuda.kernels.send_rows.host import Parcel, load, refuses, send_rows
 from sddmm.testing import H200, emulated_gpu
 from tests.cases import cases
 from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, own_cache
@@ -29,7 +29,7 @@ def copied(x: Tensor, rows: Tensor) -> Tensor:
     """What send_rows stores of x, whose target ends at the edge of memory."""
     shape = (*x.shape[:-2], rows.numel(), x.shape[-1])
     target = at_a_cliff(torch.full(shape, torch.nan, dtype=x.dtype))
-    send_rows(x, at_a_cliff(rows), target)
+    send_rows(x, [Parcel(at_a_cliff(rows), target)])
     return target
 
 
@@ -67,11 +67,22 @@ def test_rows_and_heads_may_lie_apart() -> None:
     assert launches == ["send_rows"] * 2
 
 
+@pytest.mark.parametrize("targets", [2, 16, 17, 33])
+def test_several_targets_have_rows_of_their_own_in_one_launch(targets: int) -> None:
+    x = at_a_cliff(torch.randn(40, 24))
+    numbers = [chosen(40, count) for count in range(targets)]  # the first ones are none
+    parcels = [Parcel(at_a_cliff(rows), torch.full((len(rows), 24), torch.nan)) for rows in numbers]
+    with emulated_gpu(H200) as launches:
+        send_rows(x, parcels)
+    assert all(torch.equal(target, x[rows]) for rows, target in parcels)
+    assert len(launches) == -(-(targets - 1) // 16)
+
+
 @pytest.mark.parametrize("k", [1, 5, 12])
 def test_other_rows_are_copied_by_torch(k: int) -> None:
     x, rows = torch.randn(9, k).half(), chosen(9, 20)
     with emulated_gpu(H200) as launches:
-        assert "multiples of 16 bytes" in str(refuses(x, rows, x))
+        assert "multiples of 16 bytes" in str(refuses(x, [Parcel(rows, x)]))
         assert torch.equal(copied(x, rows), x[rows])
     assert launches == []
 
@@ -98,6 +109,8 @@ def test_a_gpu_copies_the_same(k: int, count: int) -> None:
     x = torch.randn(2, 5000, k, device="cuda", dtype=torch.float16)
     rows = chosen(5000, count).cuda()
     target = x.new_full((2, count, k), torch.nan)
-    assert refuses(x, rows, target) is None
-    send_rows(x, rows, target)
-    assert torch.equal(target, x[:, rows])
+    others = rows[: count // 2].flip(0)
+    parcels = [Parcel(rows, target), Parcel(others, x.new_full((2, count // 2, k), torch.nan))]
+    assert refuses(x, parcels) is None
+    send_rows(x, parcels)
+    assert all(torch.equal(target, x[:, rows]) for rows, target in parcels)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +16,31 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, macros
 
 
+class Parcel(NamedTuple):
+    """Rows that are sent to one place: their numbers, (count,) int64, and the memory that they are
+    written to, ([h,] count, k), contiguous."""
+
+    rows: Tensor
+    target: Tensor
+
+
+_MOST = 16  # parcels of one launch
+
+
+class Targets(ctypes.Structure):
+    """The addresses of targets and of the numbers of their rows, and how many rows each has."""
+
+    _fields_ = [("at", POINTER * _MOST), ("rows", POINTER * _MOST), ("count", LONG * _MOST)]
+
+
 class Arguments(ctypes.Structure):
     """The parameters of send_rows/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("source", "rows", "target")),
-        *((name, LONG) for name in ("head_units", "row_units", "count")),
-        *((name, INT) for name in ("units", "heads")),
+        ("source", POINTER),
+        *((name, LONG) for name in ("head_units", "row_units")),
+        ("targets", Targets),
+        *((name, INT) for name in ("units", "heads", "number")),
     ]
 
 
@@ -33,43 +54,61 @@ SEND_ROWS = KernelSpec("send_rows", "send_rows", (), threads=1024)
 
 @functools.lru_cache(maxsize=64)
 def load(runtime: loader.CudaRuntime, lanes: int, device_index: int) -> Kernel:
-    defines: dict[str, str | int | bool] = {"LANES": lanes, "BATCH": _BATCH}
+    defines: dict[str, str | int | bool] = {"LANES": lanes, "BATCH": _BATCH, "MOST": _MOST}
     return runtime.load_kernel(SEND_ROWS, macros(defines), Arguments, device_index)
 
 
-def refuses(x: Tensor, rows: Tensor, target: Tensor) -> str | None:
+def refuses(x: Tensor, parcels: Sequence[Parcel]) -> str | None:
     """Why the kernel cannot copy these rows, for which `torch.index_select` serves; or None."""
     if reason := loader.runtime.unavailable() or loader.runtime.refuses(x.device):
         return reason
-    if rows.dtype != torch.int64 or not rows.is_contiguous():
+    if any(rows.dtype != torch.int64 or not rows.is_contiguous() for rows, _ in parcels):
         return "the numbers of the rows must be contiguous int64"
     sizes = (x.shape[-1], *x.stride()[:-1])
     if x.stride(-1) != 1 or any(size * x.element_size() % _UNIT for size in sizes):
         return f"rows and strides must be multiples of {_UNIT} bytes"
-    if x.data_ptr() % _UNIT or target.data_ptr() % _UNIT or not target.is_contiguous():
+    targets = [target for _, target in parcels]
+    if any(y.data_ptr() % _UNIT for y in (x, *targets)) or not all(
+        target.is_contiguous() for target in targets
+    ):
         return f"the memory must be contiguous and aligned to {_UNIT} bytes"
     return None
 
 
-def send_rows(x: Tensor, rows: Tensor, target: Tensor, is_urgent: bool = True) -> None:
-    """target[..., i, :] = x[..., rows[i], :], on torch's current stream.
+def send_rows(x: Tensor, parcels: Sequence[Parcel], is_urgent: bool = True) -> None:
+    """target[..., i, :] = x[..., rows[i], :] of every parcel, on torch's current stream.
 
-    x: ([h,] n, k). rows: (count,) int64, each from 0 to n - 1. target: ([h,] count, k), contiguous,
-    in memory that this GPU can write. is_urgent: whether kernels wait for the rows; else those
-    beside them keep more of the GPU.
+    x: ([h,] n, k); the numbers of rows are from 0 to n - 1. The targets are in memory that this GPU
+    can write. is_urgent: whether kernels wait for the rows; else those beside them keep more of the
+    GPU.
     """
-    if target.numel() == 0:
+    parcels = [parcel for parcel in parcels if parcel.target.numel()]
+    if not parcels:
         return
-    if refuses(x, rows, target) is not None:
-        torch.index_select(x, x.dim() - 2, rows, out=target)
+    if refuses(x, parcels) is not None:
+        for rows, target in parcels:
+            torch.index_select(x, x.dim() - 2, rows, out=target)
         return
     size = x.element_size()
     units = x.shape[-1] * size // _UNIT
     lanes = min(32, 1 << (units - 1).bit_length())
     head_units = x.stride(0) * size // _UNIT if x.dim() == 3 else 0
     index = x.device.index if x.device.index is not None else loader.runtime.current_device()
-    load(loader.runtime, lanes, index)(  # in the order of Arguments
-        _BLOCKS if is_urgent else _PATIENT_BLOCKS,
-        x.data_ptr(), rows.data_ptr(), target.data_ptr(), head_units,
-        x.stride(-2) * size // _UNIT, rows.numel(), units, x.shape[0] if x.dim() == 3 else 1,
-    )  # fmt: skip
+    kernel, heads = load(loader.runtime, lanes, index), x.shape[0] if x.dim() == 3 else 1
+    for first in range(0, len(parcels), _MOST):
+        own = parcels[first : first + _MOST]
+        kernel(  # in the order of Arguments
+            _BLOCKS if is_urgent else _PATIENT_BLOCKS, x.data_ptr(), head_units,
+            x.stride(-2) * size // _UNIT, _packed(own), units, heads, len(own),
+        )  # fmt: skip
+
+
+def _packed(parcels: Sequence[Parcel]) -> bytes:
+    """As `Targets`."""
+    columns = (
+        [target.data_ptr() for _, target in parcels],
+        [rows.data_ptr() for rows, _ in parcels],
+        [rows.numel() for rows, _ in parcels],
+    )
+    absent = [0] * (_MOST - len(parcels))
+    return struct.pack(f"{3 * _MOST}Q", *(x for column in columns for x in (*column, *absent)))

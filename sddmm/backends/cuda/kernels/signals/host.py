@@ -1,0 +1,59 @@
+"""Signals between the GPUs of one host: words of 0 or 1 in memory that all of them reach."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Sequence
+
+from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.spec import KernelSpec, macros
+
+_MOST = 16  # signals of one launch
+
+
+class Signals(ctypes.Structure):
+    """The addresses of the words."""
+
+    _fields_ = [("at", POINTER * _MOST)]
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of signals/kernel.cu."""
+
+    _fields_ = [("signals", Signals), ("timeout_ns", LONG), ("count", INT), ("is_put", INT)]
+
+
+SIGNALS = KernelSpec("signals", "signals", (), threads=32)
+
+
+@functools.lru_cache(maxsize=16)
+def load(runtime: loader.CudaRuntime, device_index: int) -> Kernel:
+    return runtime.load_kernel(SIGNALS, macros({"MOST": _MOST}), Arguments, device_index)
+
+
+def put_signals(addresses: Sequence[int], timeout_s: float, device_index: int) -> None:
+    """Tell the owners of these words what torch's current stream has done: change each from 0 to 1.
+
+    A word that is 1 is waited for. The launch fails when that takes timeout_s.
+    """
+    _change(addresses, timeout_s, device_index, is_put=True)
+
+
+def take_signals(addresses: Sequence[int], timeout_s: float, device_index: int) -> None:
+    """Make torch's current stream wait until all of these words are 1, and change them to 0.
+
+    The launch fails when that takes timeout_s.
+    """
+    _change(addresses, timeout_s, device_index, is_put=False)
+
+
+def _change(addresses: Sequence[int], timeout_s: float, device_index: int, is_put: bool) -> None:
+    kernel = load(loader.runtime, device_index)
+    timeout_ns = min(int(timeout_s * 1e9), 2**62)
+    for first in range(0, len(addresses), _MOST):
+        own = addresses[first : first + _MOST]
+        words = struct.pack(f"{len(own)}Q", *own)  # in the order of Arguments; the rest are zero
+        kernel(1, words, timeout_ns, len(own), is_put)

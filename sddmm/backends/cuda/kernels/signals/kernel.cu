@@ -1,0 +1,38 @@
+// Signals between the GPUs of one host: words of 0 or 1 in memory that all of them reach. Adds to
+// torch's own that one launch serves all other ranks, in place of one for each. Limit: the time in
+// which a word travels to another GPU.
+#include "gemm_core/numeric.cuh"
+#include "gemm_core/parameters.cuh"
+#include "gemm_core/ptx/signal.cuh"
+
+using gemm_core::i64;
+
+// What signals/host.py chooses, by macro.
+struct Config {
+  // The number of signals at most: as many threads as a warp has.
+  static constexpr int MOST = SDDMM_MOST;
+  // The number of threads of a block.
+  static constexpr int THREADS = SDDMM_THREADS;
+};
+
+struct Signals {
+  int* at[Config::MOST];
+};
+
+struct Arguments {
+  Signals signals;  // the first `count` of them
+  i64 timeout_ns;   // after which a launch fails
+  int count, is_put;
+};
+GEMM_CORE_CHECK_STRUCT(Arguments)
+
+// Puts every signal, once whoever is told has taken the last one; or takes every signal, once it
+// has come. What this GPU did before is seen by who takes a signal of it.
+extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const Arguments p) {
+  namespace ptx = gemm_core::ptx;
+  for (int i = threadIdx.x; i < p.count; i += Config::THREADS) {
+    const i64 begin = ptx::nanoseconds();
+    while (!(p.is_put ? ptx::put_signal(p.signals.at[i]) : ptx::take_signal(p.signals.at[i])))
+      if (ptx::nanoseconds() - begin > p.timeout_ns) ptx::fail();
+  }
+}
