@@ -14,6 +14,7 @@ from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.dropout import seed_of_part
 from sddmm.distributed.slices import (
+    Arrived,
     Operands,
     Slice,
     add_up,
@@ -44,11 +45,14 @@ def sliced_forward(block: Block, operands: AttentionOperands) -> tuple[Tensor, T
     wide = DTYPES[q.dtype].accumulator
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse = q.new_empty(q.shape[:-1], dtype=wide)
-    for at, rows, label in _slices(block, operands):
+    heads = _heads(q)
+    for j, rows, label, send_next in _slices(block, operands, heads):
+        at = heads[j]
         with span("compute", label):
             own = _own(block, at, rows, operands)
             into = at.of(out), _head(at, lse)
             attend(whole_pattern(block), own, into=into)
+        send_next()
     return out, lse
 
 
@@ -72,7 +76,8 @@ def sliced_backward(
     grad_bias = torch.zeros_like(bias, dtype=wide) if has_bias and bias is not None else None
 
     def parts() -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-        for j, (at, rows, label) in enumerate(_slices(block, operands)):
+        for j, rows, label, send_next in _slices(block, operands, heads):
+            at = heads[j]
             with span("compute", label):
                 own = _own(block, at, rows, operands)
                 out, lse, grad_out, grad_lse = of_rows
@@ -84,6 +89,7 @@ def sliced_backward(
                 )  # fmt: skip
                 if grad_bias is not None and gradients.bias is not None:
                     at.values(grad_bias).add_(gradients.bias)
+            send_next()
             yield j, tuple(x.to(q.dtype) for x in (gradients.k, gradients.v) if x is not None)
 
     add_up(block, parts(), lambda j: tuple(heads[j].of(x) for x in of_columns))
@@ -101,12 +107,10 @@ def _heads(q: Tensor) -> list[Slice]:
     return [Slice(head, slice(None)) for head in heads]
 
 
-def _slices(block: Block, operands: AttentionOperands) -> Iterator[tuple[Slice, Operands, str]]:
+def _slices(block: Block, operands: AttentionOperands, heads: list[Slice]) -> Iterator[Arrived]:
     """Each head with the rows of k and of v that others hold."""
-    q, k, v = operands[:3]
-    heads = _heads(q)
-    for j, others, label in gathered(block, len(heads), lambda j: (heads[j].of(k), heads[j].of(v))):
-        yield heads[j], others, label
+    k, v = operands.k, operands.v
+    return gathered(block, len(heads), lambda j: (heads[j].of(k), heads[j].of(v)))
 
 
 def _own(

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
+from sddmm.distributed.early import Early
 from sddmm.distributed.slices import (
+    Arrived,
     Operands,
     Rows,
     begin_to_add_up,
@@ -32,66 +34,79 @@ def sliced_product(
 
     dense: this rank's rows of X. dtype: of the result.
     """
-    early: _EarlySums | None = None
-
-    def meanwhile() -> None:
-        nonlocal early
-        early = _early_product(block, weights, dense, alpha)
-
-    slices = _slices_of_operand(block, dense, meanwhile)
+    cut = slices_of(dense)
+    early = None
+    if block.early is not None and cut:
+        early = _EarlyRows(block.early, cut[0].values(weights), cut[0].of(dense), alpha)
+    slices = _slices_of_operand(block, dense, early)
     return _product_of_slices(block, weights, slices, dense, alpha, dtype, early)
 
 
-class _EarlySums(NamedTuple):
-    """What is computed of the first slice before it arrives: the sums of `Early.own`, and the
-    weights of the other parts."""
+class _EarlyRows:
+    """The rows of a block's product of which a part is computed before the first slice arrives."""
 
-    sums: Tensor
-    others: Tensor
-    rest: Tensor
+    def __init__(self, early: Early, weights: Tensor, x: Tensor, alpha: float) -> None:
+        """weights: (nnz,) of the block. x: this rank's rows of the slice."""
+        self._early, self._weights, self._x, self._alpha = early, weights, x, alpha
 
+    def multiply(self) -> None:
+        """Launch the product with the own columns."""
+        own, weights = self._early.own, self._weights
+        wide = common_accumulator(weights.dtype, self._x.dtype)
+        with span("compute", "early rows"):
+            taken = own.places.take(weights)
+            self._sums = product(own.pattern, taken, self._x, alpha=self._alpha, out_dtype=wide)
 
-def _early_product(block: Block, weights: Tensor, dense: Tensor, alpha: float) -> _EarlySums | None:
-    """None where nothing comes early. dense: this rank's rows of X."""
-    early, first = block.early, slices_of(dense)[:1]
-    if early is None or not first:
-        return None
-    values, x = first[0].values(weights), first[0].of(dense)
-    wide = common_accumulator(weights.dtype, dense.dtype)
-    with span("compute", "early rows"):
-        own = early.own.places.take(values)
-        sums = product(early.own.pattern, own, x, alpha=alpha, out_dtype=wide)
-        return _EarlySums(sums, early.others.places.take(values), early.rest.places.take(values))
+    def take_others(self) -> None:
+        """Put the weights of the other parts side by side."""
+        with span("compute", "other weights"):
+            self._others = self._early.others.places.take(self._weights)
+            self._rest = self._early.rest.places.take(self._weights)
+
+    def finish(self, rows: Rows, dtype: torch.dtype) -> Tensor:
+        """The whole product of the slice. rows: for all columns."""
+        early, sums = self._early, self._sums
+        others = _product(early.others.pattern, self._others, rows, self._alpha, sums.dtype)
+        part = _product(early.rest.pattern, self._rest, rows, self._alpha, dtype)
+        add_rows(sums, others, early.rows, part, is_compact=True)
+        return part
 
 
 def _slices_of_operand(
-    block: Block, dense: Tensor, meanwhile: Callable[[], object] = lambda: None
-) -> Iterator[tuple[int, Operands, str]]:
+    block: Block, dense: Tensor, early: _EarlyRows | None = None
+) -> Iterator[Arrived]:
     cut = slices_of(dense)
-    return gathered(block, len(cut), lambda j: (cut[j].of(dense),), meanwhile)
+
+    def own(j: int) -> Operands:
+        return (cut[j].of(dense),)
+
+    if early is None:
+        return gathered(block, len(cut), own)
+    return gathered(block, len(cut), own, early.multiply, early.take_others)
 
 
 def _product_of_slices(
     block: Block,
     weights: Tensor,
-    slices: Iterator[tuple[int, Operands, str]],
+    slices: Iterator[Arrived],
     dense: Tensor,
     alpha: float,
     dtype: torch.dtype,
-    early: _EarlySums | None = None,
+    early: _EarlyRows | None = None,
 ) -> Tensor:
     """`sliced_product` of slices that are on their way."""
     cut = slices_of(dense)
     shape = (*dense.shape[:-2], block.rows, dense.shape[-1])
     out: Tensor | None = None
-    for j, others, label in slices:
+    for j, others, label, send_next in slices:
         with span("compute", label):
             rows = side_by_side((cut[j].of(dense),), others)
             if j == 0 and early is not None:
-                part = _with_early_rows(block, early, rows, alpha, dtype)
+                part = early.finish(rows, dtype)
             else:
                 own = cut[j].values(weights)
                 part = _product(whole_pattern(block), own, rows, alpha, dtype)
+            send_next()
             if part.shape == shape:  # the only slice
                 return part
             out = part.new_empty(shape) if out is None else out
@@ -105,18 +120,6 @@ def _product(
     (first,), beyond = rows
     last = None if beyond is None else beyond[0]
     return product(pattern, weights, first, alpha=alpha, out_dtype=dtype, beyond=last)
-
-
-def _with_early_rows(
-    block: Block, done: _EarlySums, rows: Rows, alpha: float, dtype: torch.dtype
-) -> Tensor:
-    """The product of a slice whose early rows' own columns are multiplied already."""
-    early = block.early
-    assert early is not None
-    sums = _product(early.others.pattern, done.others, rows, alpha, done.sums.dtype)
-    part = _product(early.rest.pattern, done.rest, rows, alpha, dtype)
-    add_rows(done.sums, sums, early.rows, part, is_compact=True)
-    return part
 
 
 def sliced_transposed_product(

@@ -8,7 +8,7 @@ sums of the transposed product go straight to their owners, who add them by ring
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Transfer
 from sddmm.distributed.lanes import Arrival, Outgoing, Room, lane_of
-from sddmm.distributed.streams import behind_now, beside
+from sddmm.distributed.streams import behind_now, beside, current_stream
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.pattern import SparsePattern
 
@@ -62,34 +62,51 @@ Operands = tuple[Tensor, ...]
 """This rank's rows of what travels together in a slice, (n_r, w) each."""
 
 
+class Arrived(NamedTuple):
+    """A slice that has come. number: from 0 on. rows: of all other ranks, side by side, which
+    follow this rank's in the columns of `whole_pattern`, (rows, w) each.
+
+    send_next: begins to send the slice after it, behind what was launched before this one came. Who
+    calls it when the slice's kernels are launched leaves the GPU no gap.
+    """
+
+    number: int
+    rows: Operands
+    label: str
+    send_next: Callable[[], object]
+
+
 def gathered(
     block: Block,
     count: int,
     own: Callable[[int], Operands],
+    before: Callable[[], object] = lambda: None,
     meanwhile: Callable[[], object] = lambda: None,
-) -> Iterator[tuple[int, Operands, str]]:
-    """For each of `count` slices its number, the rows of others and a label, while the next slice
-    travels. The first one is begun by the call itself.
+) -> Iterator[Arrived]:
+    """Each of `count` slices. The first one is begun by the call itself.
 
-    own: this rank's rows of a slice. Those of others follow them in the columns of `whole_pattern`,
-    (rows, w) each. meanwhile: launches what needs no slice, before the first one is sent.
+    own: this rank's rows of a slice. before, meanwhile: launch what needs no slice, before the
+    first one is sent and behind that.
     """
     if not count:
         return iter(())
     begin = _prepare_slice(block, own(0), 0)
-    meanwhile()
+    before()
     lane_of(block.grid, "panels").settle()
     first = begin()  # now that kernels are launched
+    meanwhile()
     block.grid.settle()
 
-    def every() -> Iterator[tuple[int, Operands, str]]:
+    def every() -> Iterator[Arrived]:
         coming = first
         for j in range(count):
             coming.transfer.wait()
-            rows = coming.rows
-            if j + 1 < count:
-                coming = _prepare_slice(block, own(j + 1), j + 1)()
-            yield j, rows, f"slice {j}"
+            if j + 1 == count:
+                yield Arrived(j, coming.rows, f"slice {j}", _nothing)
+                return
+            send_next = cache(_prepare_slice(block, own(j + 1), j + 1))
+            yield Arrived(j, coming.rows, f"slice {j}", send_next)
+            coming = send_next()
 
     return every()
 
@@ -210,7 +227,7 @@ def _add_beside(
         _add(block, pending, results)
         # What was allocated on another stream is not used again before these sums are done.
         for x in (*pending.own, *(x for sums in pending.others.values() for x in sums)):
-            x.record_stream(torch.cuda.current_stream(device))
+            x.record_stream(current_stream(device))
     return wait
 
 
