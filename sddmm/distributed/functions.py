@@ -33,6 +33,7 @@ from sddmm.operands import check_dense, check_operands, named_values, real_numbe
 from sddmm.ops import traced
 from sddmm.ops.softmax import softmax as local_softmax
 from sddmm.ops.spmm_operator import check_out_dtype
+from sddmm.prepared import PreparedPlan
 from sddmm.problem import checked_integer, product_shape
 
 # What has a value each, in the words of an error.
@@ -81,16 +82,15 @@ def _sddmm(
 ) -> Tensor:
     """plan: the plan that is run."""
 
-    def check() -> tuple[SampleCall, Mapping[str, object]]:
+    def check() -> tuple[tuple[SampleCall, list[PreparedPlan]], Mapping[str, object]]:
         call = _sample_call(S, a, b, alpha, S.values if scale else None, out_dtype, precision)
         if plan is not None:
             call = call._replace(options=plan.options)
             plan.check_fit(call.a)
-        prepare_sample(S, call.a, call.options)
-        return call, _sample_facts(call)
+        return (call, prepare_sample(S, call.a, call.options)), _sample_facts(call)
 
-    with agreement(S.grid, name, check) as call:
-        samples = sample(S, call.a, call.b_t, call.options)
+    with agreement(S.grid, name, check) as (call, plans):
+        samples = sample(S, call.a, call.b_t, call.options, plans)
     if call.values is None:
         return samples
     return (samples * call.values.to(samples.dtype)).to(call.out_dtype)

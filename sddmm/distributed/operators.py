@@ -54,12 +54,19 @@ class Weighting(NamedTuple):
     transpose: bool = False
 
 
-def sample(S: DistributedPattern, a: Tensor, b_t: Tensor, options: Sampling) -> Tensor:
+def sample(
+    S: DistributedPattern,
+    a: Tensor,
+    b_t: Tensor,
+    options: Sampling,
+    plans: list[PreparedPlan] | None = None,
+) -> Tensor:
     """alpha * (A B) at the nonzeros of this rank's rows, ([h,] nnz).
 
-    a: this rank's rows of A, ([h,] m_r, k). b_t: its rows of B^T, ([h,] n_r, k).
+    a: this rank's rows of A, ([h,] m_r, k). b_t: its rows of B^T, ([h,] n_r, k). plans: what
+    `prepare_sample` has given for them.
     """
-    values: Tensor = _Sample.apply(S, a, b_t, options)  # type: ignore[no-untyped-call]
+    values: Tensor = _Sample.apply(S, a, b_t, options, plans)  # type: ignore[no-untyped-call]
     return values
 
 
@@ -77,12 +84,19 @@ def weighted_sums(
 class _Sample(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, S: DistributedPattern, a: Tensor, b_t: Tensor, options: Sampling
+        ctx: Any,
+        S: DistributedPattern,
+        a: Tensor,
+        b_t: Tensor,
+        options: Sampling,
+        plans: list[PreparedPlan] | None,
     ) -> Tensor:
         ctx.save_for_backward(a, b_t)
         ctx.S, ctx.options = S, options
+        plans = prepare_sample(S, a, options) if plans is None else plans
         with without_autocast():
-            return _compute_sample(S, resolve_lazy_view(a), resolve_lazy_view(b_t), options)
+            rows = resolve_lazy_view(a), resolve_lazy_view(b_t)
+            return _compute_sample(S, *rows, options, plans)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,7 +122,7 @@ class _Sample(torch.autograd.Function):
             else:
                 grad_a = weighted_sums(S, grad, b_t, of_a) if needs_a else None
                 grad_b_t = weighted_sums(S, grad, a, of_b) if needs_b else None
-        return None, grad_a, grad_b_t, None
+        return None, grad_a, grad_b_t, None, None
 
 
 class _WeightedSums(torch.autograd.Function):
@@ -149,14 +163,17 @@ class _WeightedSums(torch.autograd.Function):
         return None, grad_values, grad_dense, None
 
 
-def _compute_sample(S: DistributedPattern, a: Tensor, b_t: Tensor, options: Sampling) -> Tensor:
+def _compute_sample(
+    S: DistributedPattern, a: Tensor, b_t: Tensor, options: Sampling, plans: list[PreparedPlan]
+) -> Tensor:
+    """plans: of all panels, by ring position."""
     block_a = S.block.gather_rows(a)
     shape = (*a.shape[:-2], S.block.nnz)
     values = torch.empty(shape, dtype=options.out_dtype, device=a.device)
-    plans = dict(zip(map(id, S.block.panels), prepare_sample(S, a, options), strict=True))
+    by_panel = dict(zip(map(id, S.block.panels), plans, strict=True))
     for panel, rows, label in panels_of(S.block, S.way, b_t, S.ring_sizes):
         with span("compute", label):
-            part = plans[id(panel)].compute(block_a, rows.mT, None, options.alpha)
+            part = by_panel[id(panel)].compute(block_a, rows.mT, None, options.alpha)
             if panel.places is None:
                 values = part
             else:

@@ -11,14 +11,13 @@ In both ways a rank takes the panels in the same order at every call, so sums ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sddmm.distributed.blocks import Block, Panel, Way, sends_touched
-from sddmm.distributed.lanes import LaneName, lane_of
+from sddmm.distributed.lanes import LaneName, Outgoing, lane_of
 from sddmm.distributed.streams import behind_now, beside
 
 
@@ -36,27 +35,40 @@ def panels_of(
     return _by_rows(block, x) if sends_touched(way) else _by_ring(block, x, sizes)
 
 
-class _Step(NamedTuple):
-    """A transfer that has not begun. start: begins it. arriving: what comes, ([h,] rows, k)."""
+class _Coming(NamedTuple):
+    """Rows on their way. arriving: what comes, ([h,] rows, k)."""
 
-    start: Callable[[], Any]
+    transfer: Any
     arriving: Tensor
 
 
 def _step(
     block: Block, lane: LaneName, x: Tensor, rows: int, *,
     to: int, come_from: int, most: int, label: str, at: Tensor | None = None,
-) -> _Step:  # fmt: skip
-    """A transfer to one rank and from another, by ring position: rows of x, or those numbered `at`,
-    leave, and `rows` others like them arrive. most: the rows that any rank receives at most."""
+) -> Callable[[], _Coming]:  # fmt: skip
+    """A function that begins a transfer to one rank and from another, by ring position: rows of x,
+    or those numbered `at`, leave, and `rows` others like them arrive. most: the rows that any rank
+    receives at most."""
     grid, shape = block.grid, (*x.shape[:-2], rows, x.shape[-1])
     own = lane_of(grid, lane)
     row = torch.Size((*x.shape[:-2], 1, x.shape[-1])).numel() * x.element_size()
     room = own.room(x, rows * row, most * row)
-    arriving = room.rows(shape, x.dtype)
-    sends = {grid.ring_place(to): [own.outgoing(room, x, at)]}
-    receives = {grid.ring_place(come_from): [arriving]}
-    return _Step(partial(own.start, room, sends, receives, label), arriving)
+
+    def parts() -> tuple[Outgoing, Tensor]:
+        return own.outgoing(room, x, at), room.rows(shape, x.dtype)
+
+    # As in slices.py: what is allocated must be now, and what is not can wait.
+    allocated = parts() if room.number is None else None
+
+    def start() -> _Coming:
+        outgoing, arriving = allocated or parts()
+        sends, receives = (
+            {grid.ring_place(to): [outgoing]},
+            {grid.ring_place(come_from): [arriving]},
+        )
+        return _Coming(own.start(room, sends, receives, label), arriving)
+
+    return start
 
 
 def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel, Tensor, str]]:
@@ -71,13 +83,12 @@ def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel,
                 block, "panels", held, sizes[following], to=here + 1, come_from=here - 1,
                 most=most, label=f"panel {following}",
             )  # fmt: skip
-            begin = behind_now(x.device, step.start)
+            begin = behind_now(x.device, step)
+            del step
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
-            lane_of(block.grid, "panels").settle()  # now that the panel's kernels are launched
-            begin().wait()
-            held = step.arriving
-            del step, begin  # and with them the panel before
+            held = _arrived(block, begin)
+            del begin  # and with it the panel before
 
 
 def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
@@ -94,12 +105,19 @@ def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
                 most=most, label=f"rows of panel {following}",
                 at=block.requested[(here + t + 1) % q],
             )  # fmt: skip
-            begin = behind_now(x.device, step.start)
+            begin = behind_now(x.device, step)
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
-            lane_of(block.grid, "panels").settle()  # now that the panel's kernels are launched
-            begin().wait()
-            held = step.arriving
+            held = _arrived(block, begin)
+
+
+def _arrived(block: Block, begin: Callable[[], _Coming]) -> Tensor:
+    """The rows that come next, for which the current stream waits; begun now that the kernels of
+    the panel before them have been launched."""
+    lane_of(block.grid, "panels").settle()
+    coming = begin()
+    coming.transfer.wait()
+    return coming.arriving
 
 
 def reduce_panels(
@@ -119,8 +137,7 @@ def reduce_panels(
 class _Sums(NamedTuple):
     """Sums on their way to this rank. at: the rows to which they are added; None for all."""
 
-    transfer: Any
-    arriving: Tensor
+    coming: _Coming
     at: Tensor | None
 
 
@@ -160,18 +177,18 @@ def _sums(
         label="sums",
     )  # fmt: skip
     with beside(part.device):
-        transfer = step.start()
-    return _Sums(transfer, step.arriving, at)
+        return _Sums(step(), at)
 
 
 def _added(total: Tensor, pending: _Sums | None) -> Tensor:
     """The total with the sums that arrive added to their rows, each of which occurs once."""
     if pending is None:
         return total
-    pending.transfer.wait()
+    transfer, arriving = pending.coming
+    transfer.wait()
     if pending.at is None:
-        return total.add_(pending.arriving)
-    total[..., pending.at, :] += pending.arriving
+        return total.add_(arriving)
+    total[..., pending.at, :] += arriving
     return total
 
 
@@ -190,7 +207,7 @@ def exchange_panels(
     """
     q, here = block.grid.rings, block.grid.ring
     total: Tensor | None = None
-    begun: tuple[Callable[[], Any], Tensor, Tensor | None] | None = None
+    begun: tuple[Callable[[], _Coming], Tensor | None] | None = None
     pending: _Sums | None = None
     for t, (panel, rows, label) in enumerate(panels_of(block, way, x, sizes)):
         # Only now, as NCCL carries one after the other: the rows that come next wait for no sums.
@@ -212,14 +229,14 @@ def exchange_panels(
             block, "sums", part, count, to=to, come_from=come_from, most=block.most_panel_rows,
             label="sums",
         )  # fmt: skip
-        begun = behind_now(x.device, step.start), step.arriving, own_rows
+        begun = behind_now(x.device, step), own_rows
     pending = _started(begun)
     assert total is not None
     if way == "rows" or pending is None:
         return _added(total, pending)
-    pending.transfer.wait()  # the sums of this rank's own panel, from the rank before it
-    return pending.arriving.clone()
+    pending.coming.transfer.wait()  # the sums of this rank's own panel, from the rank before it
+    return pending.coming.arriving.clone()
 
 
-def _started(begun: tuple[Callable[[], Any], Tensor, Tensor | None] | None) -> _Sums | None:
-    return None if begun is None else _Sums(begun[0](), begun[1], begun[2])
+def _started(begun: tuple[Callable[[], _Coming], Tensor | None] | None) -> _Sums | None:
+    return None if begun is None else _Sums(begun[0](), begun[1])
