@@ -96,6 +96,8 @@ def measure(name: str, divided: Division, timing: Timing, fields: dict[str, Any]
     result.predicted_messages_ms = (
         sum(predicted_us(S.counts, S.way, r, link_of(S.grid, device)) for r in per_call) / 1e3
     )
+    _synchronize(device)
+    dist.barrier()
     with record(device) as timeline:
         operation.call(own)
     result.spans = all_told([list(span) for span in timeline.spans()])

@@ -192,6 +192,24 @@ def current_stream(device_index: int) -> int:
     return _raw_stream()(device_index)
 
 
+def copy_to_host(target: int, source: int, size: int, stream: torch.cuda.Stream) -> None:
+    """Copy so many bytes of a GPU's memory into pinned memory on a stream of it, and wait for them.
+
+    torch's own copy, on another stream than the current one, takes three times as long. Raises
+    LaunchError if it failed.
+    """
+    from cuda.bindings import driver
+
+    (status,) = driver.cuMemcpyDtoHAsync(target, source, size, stream.cuda_stream)
+    if status == _NO_CONTEXT and _enter_context(stream.device_index):
+        copy_to_host(target, source, size, stream)
+        return
+    if status == 0:
+        (status,) = driver.cuStreamSynchronize(stream.cuda_stream)
+    if status != 0:
+        raise LaunchError(f"a copy of {size} bytes to the host: {status!r}")
+
+
 def wait(device_index: int) -> None:
     """Wait until torch's current stream on this device is idle. Raises LaunchError if it failed."""
     from cuda.bindings import driver

@@ -91,7 +91,7 @@ class Block:
     whole: SparsePattern | None = None
     prepared: set[Hashable] = field(default_factory=set)
 
-    @property
+    @functools.cached_property
     def widths(self) -> list[int]:
         return [panel.pattern.shape[1] for panel in self.panels]
 
@@ -106,7 +106,7 @@ class Block:
             return None
         return find_early(self.whole, self.widths[self.grid.ring], self.other_rows)
 
-    @property
+    @functools.cached_property
     def other_rows(self) -> int:
         """The rows of all panels but this rank's own."""
         return sum(self.widths[s] for s in self.grid.others)
@@ -118,22 +118,43 @@ class Block:
             return self.counts.touched[place][s]
         return self.counts.columns[s * c + place % c]
 
-    def panels_before(self, s: int) -> int:
-        """The rows before this rank's panel among those that the rank at a ring position receives
-        from all others."""
-        place = self.grid.ring_place(s)
-        return sum(self.panel_rows(place, t) for t in range(self.grid.ring) if t != s)
+    @functools.cached_property
+    def panels_before(self) -> list[int]:
+        """By ring position, the rows before this rank's panel among those that the rank there
+        receives from all others."""
+        return [
+            sum(
+                self.panel_rows(self.grid.ring_place(s), t) for t in range(self.grid.ring) if t != s
+            )
+            for s in range(self.grid.rings)
+        ]
 
-    def received_rows(self, place: int) -> int:
-        """The rows that a place receives from all others of its ring."""
-        own = place // self.counts.replicas
-        return sum(self.panel_rows(place, s) for s in range(self.grid.rings) if s != own)
+    @functools.cached_property
+    def received_rows(self) -> list[int]:
+        """By place, the rows that it receives from all others of its ring."""
+        c, q = self.counts.replicas, self.grid.rings
+        return [
+            sum(self.panel_rows(place, s) for s in range(q) if s != place // c)
+            for place in range(self.grid.size)
+        ]
 
-    def sums_before(self, s: int) -> int:
-        """The rows of sums that come to the rank at a ring position from those before this one."""
-        return sum(
-            self.panel_rows(self.grid.ring_place(t), s) for t in range(self.grid.ring) if t != s
-        )
+    @functools.cached_property
+    def sums_rows(self) -> list[int]:
+        """By ring position, the rows of sums that come from the rank there."""
+        return [
+            self.panel_rows(self.grid.ring_place(s), self.grid.ring) for s in range(self.grid.rings)
+        ]
+
+    @functools.cached_property
+    def sums_before(self) -> list[int]:
+        """By ring position, the rows of sums that come to the rank there from those before this
+        one."""
+        return [
+            sum(
+                self.panel_rows(self.grid.ring_place(t), s) for t in range(self.grid.ring) if t != s
+            )
+            for s in range(self.grid.rings)
+        ]
 
     @functools.cached_property
     def most_panel_rows(self) -> int:
@@ -143,7 +164,7 @@ class Block:
     @functools.cached_property
     def most_rows(self) -> int:
         """The rows that the rank with most receives from all others."""
-        return max(self.received_rows(place) for place in range(self.grid.size))
+        return max(self.received_rows)
 
     @functools.cached_property
     def most_sums(self) -> int:

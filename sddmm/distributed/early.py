@@ -35,13 +35,15 @@ class Early(NamedTuple):
     """A block of which some rows come apart. rows: which, ascending, (r,).
 
     own: those rows and the own columns. others: those rows and all other columns, of all that lie
-    side by side. rest: all other rows; those are empty.
+    side by side. rest: all other rows; those are empty. lasts_while_rows_arrive: whether the first
+    part takes most of the time in which others' rows come.
     """
 
     rows: Tensor
     own: Part
     others: Part
     rest: Part
+    lasts_while_rows_arrive: bool
 
 
 def find_early(whole: SparsePattern, own: int, arriving: int) -> Early | None:
@@ -73,6 +75,7 @@ def find_early(whole: SparsePattern, own: int, arriving: int) -> Early | None:
         _part(row_numbers, cols, is_chosen & is_own, (count, own)),
         _part(row_numbers, cols, is_chosen & ~is_own, (count, n)),
         _part(rows, cols, ~is_chosen, (m, n)),
+        2 * int((is_chosen & is_own).sum()) >= arriving * _WHILE_A_ROW_ARRIVES,
     )
 
 

@@ -119,12 +119,12 @@ class Grid:
     def _peers(self) -> list[int]:
         return [dist.get_group_rank(self.group, rank) for rank in self.ranks]
 
-    @property
+    @cached_property
     def others(self) -> list[int]:
         """The other positions of this rank's ring, ascending."""
         return [s for s in range(self.rings) if s != self.ring]
 
-    @property
+    @cached_property
     def own_first(self) -> list[int]:
         """The positions of this rank's ring, its own first."""
         return [self.ring, *self.others]

@@ -7,7 +7,7 @@ are messages of torch.distributed. All ranks begin the transfers of a lane in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sddmm.backends.cuda.kernels.send_rows.host import Blocks
 from sddmm.distributed.grid import Ahead, Grid, Transfer, backend_of
 from sddmm.distributed.peer_memory import Rooms, Written, open_memory
 from sddmm.distributed.streams import present, wait_for
@@ -35,6 +36,13 @@ class Outgoing(NamedTuple):
     before: int
     size: int
     packed: Tensor | None
+
+
+class Incoming(NamedTuple):
+    """What arrives in a room, by place. sizes: its bytes. parts: the tensors of the room."""
+
+    sizes: Mapping[int, int]
+    parts: Callable[[], Mapping[int, Sequence[Tensor]]]
 
 
 class Room(NamedTuple):
@@ -99,54 +107,51 @@ class Lane:
         self,
         room: Room,
         sends: Mapping[int, Sequence[Outgoing]],
-        receives: Mapping[int, Sequence[Tensor]],
+        incoming: Incoming,
         label: str,
-        is_urgent: bool = True,
+        blocks: int = Blocks.URGENT,
     ) -> Transfer | Arrival:
-        """Begin a transfer on the current stream: by place, what is sent, and the parts of the room
-        that are received. No message is sent before the ranks have agreed on the call. Into
-        shared memory a lane's first transfer is written before, if all receivers have ended the
-        last call; it is read when they have agreed.
+        """Begin a transfer on the current stream. sends: by place.
 
-        is_urgent: whether kernels wait for it.
+        No message is sent before the ranks have agreed on the call. Into shared memory a lane's
+        first transfer is written before, if all receivers have ended the last call; it is read when
+        they have agreed.
+
+        blocks: of a kernel that writes chosen rows.
         """
         if room.number is None:
             messages = {place: tuple(_packed(x) for x in parts) for place, parts in sends.items()}
-            return self._grid.start(messages, {p: tuple(x) for p, x in receives.items()}, label)
-        return self._write(room.number, sends, receives, label, is_urgent)
+            receives = {place: tuple(parts) for place, parts in incoming.parts().items()}
+            return self._grid.start(messages, receives, label)
+        return self._write(room.number, sends, incoming.sizes, label, blocks)
 
     def _write(
         self,
         number: int,
         sends: Mapping[int, Sequence[Outgoing]],
-        receives: Mapping[int, Sequence[Tensor]],
+        arriving: Mapping[int, int],
         label: str,
-        is_urgent: bool,
+        blocks: int,
     ) -> Arrival:
+        """`start` in shared memory. arriving: bytes by place."""
         grid, memory = self._grid, self._memory
         assert memory is not None
         told = self._agree_or_note(number, sends)
         memory.timeout_s = grid.timeout_s
-        senders = [
-            grid.peer(place)
-            for place, parts in receives.items()
-            if any(part.numel() for part in parts)
-        ]
+        senders = [grid.peer(place) for place, size in arriving.items() if size]
         memory.begin(number, senders)  # only now, as a call may end before on some rank
         try:
-            told += self._write_to_all(number, sends, label, is_urgent)
+            told += self._write_to_all(number, sends, label, blocks)
         except BaseException:
             grid.failures.append(f"the transfer of {label}")  # as others may wait for it
             raise
-        grid.traffic.received += sum(
-            x.numel() * x.element_size() for parts in receives.values() for x in parts
-        )
+        grid.traffic.received += sum(arriving.values())
         kept = [part for parts in sends.values() for part in parts]
         sent = present(kept[0].x.device) if kept else None
         return Arrival(grid, memory, number, senders, label, sent, kept)
 
     def _write_to_all(
-        self, number: int, sends: Mapping[int, Sequence[Outgoing]], label: str, is_urgent: bool
+        self, number: int, sends: Mapping[int, Sequence[Outgoing]], label: str, blocks: int
     ) -> list[int]:
         """Write into the rooms of others; returns the global ranks of all to whom it has written.
         They are told when all is written."""
@@ -165,7 +170,7 @@ class Lane:
             peers = [grid.peer(place) for place in places]
             memory.await_rooms(peers, number)
             begin = mark()
-            memory.write(number, parts, is_urgent)
+            memory.write(number, parts, blocks)
             record_span("transfer", label, begin)
             memory.tell(peers, number)
         return [grid.ranks[place] for place in places]

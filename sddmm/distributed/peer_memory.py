@@ -21,8 +21,8 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.send_rows.host import Parcel, send_rows
-from sddmm.backends.cuda.kernels.signals.host import put_signals, take_signals
-from sddmm.distributed.streams import current_stream, index_of, on
+from sddmm.backends.cuda.kernels.signals.host import put_signals, read_signals, take_signals
+from sddmm.distributed.streams import current_stream, index_of
 
 if TYPE_CHECKING:
     from sddmm.distributed.grid import Grid
@@ -80,8 +80,8 @@ class Rooms(ABC):
         """The rooms of this rank, one after the other, uint8; other memory may follow."""
 
     @abstractmethod
-    def write(self, room: int, parts: Sequence[Written], is_urgent: bool) -> None:
-        """Write into the room of this number of other ranks. is_urgent: whether kernels wait."""
+    def write(self, room: int, parts: Sequence[Written], blocks: int) -> None:
+        """Write into the room of this number of other ranks. blocks: of the kernel that writes."""
 
     @abstractmethod
     def _put(self, peers: Sequence[int], channel: int) -> None:
@@ -196,7 +196,7 @@ class PeerMemory(Rooms):
         assert self._buffer is not None
         return self._buffer
 
-    def write(self, room: int, parts: Sequence[Written], is_urgent: bool) -> None:
+    def write(self, room: int, parts: Sequence[Written], blocks: int) -> None:
         chosen: dict[int, tuple[Tensor, list[Parcel]]] = {}  # by the number of the operand
         for peer, before, x, at in parts:
             shape = x.shape if at is None else (*x.shape[:-2], at.numel(), x.shape[-1])
@@ -207,7 +207,7 @@ class PeerMemory(Rooms):
             else:
                 chosen.setdefault(id(x), (x, []))[1].append(Parcel(at, target))
         for x, parcels in chosen.values():
-            send_rows(x, parcels, is_urgent)
+            send_rows(x, parcels, blocks)
 
     def _put(self, peers: Sequence[int], channel: int) -> None:
         words = [self._word(peer, channel, self._rank) for peer in peers]
@@ -225,9 +225,7 @@ class PeerMemory(Rooms):
         taken = {self._taken[peer] for peer in peers if peer in self._taken}
         if not all(event.query() for event in taken):  # type: ignore[no-untyped-call]
             return False
-        with on(self._copying):
-            self._copy.copy_(self._signals(self._rank), non_blocking=True)
-        self._copying.synchronize()  # waits for no kernel
+        read_signals(self._words[self._rank], self._copy, self._copying)
         signals = self._copy.tolist()
         return all(signals[channel * self._size + peer] == 1 for peer in peers)
 

@@ -70,7 +70,8 @@ def local_part(
 
 def cast_for_autocast(x: Tensor, S: DistributedPattern) -> Tensor:
     """The operand in the dtype that autocast gives it; unchanged without autocast."""
-    return x.to(autocast_dtype(x.dtype, S.device)) if x.dtype in DTYPES else x
+    dtype = autocast_dtype(x.dtype, S.device) if x.dtype in DTYPES else x.dtype
+    return x if dtype == x.dtype else x.to(dtype)  # as to() takes long even where it does nothing
 
 
 def _check_cuts(name: str, held: Cuts, size: int, mesh: Any) -> None:

@@ -49,6 +49,10 @@ class _EarlyRows:
         """weights: (nnz,) of the block. x: this rank's rows of the slice."""
         self._early, self._weights, self._x, self._alpha = early, weights, x, alpha
 
+    @property
+    def lasts_while_rows_arrive(self) -> bool:
+        return self._early.lasts_while_rows_arrive
+
     def multiply(self) -> None:
         """Launch the product with the own columns."""
         own, weights = self._early.own, self._weights
@@ -73,16 +77,18 @@ class _EarlyRows:
 
 
 def _slices_of_operand(
-    block: Block, dense: Tensor, early: _EarlyRows | None = None
+    block: Block, dense: Tensor, early: _EarlyRows | None = None, is_busy: bool = False
 ) -> Iterator[Arrived]:
+    """is_busy: whether kernels run while the first slice travels, besides those of early rows."""
     cut = slices_of(dense)
 
     def own(j: int) -> Operands:
         return (cut[j].of(dense),)
 
     if early is None:
-        return gathered(block, len(cut), own)
-    return gathered(block, len(cut), own, early.multiply, early.take_others)
+        return gathered(block, len(cut), own, is_busy=is_busy)
+    is_busy = is_busy or early.lasts_while_rows_arrive
+    return gathered(block, len(cut), own, early.multiply, early.take_others, is_busy)
 
 
 def _product_of_slices(
@@ -167,7 +173,7 @@ def both_sliced_products(
 ) -> tuple[Tensor, Tensor]:
     """`sliced_product` and `sliced_transposed_product` of the same weights, each of which computes
     while the rows and the sums of the other travel."""
-    slices = _slices_of_operand(block, direct.x)
+    slices = _slices_of_operand(block, direct.x, is_busy=True)
     end = _begin_transposed_product(block, weights, transposed.x, alpha, transposed.dtype)
     sums = _product_of_slices(block, weights, slices, direct.x, alpha, direct.dtype)
     return sums, end()
@@ -183,7 +189,7 @@ def prepare_sliced_product(
         _prepare(pattern, at.values(values), own, transpose, dtype)
     if block.early is not None and not transpose:
         wide = common_accumulator(values.dtype, dense.dtype)
-        _, own_part, others, rest = block.early
+        _, own_part, others, rest, _ = block.early
         for at in slices_of(dense)[:1]:
             weights, x = at.values(values)[:0], at.of(dense)
             _prepare(own_part.pattern, weights, x, False, wide)

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
+from sddmm.backends.cuda.kernels.send_rows.host import Blocks
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Transfer
-from sddmm.distributed.lanes import Arrival, Outgoing, Room, lane_of
+from sddmm.distributed.lanes import Arrival, Incoming, Outgoing, Room, lane_of
 from sddmm.distributed.streams import behind_now, beside, current_stream
 from sddmm.dtypes import DTYPES
 from sddmm.sparse.pattern import SparsePattern
@@ -82,15 +83,16 @@ def gathered(
     own: Callable[[int], Operands],
     before: Callable[[], object] = lambda: None,
     meanwhile: Callable[[], object] = lambda: None,
+    is_busy: bool = False,
 ) -> Iterator[Arrived]:
     """Each of `count` slices. The first one is begun by the call itself.
 
     own: this rank's rows of a slice. before, meanwhile: launch what needs no slice, before the
-    first one is sent and behind that.
+    first one is sent and behind that. is_busy: whether that takes about as long as the first one.
     """
     if not count:
         return iter(())
-    begin = _prepare_slice(block, own(0), 0)
+    begin = _prepare_slice(block, own(0), 0, Blocks.URGENT if is_busy else Blocks.ALONE)
     before()
     lane_of(block.grid, "panels").settle()
     first = begin()  # now that kernels are launched
@@ -129,8 +131,11 @@ class _Coming(NamedTuple):
     transfer: Transfer | Arrival
 
 
-def _prepare_slice(block: Block, own: Operands, j: int) -> Callable[[], _Coming]:
-    """A function that begins to send a slice, behind what the current stream holds now."""
+def _prepare_slice(
+    block: Block, own: Operands, j: int, blocks: int = Blocks.PATIENT
+) -> Callable[[], _Coming]:
+    """A function that begins to send a slice, behind what the current stream holds now. blocks: of
+    the kernel that writes its rows."""
     lane = lane_of(block.grid, "panels")
     if not block.requested:  # whole panels travel from contiguous memory
         own = tuple(x.contiguous() for x in own)
@@ -142,8 +147,8 @@ def _prepare_slice(block: Block, own: Operands, j: int) -> Callable[[], _Coming]
     allocated = parcels() if room.number is None else None
 
     def start() -> _Coming:
-        rows, sends, receives = allocated or parcels()
-        transfer = lane.start(room, sends, receives, f"slice {j}", is_urgent=j == 0)
+        rows, sends, incoming = allocated or parcels()
+        transfer = lane.start(room, sends, incoming, f"slice {j}", blocks)
         return _Coming(rows, transfer)
 
     return behind_now(own[0].device, start)
@@ -151,22 +156,27 @@ def _prepare_slice(block: Block, own: Operands, j: int) -> Callable[[], _Coming]
 
 def _parcels(
     block: Block, own: Operands, room: Room
-) -> tuple[Operands, dict[int, list[Outgoing]], dict[int, list[Tensor]]]:
-    """The rows of all others in the room, and what is sent and received, by place."""
+) -> tuple[Operands, dict[int, list[Outgoing]], Incoming]:
+    """The rows of all others in the room, what is sent, by place, and what is received."""
     grid, lane, sizes = block.grid, lane_of(block.grid, "panels"), _row_bytes(own)
-    rows = _split(room, 0, block.other_rows, own)
-    pieces = [torch.split(x, [block.widths[s] for s in grid.others]) for x in rows]
+    rows, row = _split(room, 0, block.other_rows, own), sum(sizes)
     sends: dict[int, list[Outgoing]] = {}
-    receives: dict[int, list[Tensor]] = {}
-    for number, s in enumerate(grid.others):
+    for s in grid.others:
         at, place = block.requested[s] if block.requested else None, grid.ring_place(s)
-        before, received = block.panels_before(s), block.received_rows(place)
+        before, received = block.panels_before[s], block.received_rows[place]
         sends[place] = [
             lane.outgoing(room, x, at, received * sum(sizes[:i]) + before * sizes[i])
             for i, x in enumerate(own)
         ]
-        receives[place] = [parts[number] for parts in pieces]
-    return rows, sends, receives
+
+    def parts() -> dict[int, list[Tensor]]:
+        pieces = [torch.split(x, [block.widths[s] for s in grid.others]) for x in rows]
+        return {
+            grid.ring_place(s): [x[number] for x in pieces] for number, s in enumerate(grid.others)
+        }
+
+    arriving = {grid.ring_place(s): block.widths[s] * row for s in grid.others}
+    return rows, sends, Incoming(arriving, parts)
 
 
 def _row_bytes(own: Operands) -> list[int]:
@@ -238,7 +248,7 @@ def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
     widths = [block.widths[s] for s in order]
     pieces = [dict(zip(order, torch.split(x.contiguous(), widths), strict=True)) for x in part]
     row = sum(_row_bytes(part))
-    counts = {s: block.panel_rows(grid.ring_place(s), grid.ring) for s in grid.others}
+    counts = {s: block.sums_rows[s] for s in grid.others}
     room = lane.room(part[0], sum(counts.values()) * row, block.most_sums * row)
     arriving: dict[int, tuple[Tensor, ...]] = {}
     sends: dict[int, list[Outgoing]] = {}
@@ -246,14 +256,17 @@ def _send_sums(block: Block, j: int, part: tuple[Tensor, ...]) -> _Arriving:
     for s, rows in counts.items():
         arriving[s] = _split(room, before * row, rows, part)
         before += rows
-        sent = block.sums_before(s) * row
+        sent = block.sums_before[s] * row
         sends[grid.ring_place(s)] = []
         for own in pieces:
             sends[grid.ring_place(s)].append(lane.outgoing(room, own[s], None, sent))
             sent += own[s].numel() * own[s].element_size()
-    receives = {grid.ring_place(s): x for s, x in arriving.items()}
+    incoming = Incoming(
+        {grid.ring_place(s): rows * row for s, rows in counts.items()},
+        lambda: {grid.ring_place(s): sums for s, sums in arriving.items()},
+    )
     with beside(part[0].device):
-        transfer = lane.start(room, sends, receives, f"sums of slice {j}")
+        transfer = lane.start(room, sends, incoming, f"sums of slice {j}")
     return _Arriving(tuple(own[grid.ring] for own in pieces), arriving, transfer)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sddmm.distributed.blocks import Block, Panel, Way, sends_touched
-from sddmm.distributed.lanes import LaneName, Outgoing, lane_of
+from sddmm.distributed.lanes import Incoming, LaneName, Outgoing, lane_of
 from sddmm.distributed.streams import behind_now, beside
 
 
@@ -62,11 +62,10 @@ def _step(
 
     def start() -> _Coming:
         outgoing, arriving = allocated or parts()
-        sends, receives = (
-            {grid.ring_place(to): [outgoing]},
-            {grid.ring_place(come_from): [arriving]},
-        )
-        return _Coming(own.start(room, sends, receives, label), arriving)
+        place = grid.ring_place(come_from)
+        incoming = Incoming({place: rows * row}, lambda: {place: [arriving]})
+        sends = {grid.ring_place(to): [outgoing]}
+        return _Coming(own.start(room, sends, incoming, label), arriving)
 
     return start
 

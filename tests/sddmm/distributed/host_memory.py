@@ -57,7 +57,7 @@ class HostMemory(Rooms):
     def follow(self) -> None:
         """There are no streams."""
 
-    def write(self, room: int, parts: Sequence[Written], is_urgent: bool) -> None:
+    def write(self, room: int, parts: Sequence[Written], blocks: int) -> None:
         for peer, before, x, at in parts:
             rows = x if at is None else x[..., at, :]
             raw = torch.empty(rows.numel(), dtype=rows.dtype).copy_(rows.reshape(-1))

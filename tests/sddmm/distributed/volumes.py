@@ -29,11 +29,11 @@ def counted() -> Iterator[list[int]]:
         return batch(operations)
 
     def watched(write: Callable[..., None]) -> Callable[..., None]:
-        def count(memory: Any, room: int, parts: Sequence[Written], is_urgent: bool) -> None:
+        def count(memory: Any, room: int, parts: Sequence[Written], blocks: int) -> None:
             for peer, _, x, at in parts:
                 rows = x if at is None else x[..., :1, :].expand(*x.shape[:-2], at.numel(), -1)
                 sent[peer] += rows.numel() * rows.element_size()
-            write(memory, room, parts, is_urgent)
+            write(memory, room, parts, blocks)
 
         return count
 

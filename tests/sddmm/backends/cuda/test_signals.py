@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.signals.host import load, put_signals, take_signals
+from sddmm.backends.cuda.kernels.signals.host import load, put_signals, read_signals, take_signals
 from sddmm.testing import H200, emulated_gpu
 from tests.cases import cases
 from tests.conftest import ROOT
@@ -93,6 +93,10 @@ def test_it_compiles_without_spilling(arch: str, compiler: Callable[[Device], Co
 def test_a_gpu_waits_for_a_signal_of_another_stream() -> None:
     words, seen = torch.zeros(2, dtype=torch.int32, device="cuda"), []
     other, rows = torch.cuda.Stream(), torch.zeros(1 << 24, device="cuda")
+    with torch.cuda.stream(other):  # loads kernels, which would wait for those that run
+        torch.cuda._sleep(1)
+        rows.fill_(0.0)
+    seen.append(rows.clone())
     torch.cuda.synchronize()
     take_signals(addresses(words), 10.0, 0)
     seen.append(rows.clone())  # behind the signals
@@ -100,8 +104,16 @@ def test_a_gpu_waits_for_a_signal_of_another_stream() -> None:
         torch.cuda._sleep(10_000_000)
         rows.fill_(1.0)
         put_signals(addresses(words), 10.0, 0)
+    read = torch.empty(2, dtype=torch.int32, pin_memory=True)
+    read_signals(words.data_ptr(), read, torch.cuda.Stream())
+    assert set(read.tolist()) <= {0, 1}
     torch.cuda.synchronize()
-    assert bool((seen[0] == 1).all())
+    words[1] = 1
+    torch.cuda.synchronize()
+    read_signals(words.data_ptr(), read, torch.cuda.Stream())
+    assert read.tolist() == [0, 1]
+    words[1] = 0
+    assert bool((seen[1] == 1).all())
     assert words.tolist() == [0, 0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import functools
 import struct
 from collections.abc import Sequence
@@ -45,10 +46,22 @@ class Arguments(ctypes.Structure):
 
 
 _UNIT = 16  # bytes that a lane copies at a time
-# On an H200, 478 MB in rows of 512 bytes into another's memory while kernels of 3.7 ms run, by
-# script: 16 blocks take 1.57 ms and cost the kernels 0.32, 64 take 1.41 and cost 0.51, 8 take 1.87;
-# what those cost was not noted.
-_BLOCKS, _PATIENT_BLOCKS, _BATCH = 16, 8, 4
+_BATCH = 4
+
+
+class Blocks(enum.IntEnum):
+    """How many blocks send rows: as kernels wait for them, or not.
+
+    On an H200, 478 MB in rows of 512 bytes into another's memory while kernels of 3.7 ms run, by
+    script: 16 blocks take 1.57 ms and cost the kernels 0.32, 64 take 1.41 and cost 0.51, 8 take
+    1.87; what those cost was not noted.
+    """
+
+    ALONE = 64
+    URGENT = 16
+    PATIENT = 8
+
+
 SEND_ROWS = KernelSpec("send_rows", "send_rows", (), threads=1024)
 
 
@@ -75,12 +88,11 @@ def refuses(x: Tensor, parcels: Sequence[Parcel]) -> str | None:
     return None
 
 
-def send_rows(x: Tensor, parcels: Sequence[Parcel], is_urgent: bool = True) -> None:
+def send_rows(x: Tensor, parcels: Sequence[Parcel], blocks: int = Blocks.URGENT) -> None:
     """target[..., i, :] = x[..., rows[i], :] of every parcel, on torch's current stream.
 
     x: ([h,] n, k); the numbers of rows are from 0 to n - 1. The targets are in memory that this GPU
-    can write. is_urgent: whether kernels wait for the rows; else those beside them keep more of the
-    GPU.
+    can write.
     """
     parcels = [parcel for parcel in parcels if parcel.target.numel()]
     if not parcels:
@@ -98,7 +110,7 @@ def send_rows(x: Tensor, parcels: Sequence[Parcel], is_urgent: bool = True) -> N
     for first in range(0, len(parcels), _MOST):
         own = parcels[first : first + _MOST]
         kernel(  # in the order of Arguments
-            _BLOCKS if is_urgent else _PATIENT_BLOCKS, x.data_ptr(), head_units,
+            blocks, x.data_ptr(), head_units,
             x.stride(-2) * size // _UNIT, _packed(own), units, heads, len(own),
         )  # fmt: skip
 

@@ -7,7 +7,10 @@ import functools
 import struct
 from collections.abc import Sequence
 
-from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel, copy_to_host
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, macros
 
@@ -48,6 +51,12 @@ def take_signals(addresses: Sequence[int], timeout_s: float, device_index: int) 
     The launch fails when that takes timeout_s.
     """
     _change(addresses, timeout_s, device_index, is_put=False)
+
+
+def read_signals(address: int, into: Tensor, stream: torch.cuda.Stream) -> None:
+    """Copy consecutive words to `into`, (count,) int32 in pinned memory, on a stream of their GPU
+    that has no other work; the host waits for no kernel."""
+    copy_to_host(into.data_ptr(), address, 4 * into.numel(), stream)
 
 
 def _change(addresses: Sequence[int], timeout_s: float, device_index: int, is_put: bool) -> None:
