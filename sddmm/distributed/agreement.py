@@ -42,6 +42,9 @@ def agreement(
     if grid.size == 1:
         yield check()[0]
         return
+    panels = grid.lanes.get("panels")
+    if panels is not None and not grid.pending:
+        panels.look()  # as their rows may be written before the ranks agree
     failure: Exception | None = None
     result: ResultT
     try:

@@ -17,7 +17,7 @@ from sddmm.sparse.indices import compress
 from sddmm.sparse.pattern import SparsePattern
 
 # Own nonzeros of a row at least: it is stored and added once more, in the dtype of sums.
-LEAST = 32
+LEAST = 24
 # Nonzeros that a kernel multiplies while a row arrives, and before the first one does. On two H200,
 # in rows of 512 bytes, 50 million take 3.9 ms and 334 GB/s arrive: 20 while a row arrives, and more
 # beside kernels. Half a millisecond, 6 million, passes before rows set off.

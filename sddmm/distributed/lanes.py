@@ -7,6 +7,7 @@ are messages of torch.distributed. All ranks begin the transfers of a lane in th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -59,7 +60,7 @@ class Room(NamedTuple):
     def rows(self, shape: Sequence[int], dtype: torch.dtype, before: int = 0) -> Tensor:
         """A tensor of the room, behind so many bytes of others."""
         begin = self.first + before
-        end = begin + torch.Size(shape).numel() * dtype.itemsize
+        end = begin + math.prod(shape) * dtype.itemsize
         return self.memory[begin:end].view(dtype).view(*shape)
 
 
@@ -92,10 +93,15 @@ class Lane:
     ) -> Outgoing:
         """Rows of x for another rank's room of the same transfer."""
         packed, rows = None, x.shape[-2] if at is None else at.numel()
-        shape = torch.Size((*x.shape[:-2], rows, x.shape[-1]))
+        shape = (*x.shape[:-2], rows, x.shape[-1])
         if at is not None and room.number is None:
             packed = x.new_empty(shape)
-        return Outgoing(x, at, before, shape.numel() * x.element_size(), packed)
+        return Outgoing(x, at, before, math.prod(shape) * x.element_size(), packed)
+
+    def look(self) -> None:
+        """Begin to find out whether a first transfer can begin at once."""
+        if self._memory is not None:
+            self._memory.look()
 
     def settle(self) -> None:
         """End the agreements that have begun if all transfers are messages, which wait for that;

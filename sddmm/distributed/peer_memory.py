@@ -21,7 +21,7 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.send_rows.host import Parcel, send_rows
-from sddmm.backends.cuda.kernels.signals.host import put_signals, read_signals, take_signals
+from sddmm.backends.cuda.kernels.signals.host import copy_signals, put_signals, take_signals
 from sddmm.distributed.streams import current_stream, index_of
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ class Rooms(ABC):
     def _has_come(self, peers: Sequence[int], channel: int) -> bool:
         """Whether the signals of these ranks are there, so that `_take` waits for none."""
 
+    def look(self) -> None:
+        """Begin to find out whether others let this rank write, as `may_begin_at_once` tells."""
+        return
+
     def may_begin_at_once(self, peers: Sequence[int]) -> bool:
         """Whether a first transfer to these ranks waits for none: they have ended the last call."""
         return self._transfers == 0 and self._has_come(peers, _REST)
@@ -162,6 +166,7 @@ class PeerMemory(Rooms):
         self._taken: dict[int, torch.cuda.Event] = {}  # by rank, behind what takes its last _REST
         self._copy = torch.empty(CHANNELS * self._size, dtype=torch.int32, pin_memory=True)
         self._copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._is_reading = False
 
     def grow(self, grid: Grid, size: int) -> bool:
         if size <= self.capacity:
@@ -216,16 +221,29 @@ class PeerMemory(Rooms):
     def _take(self, peers: Sequence[int], channel: int) -> None:
         words = [self._word(self._rank, channel, peer) for peer in peers]
         take_signals(words, self.timeout_s, index_of(self._device))
+        self._is_reading = False  # what is read now may be a signal that is taken here
         if channel == _REST and peers:
             taken = current_stream(self._device).record_event()
             self._taken.update(dict.fromkeys(peers, taken))
 
+    def look(self) -> None:
+        self._is_reading = self._handle is not None and self._begin_to_read()
+
     def _has_come(self, peers: Sequence[int], channel: int) -> bool:
-        # A signal that the GPU is still to take is an older one.
-        taken = {self._taken[peer] for peer in peers if peer in self._taken}
-        if not all(event.query() for event in taken):  # type: ignore[no-untyped-call]
+        was_reading, self._is_reading = self._is_reading, False
+        if was_reading and self._have_been_read(peers, channel):
+            return True
+        return self._begin_to_read() and self._have_been_read(peers, channel)
+
+    def _begin_to_read(self) -> bool:
+        """Copy the signals to the host; False while the GPU is still to take older ones."""
+        if not all(event.query() for event in {*self._taken.values()}):  # type: ignore[no-untyped-call]
             return False
-        read_signals(self._words[self._rank], self._copy, self._copying)
+        copy_signals(self._words[self._rank], self._copy, self._copying)
+        return True
+
+    def _have_been_read(self, peers: Sequence[int], channel: int) -> bool:
+        self._copying.synchronize()  # waits for no kernel
         signals = self._copy.tolist()
         return all(signals[channel * self._size + peer] == 1 for peer in peers)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.signals.host import load, put_signals, read_signals, take_signals
+from sddmm.backends.cuda.kernels.signals.host import copy_signals, load, put_signals, take_signals
 from sddmm.testing import H200, emulated_gpu
 from tests.cases import cases
 from tests.conftest import ROOT
@@ -104,13 +104,15 @@ def test_a_gpu_waits_for_a_signal_of_another_stream() -> None:
         torch.cuda._sleep(10_000_000)
         rows.fill_(1.0)
         put_signals(addresses(words), 10.0, 0)
-    read = torch.empty(2, dtype=torch.int32, pin_memory=True)
-    read_signals(words.data_ptr(), read, torch.cuda.Stream())
+    read, reader = torch.empty(2, dtype=torch.int32, pin_memory=True), torch.cuda.Stream()
+    copy_signals(words.data_ptr(), read, reader)
+    reader.synchronize()
     assert set(read.tolist()) <= {0, 1}
     torch.cuda.synchronize()
     words[1] = 1
     torch.cuda.synchronize()
-    read_signals(words.data_ptr(), read, torch.cuda.Stream())
+    copy_signals(words.data_ptr(), read, reader)
+    reader.synchronize()
     assert read.tolist() == [0, 1]
     words[1] = 0
     assert bool((seen[1] == 1).all())

@@ -53,9 +53,9 @@ def take_signals(addresses: Sequence[int], timeout_s: float, device_index: int) 
     _change(addresses, timeout_s, device_index, is_put=False)
 
 
-def read_signals(address: int, into: Tensor, stream: torch.cuda.Stream) -> None:
-    """Copy consecutive words to `into`, (count,) int32 in pinned memory, on a stream of their GPU
-    that has no other work; the host waits for no kernel."""
+def copy_signals(address: int, into: Tensor, stream: torch.cuda.Stream) -> None:
+    """Begin to copy consecutive words to `into`, (count,) int32 in pinned memory, on a stream of
+    their GPU."""
     copy_to_host(into.data_ptr(), address, 4 * into.numel(), stream)
 
 
