@@ -28,7 +28,9 @@ from sddmm.distributed.sliced_products import (
 from sddmm.distributed.timeline import span
 from sddmm.distributed.travel import panels_of, reduce_panels
 from sddmm.dtypes import common_accumulator
+from sddmm.operands import needs_grad
 from sddmm.ops.autocast import without_autocast
+from sddmm.ops.routing import is_intercepted
 from sddmm.ops.samples import heads_as_columns
 from sddmm.prepared import PreparedPlan
 from sddmm.problem import make_problem
@@ -66,6 +68,8 @@ def sample(
     a: this rank's rows of A, ([h,] m_r, k). b_t: its rows of B^T, ([h,] n_r, k). plans: what
     `prepare_sample` has given for them.
     """
+    if not _is_followed(a, b_t):
+        return _sample(S, a, b_t, options, plans)
     values: Tensor = _Sample.apply(S, a, b_t, options, plans)  # type: ignore[no-untyped-call]
     return values
 
@@ -77,8 +81,16 @@ def weighted_sums(
 
     values: of this rank's nonzeros, (nnz,) or (h, nnz). dense: its rows of X.
     """
+    if not _is_followed(values, dense):
+        return _weighted_sums(S, values, dense, options)
     sums: Tensor = _WeightedSums.apply(S, values, dense, options)  # type: ignore[no-untyped-call]
     return sums
+
+
+def _is_followed(*operands: Tensor) -> bool:
+    """Whether anything follows a call with these operands, which autograd.Function must know of; it
+    takes long, before a kernel is launched."""
+    return needs_grad(*operands) or is_intercepted()
 
 
 class _Sample(torch.autograd.Function):
@@ -93,10 +105,7 @@ class _Sample(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(a, b_t)
         ctx.S, ctx.options = S, options
-        plans = prepare_sample(S, a, options) if plans is None else plans
-        with without_autocast():
-            rows = resolve_lazy_view(a), resolve_lazy_view(b_t)
-            return _compute_sample(S, *rows, options, plans)
+        return _sample(S, a, b_t, options, plans)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -132,9 +141,7 @@ class _WeightedSums(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(values, dense)
         ctx.S, ctx.options = S, options
-        compute = _compute_transposed_product if options.transpose else _compute_product
-        with without_autocast():
-            return compute(S, resolve_lazy_view(values), resolve_lazy_view(dense), options)
+        return _weighted_sums(S, values, dense, options)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -161,6 +168,27 @@ class _WeightedSums(torch.autograd.Function):
             grad_values = sample(S, of_rows, of_columns, of_values) if needs_values else None
             grad_dense = weighted_sums(S, values, grad, of_dense) if needs_dense else None
         return None, grad_values, grad_dense, None
+
+
+def _sample(
+    S: DistributedPattern,
+    a: Tensor,
+    b_t: Tensor,
+    options: Sampling,
+    plans: list[PreparedPlan] | None,
+) -> Tensor:
+    plans = prepare_sample(S, a, options) if plans is None else plans
+    with without_autocast():
+        rows = resolve_lazy_view(a), resolve_lazy_view(b_t)
+        return _compute_sample(S, *rows, options, plans)
+
+
+def _weighted_sums(
+    S: DistributedPattern, values: Tensor, dense: Tensor, options: Weighting
+) -> Tensor:
+    compute = _compute_transposed_product if options.transpose else _compute_product
+    with without_autocast():
+        return compute(S, resolve_lazy_view(values), resolve_lazy_view(dense), options)
 
 
 def _compute_sample(
