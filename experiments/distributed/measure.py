@@ -27,6 +27,9 @@ from sddmm.distributed import DistributedPattern, record
 from sddmm.distributed.pattern import link_of
 from sddmm.distributed.volumes import predicted_us, received_bytes
 
+# Calls that follow each other, and how often so many are timed.
+_CALLS, _SEQUENCES = 5, 3
+
 
 class Division(NamedTuple):
     """A case and this rank's part of its matrix."""
@@ -142,7 +145,8 @@ def _take_samples(
     timing: Timing,
     result: Record,
 ) -> None:
-    """Fill in the samples of the ranks and of one process, in turns."""
+    """Fill in the samples of the ranks and of one process, in turns: of single calls, which all
+    begin at the same time, and of several that follow each other."""
     device, has_one = divided.device, not result.one_reason
     one_ms = 0.0 if one is None else _call_ms(lambda: operation.call(one), device)
     both_ms = max(all_told(_together_ms(lambda: operation.call(own), device) + one_ms))
@@ -157,6 +161,20 @@ def _take_samples(
         mine.append(_together_ms(lambda: operation.call(own), device))
     result.ranks_ms = all_told(mine)
     result.samples_ms = [max(each) for each in zip(*result.ranks_ms, strict=True)]
+    mine = []
+    for _ in range(_SEQUENCES):
+        if one is not None:
+            all_ms = _call_ms(lambda: _repeat(operation, one), device)
+            result.one_back_to_back_ms.append(all_ms / _CALLS)
+        if has_one:
+            dist.barrier()
+        mine.append(_together_ms(lambda: _repeat(operation, own), device) / _CALLS)
+    result.back_to_back_ms = [max(each) for each in zip(*all_told(mine), strict=True)]
+
+
+def _repeat(operation: Measured, operands: Operands) -> None:
+    for _ in range(_CALLS):
+        operation.call(operands)
 
 
 def _together_ms(call: Callable[[], Any], device: torch.device) -> float:

@@ -128,8 +128,11 @@ class Distributed(OnPattern[Case, Record]):
                 "time ms": table.figure(r.median_ms),
                 "one process ms": table.figure(r.one_median_ms),
                 "speed-up": _ratio(r.speedup),
-                "efficiency": "" if r.speedup is None else _ratio(r.speedup / r.ranks),
+                "efficiency": _efficiency(r.speedup, r.ranks),
                 "predicted": _ratio(expected_efficiency(r)),
+                "back to back ms": table.figure(r.back_to_back_median_ms),
+                "efficiency back to back": _efficiency(r.back_to_back_speedup, r.ranks),
+                "predicted back to back": _ratio(expected_efficiency(r, is_back_to_back=True)),
                 "received MB": table.figure(max(r.received_bytes, default=0) / 1e6),
                 "messages alone ms": table.figure(r.messages_ms),
                 "messages predicted ms": table.figure(r.predicted_messages_ms),
@@ -160,7 +163,9 @@ class Distributed(OnPattern[Case, Record]):
         r = record
         return {
             "ranks": r.ranks, "replicas": r.replicas, "way": r.way, "one_ms": r.one_median_ms,
-            "speedup": r.speedup, "received_bytes": max(r.received_bytes, default=0),
+            "speedup": r.speedup, "back_to_back_ms": r.back_to_back_median_ms,
+            "back_to_back_speedup": r.back_to_back_speedup,
+            "received_bytes": max(r.received_bytes, default=0),
             "written_bytes": max(r.written_bytes, default=0),
             "messages_ms": r.messages_ms, "predicted_messages_ms": r.predicted_messages_ms,
             "waited_ms": r.waited_ms,
@@ -176,7 +181,11 @@ class Distributed(OnPattern[Case, Record]):
         return [{k: v for k, v in line.items() if "speedup_over_" not in k} for line in lines]
 
     def tables(self, records: Sequence[Record]) -> list[Table]:
-        note = "Times of the slowest rank; efficiency is the speed-up over the number of ranks."
+        note = (
+            "Times of the slowest rank; efficiency is the speed-up over the number of ranks. A "
+            "call begins when all ranks and GPUs are idle; of five back to back, the host prepares "
+            "one while the GPU computes the one before, as in a training loop."
+        )
         return [Table("Operations", self.rows(records), note=note)]
 
     def commands(self, records: Sequence[Record]) -> list[str]:
@@ -215,6 +224,10 @@ def _mean_and_range(speedups: Sequence[float]) -> str:
     if len(speedups) == 1:
         return mean
     return f"{mean} ({min(speedups):.2f} to {max(speedups):.2f} in {len(speedups)} cases)"
+
+
+def _efficiency(speedup: float | None, ranks: int) -> str:
+    return "" if speedup is None else _ratio(speedup / ranks)
 
 
 def _ratio(value: float | None) -> str:

@@ -15,7 +15,9 @@ class Record(record.Record):
 
     samples_ms: the slowest rank's time of each call. ranks_ms: every rank's, by rank. one_ms: those
     of one process on the whole matrix, in turns with the others; empty where that failed, for which
-    one_reason says why. ranks, replicas, way: how the matrix is divided and its rows travel.
+    one_reason says why. back_to_back_ms, one_back_to_back_ms: the same of a call of several that
+    follow each other, where no host waits for its GPU in between. ranks, replicas, way: how the
+    matrix is divided and its rows travel.
     rank_nnz, received_bytes, formula_bytes: by rank; the second are counted in one call, the third
     follow from the cuts. written_bytes: by rank, those that it wrote into others' memory, where the
     rest are messages. engine: what carries the messages. messages_ms: the messages of a call
@@ -30,6 +32,8 @@ class Record(record.Record):
     ranks_ms: list[Any] = field(default_factory=list)
     one_ms: list[float] = field(default_factory=list)
     one_reason: str = ""
+    back_to_back_ms: list[float] = field(default_factory=list)
+    one_back_to_back_ms: list[float] = field(default_factory=list)
     received_bytes: list[int] = field(default_factory=list)
     formula_bytes: list[int] = field(default_factory=list)
     written_bytes: list[int] = field(default_factory=list)
@@ -52,6 +56,17 @@ class Record(record.Record):
         if self.one_median_ms is None or self.median_ms is None:
             return None
         return self.one_median_ms / self.median_ms
+
+    @property
+    def back_to_back_median_ms(self) -> float | None:
+        return statistics.median(self.back_to_back_ms) if self.back_to_back_ms else None
+
+    @property
+    def back_to_back_speedup(self) -> float | None:
+        """The time of one process over that of the ranks, of calls that follow each other."""
+        if self.back_to_back_median_ms is None or not self.one_back_to_back_ms:
+            return None
+        return statistics.median(self.one_back_to_back_ms) / self.back_to_back_median_ms
 
     @property
     def waited_ms(self) -> float | None:

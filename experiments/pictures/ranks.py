@@ -18,7 +18,8 @@ NAME, TITLE = "efficiency", "Efficiency of several ranks over the average degree
 
 
 def draw(records: Sequence[Record]) -> Picture:
-    """A panel for each number of ranks; of each operation and matrix, the fastest way."""
+    """Two panels for each number of ranks, of single calls and of calls back to back; of each
+    operation and matrix, the fastest way."""
     timed = [r for r in records if r.speedup is not None and r.m]
     if not timed:
         return Picture(NAME, TITLE, "no case has the times of one process and of several")
@@ -27,34 +28,43 @@ def draw(records: Sequence[Record]) -> Picture:
         case = (r.ranks, r.method, r.m, r.n, r.nnz, r.k, r.heads, r.dtype)
         if case not in best or _efficiency(r) > _efficiency(best[case]):
             best[case] = r
-    panels = cases.grouped(sorted(best.values(), key=lambda r: r.ranks), lambda r: r.ranks)
+    by_ranks = cases.grouped(sorted(best.values(), key=lambda r: r.ranks), lambda r: r.ranks)
+    panels = [(own, of) for own in by_ranks.values() for of in _EFFICIENCIES]
+    panels = [(own, of) for own, of in panels if all(_EFFICIENCIES[of](r) for r in own)]
     shown = looks(r.method for r in best.values())
     figure, axes = grid(len(panels))
-    for ax, own in zip(axes, panels.values(), strict=True):
-        _panel(ax, own, {name: marks(look, "-") for name, look in shown.items()})
+    for ax, (own, of) in zip(axes, panels, strict=True):
+        _panel(ax, own, of, {name: marks(look, "-") for name, look in shown.items()})
     predicted = Line2D([], [], label="predicted", color=GREY, linestyle=(0, (4, 2)))
     caption = (
         f"{provenance(list(best.values()))} Efficiency: one process's time over that of p ranks, "
-        f"over p, in the same run; of several ways of a case, the fastest. Predicted: from one "
+        f"over p, in the same run; of several ways of a case, the fastest. A call begins when all "
+        f"ranks are idle; back to back, five follow each other. Predicted: from one "
         f"process's time and the volume over the rate of the link, where both overlap as the steps "
         f"allow."
     )
     return finish(figure, NAME, TITLE, caption, [*handles(shown), predicted])
 
 
-def _panel(ax: Axes, records: Sequence[Record], styles: dict[str, dict[str, object]]) -> None:
+def _panel(
+    ax: Axes, records: Sequence[Record], of: str, styles: dict[str, dict[str, object]]
+) -> None:
+    efficiency = _EFFICIENCIES[of]
     for method, own in cases.grouped(records, lambda r: r.method).items():
         ordered = sorted(own, key=_degree)
         degrees = [_degree(r) for r in ordered]
-        ax.plot(degrees, [_efficiency(r) for r in ordered], **styles[method])
-        expected = [expected_efficiency(r) or float("nan") for r in ordered]
+        ax.plot(degrees, [efficiency(r) for r in ordered], **styles[method])
+        expected = [
+            expected_efficiency(r, is_back_to_back=efficiency is _back_to_back) or float("nan")
+            for r in ordered
+        ]
         color = styles[method]["color"]
         ax.plot(degrees, expected, color=color, linestyle=(0, (4, 2)), marker="none")
-    ax.set_title(f"{records[0].ranks} ranks")
+    ax.set_title(f"{records[0].ranks} ranks, {of}")
     ax.set_xscale("log")
     ticks.at_values(ax.xaxis, sorted({round(_degree(r), 1) for r in records}))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_ylim(0, max(1.05, *(1.05 * _efficiency(r) for r in records)))
+    ax.set_ylim(0, max(1.05, *(1.05 * efficiency(r) for r in records)))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set_xlabel("nonzeros per row")
     ax.set_ylabel("efficiency")
@@ -65,5 +75,12 @@ def _degree(r: Record) -> float:
 
 
 def _efficiency(r: Record) -> float:
-    assert r.speedup is not None
-    return r.speedup / r.ranks
+    return (r.speedup or 0.0) / r.ranks
+
+
+def _back_to_back(r: Record) -> float:
+    return (r.back_to_back_speedup or 0.0) / r.ranks
+
+
+# By the words of a panel's title; 0 where it was not measured.
+_EFFICIENCIES = {"one call": _efficiency, "back to back": _back_to_back}

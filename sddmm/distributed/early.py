@@ -46,6 +46,11 @@ class Early(NamedTuple):
     lasts_while_rows_arrive: bool
 
 
+def most_early(arriving: int) -> int:
+    """The nonzeros that can be multiplied before so many rows have come."""
+    return arriving * _WHILE_A_ROW_ARRIVES + _BEFORE_ROWS_ARRIVE
+
+
 def find_early(whole: SparsePattern, own: int, arriving: int) -> Early | None:
     """The rows that are worth it; None if there are none.
 
@@ -60,8 +65,7 @@ def find_early(whole: SparsePattern, own: int, arriving: int) -> Early | None:
     degrees = torch.bincount(rows[is_own], minlength=whole.shape[0])
     sorted_degrees, order = degrees.sort(descending=True, stable=True)
     before = sorted_degrees.cumsum(0) - sorted_degrees
-    meanwhile = arriving * _WHILE_A_ROW_ARRIVES + _BEFORE_ROWS_ARRIVE
-    is_worth_it = (sorted_degrees >= LEAST) & (before < meanwhile)
+    is_worth_it = (sorted_degrees >= LEAST) & (before < most_early(arriving))
     chosen = order[is_worth_it].sort().values
     if chosen.numel() == 0:
         return None

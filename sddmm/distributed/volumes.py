@@ -7,6 +7,7 @@ units of n * K elements, with equal parts, a rank of p receives (p - 1) / p in o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,12 +22,14 @@ Operation = Literal["sddmm", "spmm", "spmm_transposed", "attention", "attention_
 @dataclass(frozen=True)
 class Link:
     """The rates of an engine: bytes per us that a rank receives while it sends as many, the us that
-    each message costs besides, and the bytes per us at which rows are packed (read and written)."""
+    each message costs besides, the bytes per us at which chosen rows are packed (read and written),
+    and the us that each of these costs besides."""
 
     name: str
     bytes_per_us: float
     message_us: float
-    pack_bytes_per_us: float
+    pack_bytes_per_us: float = math.inf
+    row_us: float = 0.0
 
     def us(self, messages: int, size: float) -> float:
         return messages * self.message_us + size / self.bytes_per_us
@@ -34,8 +37,9 @@ class Link:
 
 LINKS = {
     # Two H200 of one host: 256 MiB come in 717 us while as many leave; a signal and its answer take
-    # 20 us. Chosen rows come at 334 GB/s: nothing is packed, but a kernel writes them.
-    "memory": Link("writes into each other's memory, two H200 of one host", 370e3, 25.0, 6.9e6),
+    # 20 us. Chosen rows are not packed, but a kernel writes them: two and four H200 took 0.3 ns
+    # longer for each, with rows of 128 and of 512 bytes.
+    "memory": Link("writes into each other's memory, H200 of one host", 370e3, 25.0, row_us=0.3e-3),
     # Two H200 of one host: a neighbour exchange of 256 MiB takes 895 us, and one of 16 MiB 93 us,
     # of which 56 are its bytes'; a copy within a GPU's memory moves 4.3 TB/s, read and written.
     "nccl": Link("NCCL over NVLink, two H200 of one host", 300e3, 40.0, 4.3e6),
@@ -76,6 +80,7 @@ def predicted_us(counts: Counts, way: Way, request: Request, link: Link) -> floa
     """The time of a call's messages alone: in every step all ranks wait for the largest one."""
     p, c = len(counts.rows), counts.replicas
     q, us = p // c, 0.0
+    pieces = request.heads * (2 if request.v_width else 1)  # of a row, each sent by itself
     for what, row in _travels(request, way):
         if not sends_touched(way):
             # All ranks of a ring hold all its panels at once, so every step lasts as long as the
@@ -88,6 +93,7 @@ def predicted_us(counts: Counts, way: Way, request: Request, link: Link) -> floa
             for t in range(1, q)
         )
         us += link.us(q - 1, rows * row) + 2 * rows * row / link.pack_bytes_per_us
+        us += rows * pieces * link.row_us
     if c > 1:
         us += link.us(2, max(_replica_bytes(counts, place, request) for place in range(p)))
     return us

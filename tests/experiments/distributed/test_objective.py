@@ -29,7 +29,8 @@ from experiments.sddmm.config import Config
 RECORD = Record(
     key="k", session="s", status="ok", matrix="m", definition={}, m=10, n=10, nnz=20, k=4,
     dtype="float32", seed=0, method="sddmm", ranks=2, way="ring", samples_ms=[4.0, 5.0, 6.0],
-    one_ms=[8.0, 9.0], received_bytes=[80, 100_000], messages_ms=2.0,
+    one_ms=[8.0, 9.0], back_to_back_ms=[4.0, 4.0, 5.0], one_back_to_back_ms=[8.0],
+    received_bytes=[80, 100_000], messages_ms=2.0,
     spans=[
         [["compute", "panel 0", 0.0, 900.0], ["wait", "panel 1", 900.0, 1400.0]],
         [["compute", "panel 1", 0.0, 1000.0], ["wait", "panel 0", 1000.0, 1200.0]],
@@ -99,7 +100,8 @@ def test_a_row_shows_the_slowest_rank_beside_one_process() -> None:
     (row,) = DISTRIBUTED.rows([RECORD])
     expected = {
         "ranks": "2x1", "way": "ring", "time ms": "5", "one process ms": "8.5", "speed-up": "1.70",
-        "efficiency": "0.85", "received MB": "0.100", "messages alone ms": "2",
+        "efficiency": "0.85", "back to back ms": "4", "efficiency back to back": "1.00",
+        "received MB": "0.100", "messages alone ms": "2",
         "waited ms": "0.500", "hidden": "75%",
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
@@ -172,6 +174,29 @@ def test_the_time_that_is_expected_overlaps_messages_with_what_the_steps_compute
     assert expected_ms(replace(record, one_ms=[])) is None
     two_replicas = replace(record, ranks=4, replicas=2)
     assert expected_ms(two_replicas) == pytest.approx(3.0 + 1.0)
+    assert expected_ms(replace(record, one_back_to_back_ms=[6.0]), True) == pytest.approx(3.0 + 1.5)
+    assert expected_ms(replace(record, method="training")) == pytest.approx(4.0)
+
+
+def test_a_call_on_gpus_has_to_be_launched_unless_another_one_is_before_it() -> None:
+    on_gpu = replace(
+        RECORD, one_ms=[8.0], one_back_to_back_ms=[8.0], predicted_messages_ms=3.0,
+        engine={"name": "NCCL"},
+    )  # fmt: skip
+    assert expected_ms(on_gpu) == pytest.approx(0.8 + 3.0 + 2.0)
+    assert expected_ms(on_gpu, True) == pytest.approx(3.0 + 2.0)
+
+
+def test_a_product_computes_its_densest_rows_before_the_first_slice_has_come() -> None:
+    """Of 2 x 10^9 nonzeros half are a rank's, and half of these lie in its own columns, but only
+    25 for each of the 10^6 rows that come, and six million, are computed early."""
+    product = replace(
+        RECORD, method="spmm", way="row_slices", k=256, dtype="float16", nnz=2 * 10**9,
+        one_ms=[200.0], predicted_messages_ms=5.0, received_bytes=[512 * 10**6, 0],
+    )  # fmt: skip
+    assert expected_ms(product) == pytest.approx(5.0 + 100.0 - 3.1)
+    few = replace(product, nnz=10**7)  # all that lie in its own columns
+    assert expected_ms(few) == pytest.approx(100.0)
 
 
 def test_the_picture_of_efficiency_has_a_panel_for_each_number_of_ranks() -> None:
@@ -181,9 +206,11 @@ def test_the_picture_of_efficiency_has_a_panel_for_each_number_of_ranks() -> Non
     (picture,) = figures(DISTRIBUTED, [slow, RECORD, on_four, untimed])
     assert picture.figure is not None
     panels = {ax.get_title(): ax for ax in picture.figure.axes}
-    assert list(panels) == ["2 ranks", "4 ranks"]
-    measured = panels["2 ranks"].lines[0]
-    assert measured.get_xdata().tolist() == [2.0]  # 20 nonzeros in 10 rows
-    assert measured.get_ydata().tolist() == pytest.approx([8.5 / 5.0 / 2])
+    kinds = ("one call", "back to back")
+    assert list(panels) == [f"{ranks} ranks, {kind}" for ranks in (2, 4) for kind in kinds]
+    for kind, efficiency in zip(kinds, (8.5 / 5.0 / 2, 8.0 / 4.0 / 2), strict=True):
+        measured = panels[f"2 ranks, {kind}"].lines[0]
+        assert measured.get_xdata().tolist() == [2.0]  # 20 nonzeros in 10 rows
+        assert measured.get_ydata().tolist() == pytest.approx([efficiency])
     (nothing,) = figures(DISTRIBUTED, [untimed])
     assert nothing.figure is None
