@@ -263,6 +263,7 @@ class PeerMemory(Rooms):
         # groups that overlap, and come with the signals of calls that failed.
         from torch._C._distributed_c10d import _SymmetricMemory
 
+        torch.cuda.empty_cache()  # what torch keeps for later is not there for this memory
         try:
             size = ROOMS * capacity + 4 * CHANNELS * self._size
             self._buffer = _SymmetricMemory.empty_strided_p2p(
@@ -305,7 +306,7 @@ def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) ->
     key = lane, device.index
     if key not in memories:
         memories[key] = PeerMemory(grid.group, device, least)
-        memories[key].grow(grid, 1)
+    memories[key].grow(grid, 1)  # at first, and where there was no memory for more
     return memories[key] if memories[key].capacity else None
 
 
