@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import PreparedProduct, select_product_backend
+from sddmm.backends.base import AddingProduct, Onto, PreparedProduct, select_product_backend
 from sddmm.cache import CACHE
 from sddmm.memory import new_memory
 from sddmm.prepared import plans_of
@@ -34,6 +34,29 @@ def product(
     """
     problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
     return product_of(problem, pattern, values, dense, factors, transpose, alpha, beyond)
+
+
+def add_product(
+    pattern: SparsePattern,
+    values: Tensor,
+    dense: Tensor,
+    onto: Onto,
+    out: Tensor,
+    *,
+    alpha: float = 1.0,
+    beyond: Tensor | None = None,
+) -> bool:
+    """out[onto.rows[i]] = onto.sums[i] + row i of alpha * W X, rounded once, for every i.
+
+    The operands are those of `product`, without heads; out: (rows, d), contiguous. False, and
+    nothing is done, where no prepared kernel adds.
+    """
+    problem = product_problem(pattern, values, dense, None, False, out.dtype)
+    run = find_or_prepare(pattern, problem) if problem.nnz and out.numel() else None
+    if not isinstance(run, AddingProduct) or not run.adds_onto:
+        return False
+    run.add(values, dense, alpha, onto, out, beyond)
+    return True
 
 
 def product_of(

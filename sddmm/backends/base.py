@@ -6,7 +6,7 @@ import functools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -99,6 +99,30 @@ class PreparedProduct(Protocol):
         of any strides. beyond: the last rows of X, (rows, k), where dense, (n - rows, k), has the
         first ones alone; for backends that read one tensor they are joined.
         """
+
+
+class Onto(NamedTuple):
+    """What a product without heads is added to: sums, (m, k), contiguous, in its accumulator's
+    dtype; and the rows of a larger result where the totals are stored, (m,) int64, no two the
+    same."""
+
+    sums: Tensor
+    rows: Tensor
+
+
+@runtime_checkable
+class AddingProduct(Protocol):
+    """A prepared product that may be able to add to other sums."""
+
+    @property
+    def adds_onto(self) -> bool:
+        """Whether `add` can be called."""
+
+    def add(
+        self, values: Tensor, dense: Tensor, alpha: float, onto: Onto, out: Tensor,
+        beyond: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """out[onto.rows[i]] = onto.sums[i] + row i of the product, rounded once, for every i."""
 
 
 class AttentionOperands(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sddmm.backends.base import AddingProduct, Onto, PreparedProduct
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.early import Early
@@ -23,7 +24,7 @@ from sddmm.distributed.slices import (
 )
 from sddmm.distributed.timeline import span
 from sddmm.dtypes import common_accumulator
-from sddmm.products import find_or_prepare, product, product_problem
+from sddmm.products import add_product, find_or_prepare, product, product_problem
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -69,10 +70,14 @@ class _EarlyRows:
 
     def finish(self, rows: Rows, dtype: torch.dtype) -> Tensor:
         """The whole product of the slice. rows: for all columns."""
-        early, sums = self._early, self._sums
-        others = _product(early.others.pattern, self._others, rows, self._alpha, sums.dtype)
+        early, sums, others = self._early, self._sums, self._early.others.pattern
         part = _product(early.rest.pattern, self._rest, rows, self._alpha, dtype)
-        add_rows(sums, others, early.rows, part, is_compact=True)
+        (first,), beyond = rows
+        last, onto = None if beyond is None else beyond[0], Onto(sums, early.rows)
+        alpha, weights = self._alpha, self._others
+        if not add_product(others, weights, first, onto, part, alpha=alpha, beyond=last):
+            more = _product(others, weights, rows, alpha, sums.dtype)
+            add_rows(sums, more, early.rows, part, is_compact=True)
         return part
 
 
@@ -193,13 +198,16 @@ def prepare_sliced_product(
         for at in slices_of(dense)[:1]:
             weights, x = at.values(values)[:0], at.of(dense)
             _prepare(own_part.pattern, weights, x, False, wide)
-            _prepare(others.pattern, weights, x, False, wide)
             _prepare(rest.pattern, weights, x, False, dtype)
+            run = _prepare(others.pattern, weights, x, False, dtype)
+            if not isinstance(run, AddingProduct) or not run.adds_onto:
+                _prepare(others.pattern, weights, x, False, wide)
 
 
 def _prepare(
     pattern: SparsePattern, values: Tensor, dense: Tensor, transpose: bool, dtype: torch.dtype
-) -> None:
+) -> PreparedProduct | None:
     problem = product_problem(pattern, values, dense, None, transpose, dtype)
-    if problem.nnz and dense.shape[-1]:
-        find_or_prepare(pattern, problem, transpose)
+    if not problem.nnz or not dense.shape[-1]:
+        return None
+    return find_or_prepare(pattern, problem, transpose)

@@ -54,7 +54,9 @@ def test_it_compiles_without_spilling(
         out_dtype = list(DTYPES)[(i + i // 4) % 4] if is_hopper and i >= 2 else dtype
         problem = problem_of(k, dtype, values_dtype, out_dtype)
         step_out = max(step, out_dtype.itemsize)
-        host.specialise(loader.runtime, SPMM_GATHER, problem, device, i % 2 == 1, step, step_out)
+        options = problem, device, i % 2 == 1, step, step_out
+        host.specialise(loader.runtime, SPMM_GATHER, *options)
+        host.specialise(loader.runtime, SPMM_GATHER, *options, has_beyond=i % 4 < 2, has_onto=True)
         assert SPMM_GATHER.refuses(problem, device) is None
     load_shares(loader.runtime, device.index)
     for has_factors in (False, True):

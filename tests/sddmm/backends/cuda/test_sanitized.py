@@ -9,7 +9,7 @@ import torch
 import sddmm
 from gemm_core.runtime.device import device
 from sddmm.attention import attention, attention_backward, attention_problem
-from sddmm.backends.base import AttentionGradients, AttentionOperands
+from sddmm.backends.base import AttentionGradients, AttentionOperands, Onto
 from sddmm.backends.cuda import analysis, single_run
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
@@ -28,7 +28,7 @@ from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec
-from sddmm.products import product, product_problem
+from sddmm.products import add_product, product, product_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import (
     assert_attention_close,
@@ -139,6 +139,16 @@ def test_an_attention_of_rows_in_two_tensors(nnz: int) -> None:
         gradients = attention_backward(pattern, problem, operands, out, lse, grad, None, needs)
         results.append([out, lse, *gradients[:3]])
     assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
+def test_products_that_are_added_to_other_sums() -> None:
+    pattern = random_pattern(150, 290, 9000, device="cuda")
+    values, dense = (torch.randn(*x, device="cuda").half() for x in ((9000,), (290, 104)))
+    sums, rows = torch.randn(150, 104, device="cuda"), torch.randperm(200, device="cuda")[:150]
+    out = torch.zeros(200, 104, device="cuda", dtype=torch.float16)
+    assert add_product(pattern, values, dense, Onto(sums, rows), out)
+    whole = product(pattern, values, dense, out_dtype=torch.float32)
+    torch.testing.assert_close(out[rows], (sums + whole).half())
 
 
 def test_what_moves_rows_and_values_between_gpus() -> None:

@@ -24,6 +24,8 @@ struct Config {
   static constexpr bool HAS_PERM = SDDMM_HAS_PERM, HAS_FACTORS = SDDMM_HAS_FACTORS;
   // Whether the last rows of X stand elsewhere, at `beyond`.
   static constexpr bool HAS_BEYOND = SDDMM_HAS_BEYOND;
+  // Whether row i is added to `onto` and stored at row out_rows[i] of the result; without heads.
+  static constexpr bool HAS_ONTO = SDDMM_HAS_ONTO;
   // The number of lanes that load a slice of a row, 16 bytes each: a group; a power of two.
   static constexpr int LANES = SDDMM_LANES;
   // The number of nonzeros of a group whose loads are in flight together.
@@ -68,6 +70,8 @@ struct Arguments {
   int first_block, own_blocks;            // those of this launch
   int k;
   double alpha;
+  const Acc* onto;      // (m, k), scaled already; null without HAS_ONTO
+  const i64* out_rows;  // (m,)
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
@@ -120,12 +124,21 @@ struct LaneColumns {
   Config::Output* first;  // of row 0
   int pitch, elements;
   const double* alpha;  // in shared memory
+  const Arguments& p;
   __device__ __forceinline__ void store(int row, const Acc (&sums)[ELEMENTS]) const {
     Acc scaled[ELEMENTS];
     const Acc factor = static_cast<Acc>(*alpha);
 #pragma unroll
     for (int i = 0; i < ELEMENTS; ++i) scaled[i] = sums[i] * factor;
-    store_elements<Config::STORE_BYTES>(first + static_cast<i64>(row) * pitch, scaled, elements);
+    i64 out_row = row;
+    if constexpr (Config::HAS_ONTO) {
+      const Acc* own = p.onto + static_cast<i64>(row) * p.k + (first - p.out);
+#pragma unroll
+      for (int i = 0; i < ELEMENTS; ++i)
+        if (Config::NO_TAIL || i < elements) scaled[i] += own[i];
+      out_row = p.out_rows[row];
+    }
+    store_elements<Config::STORE_BYTES>(first + out_row * pitch, scaled, elements);
   }
   __device__ __forceinline__ void store_empty(int row) const {
     const Acc zeros[ELEMENTS] = {};
@@ -258,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const int group = threadIdx.x / LANES, group_of_warp = lane / LANES, in_group = lane % LANES;
   const int column = slice * COLUMNS + in_group * ELEMENTS;
   const LaneColumns out{p.out + head * p.head_out + column, p.k,
-                        Config::NO_TAIL ? ELEMENTS : p.k - column, pieces.alpha + group};
+                        Config::NO_TAIL ? ELEMENTS : p.k - column, pieces.alpha + group, p};
   const DenseRows dense(p, head, column);
 
   const RowShare* const own_share = p.shares + block * WARPS + warp;

@@ -1,0 +1,83 @@
+"""A product that is added to other sums writes the chosen rows, rounded once, and no other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sddmm.backends.base import Onto
+from sddmm.dtypes import DTYPES
+from sddmm.products import add_product, product
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import H200, emulated_gpu, random_pattern
+from tests.sddmm.memory import at_a_cliff
+
+FEW = replace(H200, sm_count=2)
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@contextlib.contextmanager
+def kernels_of(device: str) -> Iterator[list[str]]:
+    """A GPU's kernels on its tensors, or the same emulated; gives the names of those launched."""
+    if device == "cuda":
+        yield []
+    else:
+        with emulated_gpu(FEW) as launches:
+            yield launches
+
+
+def random(*shape: int, dtype: torch.dtype, device: str) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    x = torch.randn(shape, generator=generator).to(dtype)
+    return at_a_cliff(x) if device == "cpu" else x.to(device)
+
+
+def skewed(nnz: int, device: str) -> SparsePattern:
+    """Most rows are empty; one has nearly all nonzeros, so that many blocks sum it."""
+    rows = torch.tensor([3] + [40] * (nnz - 2) + [79])
+    cols = torch.arange(nnz) * 37 % 95
+    return SparsePattern.from_coo(rows.to(device), cols.to(device), (80, 95))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("has_beyond", [False, True])
+@pytest.mark.parametrize("is_skewed", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "k"),
+    [(torch.float16, 64), (torch.bfloat16, 300), (torch.float32, 33), (torch.float64, 8)],
+)
+def test_sums_are_added(
+    device: str, dtype: torch.dtype, k: int, is_skewed: bool, has_beyond: bool
+) -> None:
+    nnz = 6000 if is_skewed else 2000
+    pattern = skewed(nnz, device) if is_skewed else random_pattern(80, 95, nnz, device=device)
+    wide = DTYPES[dtype].accumulator
+    values, dense = (random(*x, dtype=dtype, device=device) for x in ((nnz,), (95, k)))
+    sums = random(80, k, dtype=wide, device=device)
+    rows = torch.randperm(120, generator=torch.Generator().manual_seed(k))[:80].to(device)
+    out = torch.full((120, k), 7.0, dtype=dtype)
+    out = at_a_cliff(out) if device == "cpu" else out.to(device)
+    first, beyond = (dense[:60], dense[60:].clone()) if has_beyond else (dense, None)
+    with kernels_of(device) as launches:
+        assert add_product(pattern, values, first, Onto(sums, rows), out, alpha=0.5, beyond=beyond)
+        whole = product(pattern, values, dense, alpha=0.5, out_dtype=wide)
+    assert device == "cuda" or "spmm_gather" in launches
+    # Of 300 columns, in two slices, a block sums all nonzeros.
+    assert device == "cuda" or not is_skewed or k == 300 or "spmm_merge" in launches
+    expected = (sums.double() + whole.double()).to(dtype)
+    torch.testing.assert_close(out[rows], expected)
+    others = torch.ones(120, dtype=torch.bool, device=device)
+    others[rows] = False
+    assert bool((out[others] == 7).all())
+
+
+def test_where_no_kernel_adds_nothing_is_done() -> None:
+    pattern, out = random_pattern(8, 9, 20), torch.full((8, 4), 7.0)
+    onto = Onto(torch.ones(8, 4), torch.arange(8))
+    assert not add_product(pattern, torch.ones(20), torch.ones(9, 4), onto, out)
+    assert bool((out == 7).all())
