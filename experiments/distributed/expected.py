@@ -3,13 +3,15 @@
 C is one process's time over p, M the predicted time of the messages alone. By panels, each of p
 steps computes C / p while M / (p - 1) travels, but for the last; by slices, the first slice comes
 before anything is computed but what `sddmm/distributed/early.py` finds, and the last is computed
-when nothing travels any more. A single call on GPUs has to be launched first; of calls back to back
-the host has launched one while the GPU computes the one before.
+when nothing travels any more. With replicas nothing is hidden. A single call on GPUs has to be
+launched first; of calls back to back the host has launched one while the GPU computes the one
+before.
 """
 
 from __future__ import annotations
 
 import statistics
+from typing import NamedTuple
 
 import torch
 
@@ -17,9 +19,21 @@ from experiments.distributed.record import Record
 from sddmm.distributed.early import most_early
 from sddmm.distributed.slices import slices_of
 
-# When the first kernel of a call begins, and when its first rows set off, by the timelines of
-# single calls on hosts of four H200: 0.2 to 0.5 ms, and 0.7 to 1.0.
-_BEGIN_MS, _SEND_MS = 0.3, 0.8
+
+class Overheads(NamedTuple):
+    """What overlap costs. begin_ms, send_ms: when the first kernel of a single call begins, and
+    when its first rows set off. slower: the time that kernels lose beside messages, over that of
+    the messages. step_ms: that of a step's signals, and of waiting for the slowest rank."""
+
+    begin_ms: float = 0.0
+    send_ms: float = 0.0
+    slower: float = 0.0
+    step_ms: float = 0.0
+
+
+# Fitted to the calls of docs/results/h200/ranks, by panels and slices without replicas: a
+# prediction for other numbers of GPUs, and a description of these.
+_ON_GPUS = Overheads(begin_ms=0.3, send_ms=1.0, slower=0.15, step_ms=0.08)
 
 
 def expected_ms(record: Record, is_back_to_back: bool = False) -> float | None:
@@ -28,22 +42,30 @@ def expected_ms(record: Record, is_back_to_back: bool = False) -> float | None:
     if not one or record.predicted_messages_ms is None:
         return None
     compute, messages = statistics.median(one) / record.ranks, record.predicted_messages_ms
-    is_launched = is_back_to_back or record.engine.get("name") != "NCCL"
-    begin, send = (0.0, 0.0) if is_launched else (_BEGIN_MS, _SEND_MS)
+    cost = _ON_GPUS if record.engine.get("name") == "NCCL" else Overheads()
+    if is_back_to_back:
+        cost = cost._replace(begin_ms=0.0, send_ms=0.0)
+    if record.replicas > 1:
+        return cost.begin_ms + compute + messages
     if record.method == "training":  # each of its products is computed while the other's travel
-        return max(begin + compute, send + messages)
-    slices, panels = _slices(record), max(record.ranks // record.replicas, 1)
+        beside = cost.begin_ms + compute + cost.slower * messages
+        return max(beside, cost.send_ms + messages) + 3 * cost.step_ms
+    slices = _slices(record)
     if slices == 1:
         early = compute * _early_share(record)
-        return max(begin + early, send + messages) + compute - early
+        beside = cost.begin_ms + early + cost.slower * min(early, messages)
+        return max(beside, cost.send_ms + messages) + compute - early + 2 * cost.step_ms
     if slices:
-        step = max(compute, messages) / slices
-        return send + messages / slices + (slices - 1) * step + compute / slices
+        step = max(compute + cost.slower * messages, messages) / slices
+        first = cost.send_ms + messages / slices
+        return first + (slices - 1) * step + compute / slices + slices * cost.step_ms
+    panels, alone = record.ranks, compute / record.ranks
     if panels == 1:
-        return begin + compute + messages
-    step, message = compute / panels, messages / (panels - 1)
-    first = max(begin + step, send + message)
-    return first + (panels - 2) * max(step, message) + step
+        return cost.begin_ms + compute
+    message = messages / (panels - 1)
+    beside = alone + cost.slower * message
+    first = max(cost.begin_ms + beside, cost.send_ms + message)
+    return first + (panels - 2) * max(beside, message) + alone + panels * cost.step_ms
 
 
 def expected_efficiency(record: Record, is_back_to_back: bool = False) -> float | None:
