@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import AddingProduct, Onto, PreparedProduct, select_product_backend
+from sddmm.backends.base import Addend, AddingProduct, PreparedProduct, select_product_backend
 from sddmm.cache import CACHE
 from sddmm.memory import new_memory
 from sddmm.prepared import plans_of
@@ -40,22 +40,22 @@ def add_product(
     pattern: SparsePattern,
     values: Tensor,
     dense: Tensor,
-    onto: Onto,
+    addend: Addend,
     out: Tensor,
     *,
     alpha: float = 1.0,
     beyond: Tensor | None = None,
 ) -> bool:
-    """out[onto.rows[i]] = onto.sums[i] + row i of alpha * W X, rounded once, for every i.
+    """out[out_rows[i]] = sums[i] + row i of alpha * W X, rounded once, for every i.
 
     The operands are those of `product`, without heads; out: (rows, d), contiguous. False, and
     nothing is done, where no prepared kernel adds.
     """
     problem = product_problem(pattern, values, dense, None, False, out.dtype)
     run = find_or_prepare(pattern, problem) if problem.nnz and out.numel() else None
-    if not isinstance(run, AddingProduct) or not run.adds_onto:
+    if not isinstance(run, AddingProduct) or not run.takes_addend:
         return False
-    run.add(values, dense, alpha, onto, out, beyond)
+    run.add(values, dense, alpha, addend, out, beyond)
     return True
 
 

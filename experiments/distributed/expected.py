@@ -1,11 +1,10 @@
 """The time of a call that overlap allows: from one process's time and the messages' prediction.
 
-C is one process's time over p, M the predicted time of the messages alone. By panels, each of p
-steps computes C / p while M / (p - 1) travels, but for the last; by slices, the first slice comes
-before anything is computed but what `sddmm/distributed/early.py` finds, and the last is computed
-when nothing travels any more. With replicas nothing is hidden. A single call on GPUs has to be
-launched first; of calls back to back the host has launched one while the GPU computes the one
-before.
+C is one process's time over p, M the predicted time of the messages alone, in ms. By panels, each
+of p steps computes C / p while M / (p - 1) travels, but for the last; by slices, the first slice
+comes before anything is computed but what `sddmm/distributed/early.py` finds, and the last is
+computed when nothing travels any more. With replicas nothing is hidden. A single call on GPUs has
+to be launched first, and so has the first of several back to back.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import NamedTuple
 
 import torch
 
-from experiments.distributed.record import Record
+from experiments.distributed.record import CALLS, Record
 from sddmm.distributed.early import most_early
 from sddmm.distributed.slices import slices_of
 
 
 class Overheads(NamedTuple):
-    """What overlap costs. begin_ms, send_ms: when the first kernel of a single call begins, and
-    when its first rows set off. slower: the time that kernels lose beside messages, over that of
-    the messages. step_ms: that of a step's signals, and of waiting for the slowest rank."""
+    """What overlap costs, in ms. begin_ms, send_ms: when the first kernel of a single call begins,
+    and when its first rows set off. slower: the time that kernels lose beside messages, over that
+    of the messages. step_ms: that of a step's signals, and of waiting for the slowest rank."""
 
     begin_ms: float = 0.0
     send_ms: float = 0.0
@@ -33,7 +32,7 @@ class Overheads(NamedTuple):
 
 # Fitted to the calls of docs/results/h200/ranks, by panels and slices without replicas: a
 # prediction for other numbers of GPUs, and a description of these.
-_ON_GPUS = Overheads(begin_ms=0.3, send_ms=1.0, slower=0.15, step_ms=0.08)
+_ON_GPUS = Overheads(begin_ms=0.3, send_ms=1.0, slower=0.2, step_ms=0.05)
 
 
 def expected_ms(record: Record, is_back_to_back: bool = False) -> float | None:
@@ -42,30 +41,31 @@ def expected_ms(record: Record, is_back_to_back: bool = False) -> float | None:
     if not one or record.predicted_messages_ms is None:
         return None
     compute, messages = statistics.median(one) / record.ranks, record.predicted_messages_ms
-    cost = _ON_GPUS if record.engine.get("name") == "NCCL" else Overheads()
+    cost = _ON_GPUS if record.engine.get("name") == "NCCL" else Overheads()  # gloo's is a CPU
     if is_back_to_back:
-        cost = cost._replace(begin_ms=0.0, send_ms=0.0)
+        cost = cost._replace(begin_ms=cost.begin_ms / CALLS, send_ms=cost.send_ms / CALLS)
     if record.replicas > 1:
         return cost.begin_ms + compute + messages
     if record.method == "training":  # each of its products is computed while the other's travel
         beside = cost.begin_ms + compute + cost.slower * messages
-        return max(beside, cost.send_ms + messages) + 3 * cost.step_ms
+        return max(beside, cost.send_ms + messages) + 3 * cost.step_ms  # of three products
     slices = _slices(record)
     if slices == 1:
         early = compute * _early_share(record)
         beside = cost.begin_ms + early + cost.slower * min(early, messages)
+        # Two steps: before and after the slice has come.
         return max(beside, cost.send_ms + messages) + compute - early + 2 * cost.step_ms
     if slices:
         step = max(compute + cost.slower * messages, messages) / slices
         first = cost.send_ms + messages / slices
         return first + (slices - 1) * step + compute / slices + slices * cost.step_ms
-    panels, alone = record.ranks, compute / record.ranks
+    panels, panel_ms = record.ranks, compute / record.ranks
     if panels == 1:
         return cost.begin_ms + compute
-    message = messages / (panels - 1)
-    beside = alone + cost.slower * message
-    first = max(cost.begin_ms + beside, cost.send_ms + message)
-    return first + (panels - 2) * max(beside, message) + alone + panels * cost.step_ms
+    message_ms = messages / (panels - 1)
+    beside = panel_ms + cost.slower * message_ms
+    first = max(cost.begin_ms + beside, cost.send_ms + message_ms)
+    return first + (panels - 2) * max(beside, message_ms) + panel_ms + panels * cost.step_ms
 
 
 def expected_efficiency(record: Record, is_back_to_back: bool = False) -> float | None:

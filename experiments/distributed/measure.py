@@ -21,14 +21,13 @@ from experiments.distributed.case import Case
 from experiments.distributed.messages import messages_of, requests
 from experiments.distributed.operations import OPERATIONS, Measured, Operands
 from experiments.distributed.ranks import all_told, engine, told_by_first
-from experiments.distributed.record import Record
+from experiments.distributed.record import CALLS, Record
 from experiments.distributed.verify import verify
 from sddmm.distributed import DistributedPattern, record
 from sddmm.distributed.pattern import link_of
 from sddmm.distributed.volumes import predicted_us, received_bytes
 
-# Calls that follow each other, and how often so many are timed.
-_CALLS, _SEQUENCES = 5, 3
+_SEQUENCES = 3  # of calls that follow each other
 
 
 class Division(NamedTuple):
@@ -165,15 +164,15 @@ def _take_samples(
     for _ in range(_SEQUENCES):
         if one is not None:
             all_ms = _call_ms(lambda: _repeat(operation, one), device)
-            result.one_back_to_back_ms.append(all_ms / _CALLS)
+            result.one_back_to_back_ms.append(all_ms / CALLS)
         if has_one:
             dist.barrier()
-        mine.append(_together_ms(lambda: _repeat(operation, own), device) / _CALLS)
+        mine.append(_together_ms(lambda: _repeat(operation, own), device) / CALLS)
     result.back_to_back_ms = [max(each) for each in zip(*all_told(mine), strict=True)]
 
 
 def _repeat(operation: Measured, operands: Operands) -> None:
-    for _ in range(_CALLS):
+    for _ in range(CALLS):
         operation.call(operands)
 
 

@@ -31,7 +31,7 @@ from experiments.distributed.expected import expected_efficiency
 from experiments.distributed.measure import divide, measure
 from experiments.distributed.operations import OPERATIONS
 from experiments.distributed.ranks import joined
-from experiments.distributed.record import Record
+from experiments.distributed.record import CALLS, Record
 from experiments.pictures.cases import geometric_mean
 from experiments.sddmm.case import device_of
 from experiments.sddmm.config import Config
@@ -129,7 +129,7 @@ class Distributed(OnPattern[Case, Record]):
                 "one process ms": table.figure(r.one_median_ms),
                 "speed-up": _ratio(r.speedup),
                 "efficiency": _efficiency(r.speedup, r.ranks),
-                "predicted": _ratio(expected_efficiency(r)),
+                "predicted efficiency": _ratio(expected_efficiency(r)),
                 "back to back ms": table.figure(r.back_to_back_median_ms),
                 "efficiency back to back": _efficiency(r.back_to_back_speedup, r.ranks),
                 "predicted back to back": _ratio(expected_efficiency(r, is_back_to_back=True)),
@@ -182,9 +182,10 @@ class Distributed(OnPattern[Case, Record]):
 
     def tables(self, records: Sequence[Record]) -> list[Table]:
         note = (
-            "Times of the slowest rank; efficiency is the speed-up over the number of ranks. A "
-            "call begins when all ranks and GPUs are idle; of five back to back, the host prepares "
-            "one while the GPU computes the one before, as in a training loop."
+            "Times of the slowest rank; efficiency is the speed-up over the number of ranks, which "
+            "are a ring's length times the replicas. A call begins when all ranks and GPUs are "
+            f"idle; back to back is the mean of {CALLS} that follow each other, as in a training "
+            "loop, of which the first one begins like that."
         )
         return [Table("Operations", self.rows(records), note=note)]
 

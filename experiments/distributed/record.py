@@ -8,6 +8,9 @@ from typing import Any
 
 from experiments.sddmm import record
 
+CALLS = 5
+"""How many calls follow each other where they are timed back to back."""
+
 
 @dataclass(kw_only=True)
 class Record(record.Record):
@@ -15,9 +18,9 @@ class Record(record.Record):
 
     samples_ms: the slowest rank's time of each call. ranks_ms: every rank's, by rank. one_ms: those
     of one process on the whole matrix, in turns with the others; empty where that failed, for which
-    one_reason says why. back_to_back_ms, one_back_to_back_ms: the same of a call of several that
-    follow each other, where no host waits for its GPU in between. ranks, replicas, way: how the
-    matrix is divided and its rows travel.
+    one_reason says why. back_to_back_ms, one_back_to_back_ms: of several sequences, the mean of
+    CALLS that follow each other, where no host waits for its GPU in between. ranks, replicas, way:
+    how the matrix is divided and its rows travel.
     rank_nnz, received_bytes, formula_bytes: by rank; the second are counted in one call, the third
     follow from the cuts. written_bytes: by rank, those that it wrote into others' memory, where the
     rest are messages. engine: what carries the messages. messages_ms: the messages of a call

@@ -193,10 +193,10 @@ def current_stream(device_index: int) -> int:
 
 
 def copy_to_host(target: int, source: int, size: int, stream: torch.cuda.Stream) -> None:
-    """Begin to copy so many bytes of a GPU's memory into pinned memory, on a stream of that GPU.
+    """Begin to copy `size` bytes of a GPU's memory into pinned memory, on a stream of that GPU.
 
-    torch's own copy, on another stream than the current one, takes three times as long. Raises
-    LaunchError if it failed.
+    target, source: addresses. torch's own copy, with the change to another stream, takes the host
+    25 us. Raises LaunchError if it failed.
     """
     from cuda.bindings import driver
 

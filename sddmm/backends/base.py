@@ -101,13 +101,15 @@ class PreparedProduct(Protocol):
         """
 
 
-class Onto(NamedTuple):
-    """What a product without heads is added to: sums, (m, k), contiguous, in its accumulator's
-    dtype; and the rows of a larger result where the totals are stored, (m,) int64, no two the
-    same."""
+class Addend(NamedTuple):
+    """A matrix that a product without heads is added to, and where the total is stored.
+
+    sums: (m, d), contiguous, in the accumulator's dtype, scaled by alpha already. out_rows: (m,)
+    int64, no two the same: row i of the total is row out_rows[i] of a larger result.
+    """
 
     sums: Tensor
-    rows: Tensor
+    out_rows: Tensor
 
 
 @runtime_checkable
@@ -115,14 +117,14 @@ class AddingProduct(Protocol):
     """A prepared product that may be able to add to other sums."""
 
     @property
-    def adds_onto(self) -> bool:
+    def takes_addend(self) -> bool:
         """Whether `add` can be called."""
 
     def add(
-        self, values: Tensor, dense: Tensor, alpha: float, onto: Onto, out: Tensor,
+        self, values: Tensor, dense: Tensor, alpha: float, addend: Addend, out: Tensor,
         beyond: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """out[onto.rows[i]] = onto.sums[i] + row i of the product, rounded once, for every i."""
+        """out[out_rows[i]] = sums[i] + row i of the product, rounded once, for every i."""
 
 
 class AttentionOperands(NamedTuple):

@@ -20,7 +20,8 @@ from sddmm.sparse.pattern import SparsePattern
 LEAST = 24
 # Nonzeros that a kernel multiplies while a row arrives, and before the first one does. On two H200,
 # in rows of 512 bytes, 50 million take 3.9 ms and 334 GB/s arrive: 20 while a row arrives, and more
-# beside kernels. Half a millisecond, 6 million, passes before rows set off.
+# beside kernels. Half a millisecond, 6 million, was chosen for the time before rows set off, which
+# is up to twice that in a single call, and nothing where calls follow each other.
 _WHILE_A_ROW_ARRIVES, _BEFORE_ROWS_ARRIVE = 25, 6_000_000
 
 
@@ -32,11 +33,12 @@ class Part(NamedTuple):
 
 
 class Early(NamedTuple):
-    """A block of which some rows come apart. rows: which, ascending, (r,).
+    """A block's nonzeros in three patterns, so that a part of its densest rows can be computed
+    before other ranks' rows arrive. rows: those rows, (r,), ascending.
 
-    own: those rows and the own columns. others: those rows and all other columns, of all that lie
-    side by side. rest: all other rows; those are empty. lasts_while_rows_arrive: whether the first
-    part takes most of the time in which others' rows come.
+    own: these rows and the own columns, (r, n_r). others: these rows and all other columns, (r, n),
+    n of all that lie side by side. rest: all other rows, (m, n); these are empty in it.
+    lasts_while_rows_arrive: whether `own` takes at least half of the time in which rows arrive.
     """
 
     rows: Tensor

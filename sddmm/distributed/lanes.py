@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sddmm.backends.cuda.kernels.send_rows.host import Blocks
+from sddmm.backends.cuda.kernels.send_rows.host import SendBlocks
 from sddmm.distributed.grid import Ahead, Grid, Transfer, backend_of
-from sddmm.distributed.peer_memory import Rooms, Written, open_memory
-from sddmm.distributed.streams import present, wait_for
+from sddmm.distributed.peer_memory import RemoteWrite, Rooms, open_memory
+from sddmm.distributed.streams import record_event, wait_for
 from sddmm.distributed.timeline import mark, record_span, span
 
 LaneName = Literal["panels", "sums"]
@@ -98,10 +98,10 @@ class Lane:
             packed = x.new_empty(shape)
         return Outgoing(x, at, before, math.prod(shape) * x.element_size(), packed)
 
-    def look(self) -> None:
-        """Begin to find out whether a first transfer can begin at once."""
+    def start_reading_signals(self) -> None:
+        """See `Rooms`."""
         if self._memory is not None:
-            self._memory.look()
+            self._memory.start_reading_signals()
 
     def settle(self) -> None:
         """End the agreements that have begun if all transfers are messages, which wait for that;
@@ -115,7 +115,7 @@ class Lane:
         sends: Mapping[int, Sequence[Outgoing]],
         incoming: Incoming,
         label: str,
-        blocks: int = Blocks.URGENT,
+        thread_blocks: int = SendBlocks.BESIDE_KERNELS,
     ) -> Transfer | Arrival:
         """Begin a transfer on the current stream. sends: by place.
 
@@ -123,13 +123,13 @@ class Lane:
         first transfer is written before, if all receivers have ended the last call; it is read when
         they have agreed.
 
-        blocks: of a kernel that writes chosen rows.
+        thread_blocks: of a kernel that writes chosen rows.
         """
         if room.number is None:
             messages = {place: tuple(_packed(x) for x in parts) for place, parts in sends.items()}
             receives = {place: tuple(parts) for place, parts in incoming.parts().items()}
             return self._grid.start(messages, receives, label)
-        return self._write(room.number, sends, incoming.sizes, label, blocks)
+        return self._write(room.number, sends, incoming.sizes, label, thread_blocks)
 
     def _write(
         self,
@@ -137,7 +137,7 @@ class Lane:
         sends: Mapping[int, Sequence[Outgoing]],
         arriving: Mapping[int, int],
         label: str,
-        blocks: int,
+        thread_blocks: int,
     ) -> Arrival:
         """`start` in shared memory. arriving: bytes by place."""
         grid, memory = self._grid, self._memory
@@ -147,17 +147,17 @@ class Lane:
         senders = [grid.peer(place) for place, size in arriving.items() if size]
         memory.begin(number, senders)  # only now, as a call may end before on some rank
         try:
-            told += self._write_to_all(number, sends, label, blocks)
+            told += self._write_to_all(number, sends, label, thread_blocks)
         except BaseException:
             grid.failures.append(f"the transfer of {label}")  # as others may wait for it
             raise
         grid.traffic.received += sum(arriving.values())
         kept = [part for parts in sends.values() for part in parts]
-        sent = present(kept[0].x.device) if kept else None
+        sent = record_event(kept[0].x.device) if kept else None
         return Arrival(grid, memory, number, senders, label, sent, kept)
 
     def _write_to_all(
-        self, number: int, sends: Mapping[int, Sequence[Outgoing]], label: str, blocks: int
+        self, number: int, sends: Mapping[int, Sequence[Outgoing]], label: str, thread_blocks: int
     ) -> list[int]:
         """Write into the rooms of others; returns the global ranks of all to whom it has written.
         They are told when all is written."""
@@ -167,7 +167,7 @@ class Lane:
         # Each rank begins with the one after it, so that none is written to by all.
         for place in sorted(sends, key=lambda place: (place - grid.place) % grid.size):
             own = [part for part in sends[place] if part.size]
-            parts += [Written(grid.peer(place), part.before, part.x, part.at) for part in own]
+            parts += [RemoteWrite(grid.peer(place), part.before, part.x, part.at) for part in own]
             places += [place] if own else []
             size = sum(part.size for part in own)
             grid.traffic.sent += size
@@ -176,9 +176,9 @@ class Lane:
             peers = [grid.peer(place) for place in places]
             memory.await_rooms(peers, number)
             begin = mark()
-            memory.write(number, parts, blocks)
+            memory.write(number, parts, thread_blocks)
             record_span("transfer", label, begin)
-            memory.tell(peers, number)
+            memory.signal_arrival(peers, number)
         return [grid.ranks[place] for place in places]
 
     def _agree_or_note(self, number: int, sends: Mapping[int, Sequence[Outgoing]]) -> list[int]:

@@ -38,7 +38,7 @@ _REST, _GRANT, _ARRIVED = 0, 1, 1 + ROOMS
 CHANNELS = 1 + 2 * ROOMS
 
 
-class Written(NamedTuple):
+class RemoteWrite(NamedTuple):
     """What is written into a room of one rank: x, ([h,] rows, k), or its rows with the numbers
     `at`, after `before` bytes."""
 
@@ -80,8 +80,9 @@ class Rooms(ABC):
         """The rooms of this rank, one after the other, uint8; other memory may follow."""
 
     @abstractmethod
-    def write(self, room: int, parts: Sequence[Written], blocks: int) -> None:
-        """Write into the room of this number of other ranks. blocks: of the kernel that writes."""
+    def write(self, room: int, parts: Sequence[RemoteWrite], thread_blocks: int) -> None:
+        """Write into the room of this number of other ranks. thread_blocks: of the kernel that
+        writes chosen rows."""
 
     @abstractmethod
     def _put(self, peers: Sequence[int], channel: int) -> None:
@@ -95,9 +96,9 @@ class Rooms(ABC):
     def _has_come(self, peers: Sequence[int], channel: int) -> bool:
         """Whether the signals of these ranks are there, so that `_take` waits for none."""
 
-    def look(self) -> None:
-        """Begin to find out whether others let this rank write, as `may_begin_at_once` tells."""
-        return
+    @abstractmethod
+    def start_reading_signals(self) -> None:
+        """Begin a copy of this rank's signals to the host, which `may_begin_at_once` reads."""
 
     def may_begin_at_once(self, peers: Sequence[int]) -> bool:
         """Whether a first transfer to these ranks waits for none: they have ended the last call."""
@@ -117,7 +118,7 @@ class Rooms(ABC):
         else:
             self._await_rest(peers)
 
-    def tell(self, peers: Sequence[int], room: int) -> None:
+    def signal_arrival(self, peers: Sequence[int], room: int) -> None:
         self._put(peers, _ARRIVED + room)
 
     def await_arrivals(self, peers: Sequence[int], room: int) -> None:
@@ -201,7 +202,7 @@ class PeerMemory(Rooms):
         assert self._buffer is not None
         return self._buffer
 
-    def write(self, room: int, parts: Sequence[Written], blocks: int) -> None:
+    def write(self, room: int, parts: Sequence[RemoteWrite], thread_blocks: int) -> None:
         chosen: dict[int, tuple[Tensor, list[Parcel]]] = {}  # by the number of the operand
         for peer, before, x, at in parts:
             shape = x.shape if at is None else (*x.shape[:-2], at.numel(), x.shape[-1])
@@ -212,7 +213,7 @@ class PeerMemory(Rooms):
             else:
                 chosen.setdefault(id(x), (x, []))[1].append(Parcel(at, target))
         for x, parcels in chosen.values():
-            send_rows(x, parcels, blocks)
+            send_rows(x, parcels, thread_blocks)
 
     def _put(self, peers: Sequence[int], channel: int) -> None:
         words = [self._word(peer, channel, self._rank) for peer in peers]
@@ -226,7 +227,7 @@ class PeerMemory(Rooms):
             taken = current_stream(self._device).record_event()
             self._taken.update(dict.fromkeys(peers, taken))
 
-    def look(self) -> None:
+    def start_reading_signals(self) -> None:
         self._is_reading = self._handle is not None and self._begin_to_read()
 
     def _has_come(self, peers: Sequence[int], channel: int) -> bool:

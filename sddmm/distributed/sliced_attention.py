@@ -14,8 +14,8 @@ from sddmm.backends.base import AttentionGradients, AttentionOperands
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.dropout import seed_of_part
 from sddmm.distributed.slices import (
-    Arrived,
     Operands,
+    ReceivedSlice,
     Slice,
     add_up,
     gathered,
@@ -107,7 +107,9 @@ def _heads(q: Tensor) -> list[Slice]:
     return [Slice(head, slice(None)) for head in heads]
 
 
-def _slices(block: Block, operands: AttentionOperands, heads: list[Slice]) -> Iterator[Arrived]:
+def _slices(
+    block: Block, operands: AttentionOperands, heads: list[Slice]
+) -> Iterator[ReceivedSlice]:
     """Each head with the rows of k and of v that others hold."""
     k, v = operands.k, operands.v
     return gathered(block, len(heads), lambda j: (heads[j].of(k), heads[j].of(v)))

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import AddingProduct, Onto, PreparedProduct
+from sddmm.backends.base import Addend, AddingProduct, PreparedProduct
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.early import Early
 from sddmm.distributed.slices import (
-    Arrived,
     Operands,
+    ReceivedSlice,
     Rows,
     begin_to_add_up,
     gathered,
@@ -73,9 +73,9 @@ class _EarlyRows:
         early, sums, others = self._early, self._sums, self._early.others.pattern
         part = _product(early.rest.pattern, self._rest, rows, self._alpha, dtype)
         (first,), beyond = rows
-        last, onto = None if beyond is None else beyond[0], Onto(sums, early.rows)
+        last, addend = None if beyond is None else beyond[0], Addend(sums, early.rows)
         alpha, weights = self._alpha, self._others
-        if not add_product(others, weights, first, onto, part, alpha=alpha, beyond=last):
+        if not add_product(others, weights, first, addend, part, alpha=alpha, beyond=last):
             more = _product(others, weights, rows, alpha, sums.dtype)
             add_rows(sums, more, early.rows, part, is_compact=True)
         return part
@@ -83,7 +83,7 @@ class _EarlyRows:
 
 def _slices_of_operand(
     block: Block, dense: Tensor, early: _EarlyRows | None = None, is_busy: bool = False
-) -> Iterator[Arrived]:
+) -> Iterator[ReceivedSlice]:
     """is_busy: whether kernels run while the first slice travels, besides those of early rows."""
     cut = slices_of(dense)
 
@@ -99,7 +99,7 @@ def _slices_of_operand(
 def _product_of_slices(
     block: Block,
     weights: Tensor,
-    slices: Iterator[Arrived],
+    slices: Iterator[ReceivedSlice],
     dense: Tensor,
     alpha: float,
     dtype: torch.dtype,
@@ -143,7 +143,8 @@ def sliced_transposed_product(
 def _begin_transposed_product(
     block: Block, weights: Tensor, rows: Tensor, alpha: float, dtype: torch.dtype
 ) -> Callable[[], Tensor]:
-    """`sliced_transposed_product`, whose last sums arrive when the function that it gives ends."""
+    """Start `sliced_transposed_product`; the function that it gives waits for the last sums and
+    returns the result."""
     cut, wide = slices_of(rows), common_accumulator(weights.dtype, rows.dtype)
     count = block.widths[block.grid.ring]
     out = rows.new_empty((*rows.shape[:-2], count, rows.shape[-1]), dtype=dtype)
@@ -192,16 +193,16 @@ def prepare_sliced_product(
     for at in slices_of(dense):
         own = at.of(dense)
         _prepare(pattern, at.values(values), own, transpose, dtype)
-    if block.early is not None and not transpose:
+    early = block.early
+    if early is not None and not transpose:
         wide = common_accumulator(values.dtype, dense.dtype)
-        _, own_part, others, rest, _ = block.early
         for at in slices_of(dense)[:1]:
-            weights, x = at.values(values)[:0], at.of(dense)
-            _prepare(own_part.pattern, weights, x, False, wide)
-            _prepare(rest.pattern, weights, x, False, dtype)
-            run = _prepare(others.pattern, weights, x, False, dtype)
-            if not isinstance(run, AddingProduct) or not run.adds_onto:
-                _prepare(others.pattern, weights, x, False, wide)
+            weights, x = at.values(values)[:0], at.of(dense)  # of the weights the dtype is read
+            _prepare(early.own.pattern, weights, x, False, wide)
+            _prepare(early.rest.pattern, weights, x, False, dtype)
+            run = _prepare(early.others.pattern, weights, x, False, dtype)
+            if not isinstance(run, AddingProduct) or not run.takes_addend:
+                _prepare(early.others.pattern, weights, x, False, wide)
 
 
 def _prepare(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
-from sddmm.backends.cuda.kernels.send_rows.host import Blocks
+from sddmm.backends.cuda.kernels.send_rows.host import SendBlocks
 from sddmm.distributed.blocks import Block
 from sddmm.distributed.grid import Transfer
 from sddmm.distributed.lanes import Arrival, Incoming, Outgoing, Room, lane_of
@@ -63,7 +63,7 @@ Operands = tuple[Tensor, ...]
 """This rank's rows of what travels together in a slice, (n_r, w) each."""
 
 
-class Arrived(NamedTuple):
+class ReceivedSlice(NamedTuple):
     """A slice that has come. number: from 0 on. rows: of all other ranks, side by side, which
     follow this rank's in the columns of `whole_pattern`, (rows, w) each.
 
@@ -84,7 +84,7 @@ def gathered(
     before: Callable[[], object] = lambda: None,
     meanwhile: Callable[[], object] = lambda: None,
     is_busy: bool = False,
-) -> Iterator[Arrived]:
+) -> Iterator[ReceivedSlice]:
     """Each of `count` slices. The first one is begun by the call itself.
 
     own: this rank's rows of a slice. before, meanwhile: launch what needs no slice, before the
@@ -92,22 +92,24 @@ def gathered(
     """
     if not count:
         return iter(())
-    begin = _prepare_slice(block, own(0), 0, Blocks.URGENT if is_busy else Blocks.ALONE)
+    begin = _prepare_slice(
+        block, own(0), 0, SendBlocks.BESIDE_KERNELS if is_busy else SendBlocks.FULL_RATE
+    )
     before()
     lane_of(block.grid, "panels").settle()
     first = begin()  # now that kernels are launched
     meanwhile()
     block.grid.settle()
 
-    def every() -> Iterator[Arrived]:
+    def every() -> Iterator[ReceivedSlice]:
         coming = first
         for j in range(count):
             coming.transfer.wait()
             if j + 1 == count:
-                yield Arrived(j, coming.rows, f"slice {j}", _nothing)
+                yield ReceivedSlice(j, coming.rows, f"slice {j}", _nothing)
                 return
             send_next = cache(_prepare_slice(block, own(j + 1), j + 1))
-            yield Arrived(j, coming.rows, f"slice {j}", send_next)
+            yield ReceivedSlice(j, coming.rows, f"slice {j}", send_next)
             coming = send_next()
 
     return every()
@@ -124,7 +126,7 @@ def side_by_side(own: Operands, others: Operands) -> Rows:
     return (own if own[0].shape[0] else others), None
 
 
-class _Coming(NamedTuple):
+class SliceTransfer(NamedTuple):
     """A slice on its way. rows: of all others, side by side."""
 
     rows: Operands
@@ -132,10 +134,9 @@ class _Coming(NamedTuple):
 
 
 def _prepare_slice(
-    block: Block, own: Operands, j: int, blocks: int = Blocks.PATIENT
-) -> Callable[[], _Coming]:
-    """A function that begins to send a slice, behind what the current stream holds now. blocks: of
-    the kernel that writes its rows."""
+    block: Block, own: Operands, j: int, thread_blocks: int = SendBlocks.BACKGROUND
+) -> Callable[[], SliceTransfer]:
+    """A function that begins to send a slice, behind what the current stream holds now."""
     lane = lane_of(block.grid, "panels")
     if not block.requested:  # whole panels travel from contiguous memory
         own = tuple(x.contiguous() for x in own)
@@ -146,10 +147,10 @@ def _prepare_slice(
     parcels = partial(_parcels, block, own, room)
     allocated = parcels() if room.number is None else None
 
-    def start() -> _Coming:
+    def start() -> SliceTransfer:
         rows, sends, incoming = allocated or parcels()
-        transfer = lane.start(room, sends, incoming, f"slice {j}", blocks)
-        return _Coming(rows, transfer)
+        transfer = lane.start(room, sends, incoming, f"slice {j}", thread_blocks)
+        return SliceTransfer(rows, transfer)
 
     return behind_now(own[0].device, start)
 

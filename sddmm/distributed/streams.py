@@ -55,8 +55,8 @@ def on(stream: torch.cuda.Stream) -> Iterator[None]:
         torch.cuda.set_stream(before)
 
 
-def present(device: torch.device) -> torch.cuda.Event | None:
-    """The present of the current stream; None on a CPU."""
+def record_event(device: torch.device) -> torch.cuda.Event | None:
+    """An event recorded on the current stream; None on a CPU."""
     if device.type != "cuda":
         return None
     event: torch.cuda.Event = current_stream(device).record_event()

@@ -35,7 +35,7 @@ def panels_of(
     return _by_rows(block, x) if sends_touched(way) else _by_ring(block, x, sizes)
 
 
-class _Coming(NamedTuple):
+class PanelTransfer(NamedTuple):
     """Rows on their way. arriving: what comes, ([h,] rows, k)."""
 
     transfer: Any
@@ -45,7 +45,7 @@ class _Coming(NamedTuple):
 def _step(
     block: Block, lane: LaneName, x: Tensor, rows: int, *,
     to: int, come_from: int, most: int, label: str, at: Tensor | None = None,
-) -> Callable[[], _Coming]:  # fmt: skip
+) -> Callable[[], PanelTransfer]:  # fmt: skip
     """A function that begins a transfer to one rank and from another, by ring position: rows of x,
     or those numbered `at`, leave, and `rows` others like them arrive. most: the rows that any rank
     receives at most."""
@@ -60,12 +60,12 @@ def _step(
     # As in slices.py: what is allocated must be now, and what is not can wait.
     allocated = parts() if room.number is None else None
 
-    def start() -> _Coming:
+    def start() -> PanelTransfer:
         outgoing, arriving = allocated or parts()
         place = grid.ring_place(come_from)
         incoming = Incoming({place: rows * row}, lambda: {place: [arriving]})
         sends = {grid.ring_place(to): [outgoing]}
-        return _Coming(own.start(room, sends, incoming, label), arriving)
+        return PanelTransfer(own.start(room, sends, incoming, label), arriving)
 
     return start
 
@@ -86,7 +86,7 @@ def _by_ring(block: Block, x: Tensor, sizes: list[int]) -> Iterator[tuple[Panel,
             del step
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
-            held = _arrived(block, begin)
+            held = _next_rows(block, begin)
             del begin  # and with it the panel before
 
 
@@ -107,10 +107,10 @@ def _by_rows(block: Block, x: Tensor) -> Iterator[tuple[Panel, Tensor, str]]:
             begin = behind_now(x.device, step)
         yield block.panels[s], held, f"panel {s}"
         if begin is not None:
-            held = _arrived(block, begin)
+            held = _next_rows(block, begin)
 
 
-def _arrived(block: Block, begin: Callable[[], _Coming]) -> Tensor:
+def _next_rows(block: Block, begin: Callable[[], PanelTransfer]) -> Tensor:
     """The rows that come next, for which the current stream waits; begun now that the kernels of
     the panel before them have been launched."""
     lane_of(block.grid, "panels").settle()
@@ -136,7 +136,7 @@ def reduce_panels(
 class _Sums(NamedTuple):
     """Sums on their way to this rank. at: the rows to which they are added; None for all."""
 
-    coming: _Coming
+    coming: PanelTransfer
     at: Tensor | None
 
 
@@ -206,7 +206,7 @@ def exchange_panels(
     """
     q, here = block.grid.rings, block.grid.ring
     total: Tensor | None = None
-    begun: tuple[Callable[[], _Coming], Tensor | None] | None = None
+    begun: tuple[Callable[[], PanelTransfer], Tensor | None] | None = None
     pending: _Sums | None = None
     for t, (panel, rows, label) in enumerate(panels_of(block, way, x, sizes)):
         # Only now, as NCCL carries one after the other: the rows that come next wait for no sums.
@@ -237,5 +237,5 @@ def exchange_panels(
     return pending.coming.arriving.clone()
 
 
-def _started(begun: tuple[Callable[[], _Coming], Tensor | None] | None) -> _Sums | None:
+def _started(begun: tuple[Callable[[], PanelTransfer], Tensor | None] | None) -> _Sums | None:
     return None if begun is None else _Sums(begun[0](), begun[1])

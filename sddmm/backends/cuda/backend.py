@@ -146,9 +146,7 @@ class CudaBackend:
 
 def _on_device(problem: Problem, prepare: Callable[[Device], E]) -> E:
     """prepare(device) while the problem's device is torch's current one, as launches need it."""
-    runtime, index = loader.runtime, problem.device.index
-    current = runtime.current_device()
-    device = runtime.device(current if index is None else index)
+    device, current = _device(problem), loader.runtime.current_device()
     try:
         if device.index == current:
             return prepare(device)
@@ -162,5 +160,4 @@ def _on_device(problem: Problem, prepare: Callable[[Device], E]) -> E:
 
 def _device(problem: Problem) -> Device:
     """The GPU whose kernels read tensors of the problem's torch device."""
-    runtime, index = loader.runtime, problem.device.index
-    return runtime.device(runtime.current_device() if index is None else index)
+    return loader.runtime.device(loader.runtime.index_of(problem.device))

@@ -69,6 +69,10 @@ class CudaRuntime:
     # The index of torch's current device.
     current_device: Callable[[], int] = staticmethod(current_device)
 
+    def index_of(self, device: torch.device) -> int:
+        """The number of a GPU; of the current one for a device without a number."""
+        return self.current_device() if device.index is None else device.index
+
     def can_measure(self) -> bool:
         """Whether kernels can be timed now."""
         return torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing()

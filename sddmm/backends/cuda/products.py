@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import Onto, joined, resolve_lazy_view
+from sddmm.backends.base import Addend, joined, resolve_lazy_view
 from sddmm.backends.cuda.executor import PlansExecutor
 
 Run = Callable[..., None]
@@ -17,30 +17,30 @@ Run = Callable[..., None]
 class ProductPlan(NamedTuple):
     """One launch, or several, that compute a product out = alpha * W X; prepared for a pattern.
 
-    run(values, factors, dense, alpha, out[, beyond[, onto]]): launches on torch's current stream
+    run(values, factors, dense, alpha, out[, beyond[, addend]]): launches on torch's current stream
     and keeps nothing of its tensors. The weight of nonzero i in head h is values[h, i] *
     factors[i], in the order of the pattern; values are ([h,] nnz) with last stride 1 and any head
     stride, and factors (nnz,), contiguous, or None. out is contiguous ([h,] m, k), and all of it is
     written.
     accepts(dense): whether `run` can read a dense operand, ([h,] n, k), as it is.
     to_accepted(dense): returns a copy that it can read. reads_beyond: whether `run` takes
-    `beyond`, the last rows of X, (rows, k), where dense has the first ones alone. adds_onto:
-    whether it takes `onto`, see `AddingProduct`.
+    `beyond`, the last rows of X, (rows, k), where dense has the first ones alone. takes_addend:
+    whether it takes `addend`, see `AddingProduct`.
     """
 
     run: Run
     accepts: Callable[[Tensor], bool]
     to_accepted: Callable[[Tensor], Tensor] = Tensor.contiguous
     reads_beyond: bool = False
-    adds_onto: bool = False
+    takes_addend: bool = False
 
 
 class ProductExecutor(PlansExecutor[ProductPlan]):
     """Runs the plans of a product, one after the other. It takes any strides of all operands."""
 
     @property
-    def adds_onto(self) -> bool:
-        return len(self._plans) == 1 and self._plans[0].adds_onto
+    def takes_addend(self) -> bool:
+        return len(self._plans) == 1 and self._plans[0].takes_addend
 
     def __call__(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
@@ -49,18 +49,18 @@ class ProductExecutor(PlansExecutor[ProductPlan]):
         self._run(values, factors, dense, alpha, out, beyond, None)
 
     def add(
-        self, values: Tensor, dense: Tensor, alpha: float, onto: Onto, out: Tensor,
+        self, values: Tensor, dense: Tensor, alpha: float, addend: Addend, out: Tensor,
         beyond: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self._run(values, None, dense, alpha, out, beyond, onto)
+        self._run(values, None, dense, alpha, out, beyond, addend)
 
     def _run(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
-        beyond: Tensor | None, onto: Onto | None,
+        beyond: Tensor | None, addend: Addend | None,
     ) -> None:  # fmt: skip
         if self._device_index != self._current_device():
             with torch.cuda.device(self._device_index):  # the driver launches in this context
-                return self._run(values, factors, dense, alpha, out, beyond, onto)
+                return self._run(values, factors, dense, alpha, out, beyond, addend)
         if values.is_neg() or values._is_zerotensor():  # as most are not, they cost no call
             values = resolve_lazy_view(values)
         if values.stride(-1) != 1:
@@ -74,8 +74,8 @@ class ProductExecutor(PlansExecutor[ProductPlan]):
             if not self._reads(dense, beyond):
                 dense, beyond = joined(dense, beyond), None
         more: tuple[Any, ...] = () if beyond is None else (beyond,)
-        if onto is not None:
-            more = beyond, onto
+        if addend is not None:
+            more = beyond, addend
         for plan in self._plans:
             accepted = dense if plan.accepts(dense) else plan.to_accepted(dense)
             plan.run(values, factors, accepted, alpha, out, *more)

@@ -178,16 +178,16 @@ def test_the_time_that_is_expected_overlaps_messages_with_what_the_steps_compute
     assert expected_ms(replace(record, method="training")) == pytest.approx(4.0)
 
 
-def test_a_call_on_gpus_has_to_be_launched_unless_another_one_is_before_it() -> None:
+def test_a_call_on_gpus_has_to_be_launched_and_of_five_the_first_one() -> None:
     on_gpu = replace(
         RECORD, one_ms=[8.0], one_back_to_back_ms=[8.0], predicted_messages_ms=3.0,
         engine={"name": "NCCL"},
     )  # fmt: skip
-    alone, twice = 2.0, 2 * 0.08  # each of two steps costs a little
-    assert expected_ms(on_gpu) == pytest.approx(1.0 + 3.0 + alone + twice)
-    assert expected_ms(on_gpu, True) == pytest.approx(3.0 + alone + twice)
+    panel, steps = 2.0, 2 * 0.05
+    assert expected_ms(on_gpu) == pytest.approx(1.0 + 3.0 + panel + steps)
+    assert expected_ms(on_gpu, True) == pytest.approx(1.0 / 5 + 3.0 + panel + steps)
     short = replace(on_gpu, predicted_messages_ms=1.0)  # beside which kernels take longer
-    assert expected_ms(short) == pytest.approx(0.3 + alone + 0.15 * 1.0 + alone + twice)
+    assert expected_ms(short) == pytest.approx(0.3 + panel + 0.2 * 1.0 + panel + steps)
 
 
 def test_a_product_computes_its_densest_rows_before_the_first_slice_has_come() -> None:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sddmm.distributed.grid import Grid
-from sddmm.distributed.peer_memory import CHANNELS, ROOMS, Rooms, Written
+from sddmm.distributed.peer_memory import CHANNELS, ROOMS, RemoteWrite, Rooms
 
 _MOST = 1 << 20  # bytes of a room; more travels by messages
 _SECONDS = 20.0
@@ -57,7 +57,10 @@ class HostMemory(Rooms):
     def follow(self) -> None:
         """There are no streams."""
 
-    def write(self, room: int, parts: Sequence[Written], blocks: int) -> None:
+    def start_reading_signals(self) -> None:
+        """They are the host's own."""
+
+    def write(self, room: int, parts: Sequence[RemoteWrite], thread_blocks: int) -> None:
         for peer, before, x, at in parts:
             rows = x if at is None else x[..., at, :]
             raw = torch.empty(rows.numel(), dtype=rows.dtype).copy_(rows.reshape(-1))

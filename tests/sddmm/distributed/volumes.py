@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import sddmm
 from sddmm.distributed import DistributedPattern
-from sddmm.distributed.peer_memory import PeerMemory, Written
+from sddmm.distributed.peer_memory import PeerMemory, RemoteWrite
 from tests.sddmm.distributed.cases import Case, K, part, skewed
 from tests.sddmm.distributed.host_memory import HostMemory
 
@@ -29,11 +29,11 @@ def counted() -> Iterator[list[int]]:
         return batch(operations)
 
     def watched(write: Callable[..., None]) -> Callable[..., None]:
-        def count(memory: Any, room: int, parts: Sequence[Written], blocks: int) -> None:
+        def count(memory: Any, room: int, parts: Sequence[RemoteWrite], thread_blocks: int) -> None:
             for peer, _, x, at in parts:
                 rows = x if at is None else x[..., :1, :].expand(*x.shape[:-2], at.numel(), -1)
                 sent[peer] += rows.numel() * rows.element_size()
-            write(memory, room, parts, blocks)
+            write(memory, room, parts, thread_blocks)
 
         return count
 

@@ -56,7 +56,9 @@ def test_it_compiles_without_spilling(
         step_out = max(step, out_dtype.itemsize)
         options = problem, device, i % 2 == 1, step, step_out
         host.specialise(loader.runtime, SPMM_GATHER, *options)
-        host.specialise(loader.runtime, SPMM_GATHER, *options, has_beyond=i % 4 < 2, has_onto=True)
+        host.specialise(
+            loader.runtime, SPMM_GATHER, *options, has_beyond=i % 4 < 2, has_addend=True
+        )
         assert SPMM_GATHER.refuses(problem, device) is None
     load_shares(loader.runtime, device.index)
     for has_factors in (False, True):

@@ -9,7 +9,7 @@ import torch
 import sddmm
 from gemm_core.runtime.device import device
 from sddmm.attention import attention, attention_backward, attention_problem
-from sddmm.backends.base import AttentionGradients, AttentionOperands, Onto
+from sddmm.backends.base import Addend, AttentionGradients, AttentionOperands
 from sddmm.backends.cuda import analysis, single_run
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
@@ -146,7 +146,7 @@ def test_products_that_are_added_to_other_sums() -> None:
     values, dense = (torch.randn(*x, device="cuda").half() for x in ((9000,), (290, 104)))
     sums, rows = torch.randn(150, 104, device="cuda"), torch.randperm(200, device="cuda")[:150]
     out = torch.zeros(200, 104, device="cuda", dtype=torch.float16)
-    assert add_product(pattern, values, dense, Onto(sums, rows), out)
+    assert add_product(pattern, values, dense, Addend(sums, rows), out)
     whole = product(pattern, values, dense, out_dtype=torch.float32)
     torch.testing.assert_close(out[rows], (sums + whole).half())
 

@@ -71,7 +71,7 @@ def add_rows(
     count, k = arrived.shape
     items = _items(own, arrived, totals)
     lanes = min(32, 1 << (ceil_div(k, items) - 1).bit_length())
-    index = own.device.index if own.device.index is not None else loader.runtime.current_device()
+    index = loader.runtime.index_of(own.device)
     kernel = load(loader.runtime, (own.dtype, arrived.dtype, totals.dtype), lanes, items, index)
     kernel(  # in the order of Arguments
         ceil_div(count * lanes, ADD_ROWS.threads), own.data_ptr(), arrived.data_ptr(),

@@ -54,7 +54,7 @@ def place_values(part: Tensor, places: Tensor, values: Tensor) -> None:
         values.index_copy_(-1, places.long(), part)
         return
     count, nnz = part.shape[-1], values.shape[-1]
-    index = part.device.index if part.device.index is not None else loader.runtime.current_device()
+    index = loader.runtime.index_of(part.device)
     load(loader.runtime, part.dtype, index)(  # in the order of Arguments
         ceil_div(count, _THREADS * _ITEMS), part.data_ptr(), places.data_ptr(), values.data_ptr(),
         count, nnz, part.numel() // count,

@@ -25,13 +25,17 @@ class Parcel(NamedTuple):
     target: Tensor
 
 
-_MOST = 16  # parcels of one launch
+_MAX_PARCELS = 16  # parcels of one launch
 
 
 class Targets(ctypes.Structure):
     """The addresses of targets and of the numbers of their rows, and how many rows each has."""
 
-    _fields_ = [("at", POINTER * _MOST), ("rows", POINTER * _MOST), ("count", LONG * _MOST)]
+    _fields_ = [
+        ("at", POINTER * _MAX_PARCELS),
+        ("rows", POINTER * _MAX_PARCELS),
+        ("count", LONG * _MAX_PARCELS),
+    ]
 
 
 class Arguments(ctypes.Structure):
@@ -49,17 +53,18 @@ _UNIT = 16  # bytes that a lane copies at a time
 _BATCH = 4
 
 
-class Blocks(enum.IntEnum):
-    """How many blocks send rows: as kernels wait for them, or not.
+class SendBlocks(enum.IntEnum):
+    """Thread blocks that send rows. More send faster and take more multiprocessors from kernels
+    that run meanwhile.
 
     On an H200, 478 MB in rows of 512 bytes into another's memory while kernels of 3.7 ms run, by
     script: 16 blocks take 1.57 ms and cost the kernels 0.32, 64 take 1.41 and cost 0.51, 8 take
-    1.87; what those cost was not noted.
+    1.87; what those cost was not measured.
     """
 
-    ALONE = 64
-    URGENT = 16
-    PATIENT = 8
+    FULL_RATE = 64
+    BESIDE_KERNELS = 16
+    BACKGROUND = 8
 
 
 SEND_ROWS = KernelSpec("send_rows", "send_rows", (), threads=1024)
@@ -67,7 +72,7 @@ SEND_ROWS = KernelSpec("send_rows", "send_rows", (), threads=1024)
 
 @functools.lru_cache(maxsize=64)
 def load(runtime: loader.CudaRuntime, lanes: int, device_index: int) -> Kernel:
-    defines: dict[str, str | int | bool] = {"LANES": lanes, "BATCH": _BATCH, "MOST": _MOST}
+    defines: dict[str, str | int | bool] = {"LANES": lanes, "BATCH": _BATCH, "MOST": _MAX_PARCELS}
     return runtime.load_kernel(SEND_ROWS, macros(defines), Arguments, device_index)
 
 
@@ -88,7 +93,9 @@ def refuses(x: Tensor, parcels: Sequence[Parcel]) -> str | None:
     return None
 
 
-def send_rows(x: Tensor, parcels: Sequence[Parcel], blocks: int = Blocks.URGENT) -> None:
+def send_rows(
+    x: Tensor, parcels: Sequence[Parcel], thread_blocks: int = SendBlocks.BESIDE_KERNELS
+) -> None:
     """target[..., i, :] = x[..., rows[i], :] of every parcel, on torch's current stream.
 
     x: ([h,] n, k); the numbers of rows are from 0 to n - 1. The targets are in memory that this GPU
@@ -105,12 +112,12 @@ def send_rows(x: Tensor, parcels: Sequence[Parcel], blocks: int = Blocks.URGENT)
     units = x.shape[-1] * size // _UNIT
     lanes = min(32, 1 << (units - 1).bit_length())
     head_units = x.stride(0) * size // _UNIT if x.dim() == 3 else 0
-    index = x.device.index if x.device.index is not None else loader.runtime.current_device()
+    index = loader.runtime.index_of(x.device)
     kernel, heads = load(loader.runtime, lanes, index), x.shape[0] if x.dim() == 3 else 1
-    for first in range(0, len(parcels), _MOST):
-        own = parcels[first : first + _MOST]
+    for first in range(0, len(parcels), _MAX_PARCELS):
+        own = parcels[first : first + _MAX_PARCELS]
         kernel(  # in the order of Arguments
-            blocks, x.data_ptr(), head_units,
+            thread_blocks, x.data_ptr(), head_units,
             x.stride(-2) * size // _UNIT, _packed(own), units, heads, len(own),
         )  # fmt: skip
 
@@ -122,5 +129,6 @@ def _packed(parcels: Sequence[Parcel]) -> bytes:
         [rows.data_ptr() for rows, _ in parcels],
         [rows.numel() for rows, _ in parcels],
     )
-    absent = [0] * (_MOST - len(parcels))
-    return struct.pack(f"{3 * _MOST}Q", *(x for column in columns for x in (*column, *absent)))
+    absent = [0] * (_MAX_PARCELS - len(parcels))
+    words = [word for column in columns for word in (*column, *absent)]
+    return struct.pack(f"{len(words)}Q", *words)

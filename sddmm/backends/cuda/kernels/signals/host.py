@@ -14,13 +14,13 @@ from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel, copy_to_host
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, macros
 
-_MOST = 16  # signals of one launch
+_MAX_SIGNALS = 16  # signals of one launch
 
 
 class Signals(ctypes.Structure):
-    """The addresses of the words."""
+    """The addresses of the words; those behind the last one are 0."""
 
-    _fields_ = [("at", POINTER * _MOST)]
+    _fields_ = [("at", POINTER * _MAX_SIGNALS)]
 
 
 class Arguments(ctypes.Structure):
@@ -34,21 +34,23 @@ SIGNALS = KernelSpec("signals", "signals", (), threads=32)
 
 @functools.lru_cache(maxsize=16)
 def load(runtime: loader.CudaRuntime, device_index: int) -> Kernel:
-    return runtime.load_kernel(SIGNALS, macros({"MOST": _MOST}), Arguments, device_index)
+    return runtime.load_kernel(SIGNALS, macros({"MOST": _MAX_SIGNALS}), Arguments, device_index)
 
 
 def put_signals(addresses: Sequence[int], timeout_s: float, device_index: int) -> None:
-    """Tell the owners of these words what torch's current stream has done: change each from 0 to 1.
+    """Tell the owners of these int32 words what torch's current stream has done: change each from 0
+    to 1, when whoever is told of the last time has taken it.
 
-    A word that is 1 is waited for. The launch fails when that takes timeout_s.
+    addresses: in memory that this GPU can write. timeout_s: in seconds, after which the kernel
+    traps, and all later CUDA calls of the process fail.
     """
     _change(addresses, timeout_s, device_index, is_put=True)
 
 
 def take_signals(addresses: Sequence[int], timeout_s: float, device_index: int) -> None:
-    """Make torch's current stream wait until all of these words are 1, and change them to 0.
+    """Make torch's current stream wait until each of these int32 words is 1, and change it to 0.
 
-    The launch fails when that takes timeout_s.
+    timeout_s: as of `put_signals`.
     """
     _change(addresses, timeout_s, device_index, is_put=False)
 
@@ -62,7 +64,7 @@ def copy_signals(address: int, into: Tensor, stream: torch.cuda.Stream) -> None:
 def _change(addresses: Sequence[int], timeout_s: float, device_index: int, is_put: bool) -> None:
     kernel = load(loader.runtime, device_index)
     timeout_ns = min(int(timeout_s * 1e9), 2**62)
-    for first in range(0, len(addresses), _MOST):
-        own = addresses[first : first + _MOST]
+    for first in range(0, len(addresses), _MAX_SIGNALS):
+        own = addresses[first : first + _MAX_SIGNALS]
         words = struct.pack(f"{len(own)}Q", *own)  # in the order of Arguments; the rest are zero
         kernel(1, words, timeout_ns, len(own), is_put)

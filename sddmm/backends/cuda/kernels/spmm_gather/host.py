@@ -20,7 +20,7 @@ from torch import Tensor
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
-from sddmm.backends.base import Onto
+from sddmm.backends.base import Addend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.facts import PatternFacts
@@ -68,7 +68,7 @@ class Arguments(ctypes.Structure):
         *((name, INT) for name in ("blocks", "slices")),
         *((name, INT) for name in ("first_block", "own_blocks", "k")),
         ("alpha", DOUBLE),
-        *((name, POINTER) for name in ("onto", "out_rows")),
+        *((name, POINTER) for name in ("addend", "out_rows")),
     ]
 
 
@@ -126,7 +126,7 @@ class SpmmGather(KernelSpec):
         launcher = _Launcher(self, work, nonzeros, device)
         return (
             ProductPlan(
-                launcher.run, _is_readable, reads_beyond=True, adds_onto=problem.heads is None
+                launcher.run, _is_readable, reads_beyond=True, takes_addend=problem.heads is None
             ),
         )
 
@@ -154,7 +154,7 @@ class _Launcher:
 
     def run(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor,
-        beyond: Tensor | None = None, onto: Onto | None = None,
+        beyond: Tensor | None = None, addend: Addend | None = None,
     ) -> None:  # fmt: skip
         """Launch on torch's current stream."""
         shares, work = self._shares, self._work
@@ -171,11 +171,11 @@ class _Launcher:
             _common_step(dense.data_ptr() | address_beyond, sizes),
             _common_step(address_out, k * out.element_size()),
             beyond is not None,
-            onto is not None,
+            addend is not None,
         )
-        address_onto, out_rows = 0, 0
-        if onto is not None:
-            address_onto, out_rows = onto.sums.data_ptr(), onto.rows.data_ptr()
+        address_addend, out_rows = 0, 0
+        if addend is not None:
+            address_addend, out_rows = addend.sums.data_ptr(), addend.out_rows.data_ptr()
         variant = self._variants.get(kind) or self._new_variant(kind)
         piece_bytes, pieces, records = 0, 0, 0
         if shares.cuts:
@@ -199,12 +199,12 @@ class _Launcher:
                 shares.address, pieces and pieces + head * piece_bytes, records,
                 head_dense, weights.head_stride, problem.m * k, pitch_bytes, pitch_beyond,
                 dense.shape[-2], shares.blocks, slices.number, part.first_block, part.blocks, k,
-                alpha, address_onto, out_rows,
+                alpha, address_addend, out_rows,
             )  # fmt: skip
         if shares.cuts:
             variant.merge(
                 shares.blocks * slices.number * (problem.heads or 1), pieces, records, address_out,
-                address_onto, out_rows, problem.m * k, shares.blocks, slices.number, k, alpha,
+                address_addend, out_rows, problem.m * k, shares.blocks, slices.number, k, alpha,
             )  # fmt: skip
 
     def _new_variant(self, kind: tuple[int, int, bool, bool]) -> Variant:
@@ -275,7 +275,7 @@ def specialise(
     step: int,
     step_out: int,
     has_beyond: bool = False,
-    has_onto: bool = False,
+    has_addend: bool = False,
 ) -> Variant:
     """The kernels for operands whose rows start at multiples of `step` bytes, and results whose
     rows start at multiples of `step_out`."""
@@ -283,8 +283,8 @@ def specialise(
     lanes, columns, _ = slices_of(problem)
     lane_sums = _LANE_BYTES // itemsize * accumulator.itemsize
     batch, min_blocks = batch_of_group(problem, lanes, has_perm, step, device)
-    if has_onto:  # its addresses take registers
-        min_blocks = min(min_blocks, 2 if batch == 8 and itemsize > 2 else 3)
+    if has_addend:  # its addresses take registers: so many blocks, and nothing spills
+        min_blocks = min(min_blocks, 2 if batch == 8 and problem.dtype == torch.float32 else 3)
     shared_bytes = 2 * spec.threads * lane_sums + _GROUP_BYTES * spec.threads // lanes
     spec = _spec_with_memory(spec, shared_bytes, min_blocks)
     defines: dict[str, str | int | bool] = {
@@ -293,7 +293,7 @@ def specialise(
         "LOAD_BYTES": step, "STORE_BYTES": step_out,
         "NO_TAIL": step == _LANE_BYTES and problem.k % columns == 0,
         "HAS_PERM": has_perm, "HAS_FACTORS": problem.has_factors, "HAS_BEYOND": has_beyond,
-        "HAS_ONTO": has_onto,
+        "HAS_ADDEND": has_addend,
         "LANES": lanes, "BATCH": batch, "MIN_BLOCKS": min_blocks,
     }  # fmt: skip
     kernel = runtime.load_kernel(spec, macros(defines), Arguments, device.index)

@@ -24,8 +24,8 @@ struct Config {
   static constexpr bool HAS_PERM = SDDMM_HAS_PERM, HAS_FACTORS = SDDMM_HAS_FACTORS;
   // Whether the last rows of X stand elsewhere, at `beyond`.
   static constexpr bool HAS_BEYOND = SDDMM_HAS_BEYOND;
-  // Whether row i is added to `onto` and stored at row out_rows[i] of the result; without heads.
-  static constexpr bool HAS_ONTO = SDDMM_HAS_ONTO;
+  // Whether row i is added to `addend` and stored at row out_rows[i] of the result; without heads.
+  static constexpr bool HAS_ADDEND = SDDMM_HAS_ADDEND;
   // The number of lanes that load a slice of a row, 16 bytes each: a group; a power of two.
   static constexpr int LANES = SDDMM_LANES;
   // The number of nonzeros of a group whose loads are in flight together.
@@ -70,7 +70,7 @@ struct Arguments {
   int first_block, own_blocks;            // those of this launch
   int k;
   double alpha;
-  const Acc* onto;      // (m, k), scaled already; null without HAS_ONTO
+  const Acc* addend;      // (m, k), scaled already; null without HAS_ADDEND
   const i64* out_rows;  // (m,)
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
@@ -131,8 +131,8 @@ struct LaneColumns {
 #pragma unroll
     for (int i = 0; i < ELEMENTS; ++i) scaled[i] = sums[i] * factor;
     i64 out_row = row;
-    if constexpr (Config::HAS_ONTO) {
-      const Acc* own = p.onto + static_cast<i64>(row) * p.k + (first - p.out);
+    if constexpr (Config::HAS_ADDEND) {
+      const Acc* own = p.addend + static_cast<i64>(row) * p.k + (first - p.out);
 #pragma unroll
       for (int i = 0; i < ELEMENTS; ++i)
         if (Config::NO_TAIL || i < elements) scaled[i] += own[i];

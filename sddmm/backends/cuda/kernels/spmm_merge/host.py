@@ -17,7 +17,7 @@ class Arguments(ctypes.Structure):
     """The parameters of spmm_merge/kernel.cu."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("pieces", "records", "out", "onto", "out_rows")),
+        *((name, POINTER) for name in ("pieces", "records", "out", "addend", "out_rows")),
         ("head_out", LONG),
         *((name, INT) for name in ("blocks", "slices", "k")),
         ("alpha", DOUBLE),

@@ -32,7 +32,7 @@ struct Arguments {
   const Acc* pieces;
   const int* records;  // see spmm_gather
   Config::Output* out;
-  const Acc* onto;      // see spmm_gather; null where nothing is added
+  const Acc* addend;      // see spmm_gather; null where nothing is added
   const i64* out_rows;
   i64 head_out;  // elements from head to head
   int blocks, slices, k;
@@ -80,14 +80,14 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
   }
   if (first != 0) return;
   const int head = part / p.slices, column = (part - head * p.slices) * COLUMNS + own * VECTOR;
-  const bool adds = p.onto != nullptr;
-  const Acc* const onto = adds ? p.onto + static_cast<i64>(row) * p.k + column : nullptr;
+  const bool adds = p.addend != nullptr;
+  const Acc* const addend = adds ? p.addend + static_cast<i64>(row) * p.k + column : nullptr;
   const i64 out_row = adds ? p.out_rows[row] : row;
   Config::Output* const to = p.out + head * p.head_out + out_row * p.k + column;
 #pragma unroll
   for (int j = 0; j < VECTOR; ++j) {
     if (column + j >= p.k) continue;
     const Acc total = sums[threadIdx.x].x[j] * static_cast<Acc>(p.alpha);
-    to[j] = Narrow<Config::Output>::from(adds ? total + onto[j] : total);
+    to[j] = Narrow<Config::Output>::from(adds ? total + addend[j] : total);
   }
 }
