@@ -79,6 +79,10 @@ class Lane:
         """Whether transfers write into other ranks' memory, where they find room."""
         return self._memory is not None
 
+    def finds_room(self, size: int) -> bool:
+        """Whether a transfer of so many bytes writes into other ranks' memory."""
+        return self._memory is not None and size <= self._memory.most
+
     def room(self, like: Tensor, size: int, largest: int) -> Room:
         """Memory for the next transfer. like: a tensor on its device. size: its bytes; largest:
         those of the rank of all that receives most."""

@@ -87,7 +87,8 @@ class DistributedPattern:
         how many rows of B this rank holds; by default as many as rows of S where m = n, else
         torch.chunk's part of n. group: a process group, by default of all ranks; or mesh: a
         DeviceMesh of one dimension, or of two for replicas: (rings, replicas). way: "ring",
-        "rows", "slices" or "row_slices"; by default which of the first two takes less time.
+        "rows", "slices" or "row_slices"; by default which of the first two takes less time, or of
+        the last two where ranks write into each other's memory and find room for all rows.
         timeout_s: how long to wait for another rank.
 
         Raises ValueError or TypeError on all ranks where one rank's arguments are wrong, where the
@@ -204,7 +205,8 @@ class DistributedPattern:
         rows = gather_block(grid, local, row_cuts, column_cuts)
         touched = touched_columns(grid, rows)
         counts = count(grid, row_cuts, column_cuts, touched, rows.pieces, local.nnz)
-        chosen, refused = choose_way(counts, link_of(grid, local.device))
+        finds_room = lane_of(grid, "panels").finds_room
+        chosen, refused = choose_way(counts, link_of(grid, local.device), finds_room)
         if way is not None and way != chosen:
             chosen, refused = way, {chosen: f"way={way!r} was asked for"}
         block = make_block(

@@ -56,12 +56,13 @@ class Rooms(ABC):
     has been launched. Who writes waits for that, and tells the rank when it has written. All of it
     is in the order of torch's current stream.
 
-    turn: the room of the next transfer. timeout_s: of signals, the present call's.
+    turn: the room of the next transfer. timeout_s: of signals, the present call's. most: the bytes
+    of a room at most.
     """
 
-    def __init__(self, size: int, rank: int) -> None:
+    def __init__(self, size: int, rank: int, most: int) -> None:
         """size: the ranks of the group. rank: this one's number in it."""
-        self.capacity, self.turn, self.timeout_s = 0, 0, 0.0
+        self.capacity, self.most, self.turn, self.timeout_s = 0, most, 0, 0.0
         self._peers = [peer for peer in range(size) if peer != rank]
         self._transfers = 0  # of this call
         self._let: set[int] = set()  # the ranks that are known to let this one write
@@ -157,9 +158,9 @@ class PeerMemory(Rooms):
 
     def __init__(self, group: Any, device: torch.device, most: int) -> None:
         """most: the bytes of a room at most, the same on all ranks."""
-        super().__init__(group.size(), group.rank())
+        super().__init__(group.size(), group.rank(), most)
         self._group, self._device = group.group_name, device  # no more, as groups hold this
-        self._size, self._rank, self._most = group.size(), group.rank(), most
+        self._size, self._rank = group.size(), group.rank()
         self._stream: torch.cuda.Stream | None = None
         self._buffer: Tensor | None = None
         self._handle: Any = None
@@ -172,17 +173,17 @@ class PeerMemory(Rooms):
     def grow(self, grid: Grid, size: int) -> bool:
         if size <= self.capacity:
             return True
-        if size > self._most:
+        if size > self.most:
             return False
         torch.cuda.synchronize(self._device)
         grid.all_numbers([0])  # no rank writes into memory that another one gives back
         self.capacity, self._buffer, self._handle = 0, None, None
         capacity = ceil_div(size, _STEP) * _STEP
         if not _all(grid, self._allocate(capacity)):
-            self._most, self._buffer = size - 1, None
+            self.most, self._buffer = size - 1, None
             return False
         if not _all(grid, self._share()):
-            self._most, self._buffer, self._handle = 0, None, None
+            self.most, self._buffer, self._handle = 0, None, None
             return False
         self.capacity = capacity
         self._words = [self._signals(rank).data_ptr() for rank in range(self._size)]

@@ -8,6 +8,7 @@ units of n * K elements, with equal parts, a rank of p receives (p - 1) / p in o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,9 @@ from sddmm.distributed.blocks import Counts, Way, is_sliced, sends_touched
 
 # The ways between which the counts of a pattern decide.
 _CHOICES: tuple[Way, ...] = ("ring", "rows")
+
+# The bytes of a row of a slice that a room should hold: twice those of columns of a half type.
+_SLICE_ROW_BYTES = 1024
 
 Operation = Literal["sddmm", "spmm", "spmm_transposed", "attention", "attention_backward"]
 
@@ -99,12 +103,16 @@ def predicted_us(counts: Counts, way: Way, request: Request, link: Link) -> floa
     return us
 
 
-def choose_way(counts: Counts, link: Link) -> tuple[Way, dict[Way, str]]:
-    """The way whose messages take less time for long rows, and why the other was refused.
+def choose_way(
+    counts: Counts, link: Link, finds_room: Callable[[int], bool] = lambda size: False
+) -> tuple[Way, dict[Way, str]]:
+    """The way whose messages take less time for rows of 512 bytes, and why others were refused.
 
-    It depends on the pattern alone, so that all calls on it go one way.
+    finds_room: whether a transfer of so many bytes writes into other ranks' memory. If one of all
+    that a rank receives does, products and attention go by slices: whole results, to which nothing
+    is added. The choice depends on the pattern alone, so that all calls on it go one way.
     """
-    request = Request("sddmm", 1 << 20, 1, 2, 4, 2, 1)
+    request = Request("sddmm", 256, 1, 2, 4, 2, 1)
     us = {way: predicted_us(counts, way, request, link) for way in _CHOICES}
     chosen: Way = "rows" if us["rows"] < us["ring"] else "ring"
     other: Way = "ring" if chosen == "rows" else "rows"
@@ -115,7 +123,13 @@ def choose_way(counts: Counts, link: Link) -> tuple[Way, dict[Way, str]]:
         if us[chosen]
         else "nothing travels"
     )
-    return chosen, {other: reason}
+    places = range(len(counts.rows))
+    most = max(_ring_rows(counts, chosen, place, "panels") for place in places)
+    if not us[chosen] or not finds_room(most * _SLICE_ROW_BYTES):
+        return chosen, {other: reason}
+    sliced: Way = "row_slices" if chosen == "rows" else "slices"
+    panels = "products and attention add or merge partial results at every step"
+    return sliced, {chosen: panels, other: reason}
 
 
 def touched_share(counts: Counts) -> float:

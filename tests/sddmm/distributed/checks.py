@@ -194,7 +194,7 @@ def a_plan_runs_and_explains_volume_way_and_refusals() -> None:
     )
     text, own = plan.explain(), case.S.columns
     received = (23 - (own.stop - own.start)) * 5 * 8
-    assert f"ring: this rank receives {received:,} bytes a run" in text
+    assert f"{case.S.way}: this rank receives {received:,} bytes a run" in text
     assert "not      rows: " in text
     assert "panel 1: " in text
 
@@ -353,6 +353,8 @@ def volumes_equal_the_formulas() -> None:
             case = divided(skewed(23, 23, 90), uneven(23), way=way, heads=heads)
             volumes.check(case, f"{way}, {heads} heads")
     volumes.check_choice()
+    with shared_memory():
+        volumes.check_choice()
 
 
 def the_laboratory_measures() -> None:

@@ -29,12 +29,12 @@ class HostMemory(Rooms):
 
     def __init__(self, folder: Path) -> None:
         self._size, self._rank = dist.get_world_size(), dist.get_rank()
-        super().__init__(self._size, self._rank)
+        super().__init__(self._size, self._rank, _MOST)
         self._folder = folder
         self._rooms: list[Tensor] = []
 
     def grow(self, grid: Grid, size: int) -> bool:
-        if size > _MOST:
+        if size > self.most:
             return False
         if size > self.capacity:
             grid.all_numbers([0])
