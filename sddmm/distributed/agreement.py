@@ -42,14 +42,14 @@ def agreement(
     if grid.size == 1:
         yield check()[0]
         return
-    panels = grid.lanes.get("panels")
-    if panels is not None and not grid.pending:
-        # The first rows may be written before the ranks agree, if all receivers have ended the last
-        # call; what shows it is copied to the host while check() runs.
-        panels.start_reading_signals()
     failure: Exception | None = None
     result: ResultT
     try:
+        panels = grid.lanes.get("panels")
+        if panels is not None and not grid.pending:
+            # The first rows may be written before the ranks agree, if all receivers have ended the
+            # last call; what shows it is copied to the host while check() runs.
+            panels.start_reading_signals()
         result, facts = check()
     except Exception as error:  # which is raised below, when the other ranks know of it
         failure = error

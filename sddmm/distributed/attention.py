@@ -17,7 +17,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sddmm.attention import attention_backward, attention_problem, is_fused
-from sddmm.backends.base import MANY_CALLS, AttentionGradients, AttentionOperands
+from sddmm.backends.base import (
+    MANY_CALLS,
+    AttentionGradients,
+    AttentionOperands,
+    resolve_lazy_view,
+)
 from sddmm.distributed.agreement import agreement
 from sddmm.distributed.blocks import Block, Panel, is_sliced
 from sddmm.distributed.dropout import seed_of_part
@@ -151,6 +156,8 @@ class _Attention(torch.autograd.Function):
         ctx: Any, S: DistributedPattern, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None,
         scale: float, dropout_p: float, seed: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        q, k, v = map(resolve_lazy_view, (q, k, v))
+        bias = None if bias is None else resolve_lazy_view(bias)
         with without_autocast():
             out, lse = _forward(S, AttentionOperands(q, k, v, bias, scale, dropout_p, seed))
         ctx.save_for_backward(q, k, v, bias, seed, out, lse)
@@ -171,8 +178,8 @@ class _Attention(torch.autograd.Function):
                 "which operands need gradients": list(needs),
             }
 
-        if grad_out is None:
-            grad_out = torch.zeros_like(out)
+        grad_out = torch.zeros_like(out) if grad_out is None else resolve_lazy_view(grad_out)
+        grad_lse = None if grad_lse is None else resolve_lazy_view(grad_lse)
         name = "the gradient of sparse_attention"
         with agreement(S.grid, name, check), without_autocast():
             scale, dropout_p = ctx.options

@@ -22,6 +22,7 @@ from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.send_rows.host import Parcel, send_rows
 from sddmm.backends.cuda.kernels.signals.host import copy_signals, put_signals, take_signals
+from sddmm.backends.cuda.kernels.signals.host import load as load_signals
 from sddmm.distributed.streams import current_stream, index_of
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ class PeerMemory(Rooms):
         super().__init__(group.size(), group.rank(), most)
         self._group, self._device = group.group_name, device  # no more, as groups hold this
         self._size, self._rank = group.size(), group.rank()
+        self._agreed = most  # 0 where the GPUs cannot reach each other's memory
         self._stream: torch.cuda.Stream | None = None
         self._buffer: Tensor | None = None
         self._handle: Any = None
@@ -177,13 +179,16 @@ class PeerMemory(Rooms):
             return False
         torch.cuda.synchronize(self._device)
         grid.all_numbers([0])  # no rank writes into memory that another one gives back
-        self.capacity, self._buffer, self._handle = 0, None, None
+        # With the memory go the signals in it: nothing is taken or told before there are new ones.
+        self.capacity, self._buffer, self._handle, self._words = 0, None, None, []
+        self._transfers = 0
+        self._let.clear()
         capacity = ceil_div(size, _STEP) * _STEP
         if not _all(grid, self._allocate(capacity)):
             self.most, self._buffer = size - 1, None
             return False
         if not _all(grid, self._share()):
-            self.most, self._buffer, self._handle = 0, None, None
+            self.most, self._agreed, self._buffer, self._handle = 0, 0, None, None
             return False
         self.capacity = capacity
         self._words = [self._signals(rank).data_ptr() for rank in range(self._size)]
@@ -191,6 +196,12 @@ class PeerMemory(Rooms):
         torch.cuda.synchronize(self._device)
         grid.all_numbers([0])
         return True
+
+    def ask_again(self, grid: Grid) -> bool:
+        """Whether there is a room now, also where there was no memory for a larger one before. All
+        ranks call it."""
+        self.most = self._agreed
+        return self.grow(grid, 1)
 
     def follow(self) -> None:
         stream = current_stream(self._device)
@@ -282,6 +293,7 @@ class PeerMemory(Rooms):
 
         assert self._buffer is not None
         try:
+            load_signals(loader.runtime, index_of(self._device))  # or no rank relies on them
             self._handle = symmetric.rendezvous(self._buffer, self._group)
         except RuntimeError:  # GPUs that cannot reach each other's memory
             return False
@@ -308,8 +320,7 @@ def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) ->
     key = lane, device.index
     if key not in memories:
         memories[key] = PeerMemory(grid.group, device, least)
-    memories[key].grow(grid, 1)  # at first, and where there was no memory for more
-    return memories[key] if memories[key].capacity else None
+    return memories[key] if memories[key].ask_again(grid) else None
 
 
 _MEMORIES: weakref.WeakKeyDictionary[Any, dict[Any, PeerMemory]] = weakref.WeakKeyDictionary()

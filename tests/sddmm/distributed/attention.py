@@ -53,6 +53,10 @@ def check(case: Case, what: str, dv: int = 7) -> None:
         x = [y.detach().requires_grad_(i == needed) for i, y in enumerate(locals_)]
         run(S, x, grad_out[rows], grad_lse[at_lse])
         close("a gradient alone", x[needed].grad, wholes[needed].grad, places[needed])
+    # Views that torch negates when they are read are negated before their rows travel.
+    q, k, v = (torch._neg_view((-x.detach()).contiguous()) for x in locals_[:3])
+    negated, _ = run(S, [q, k, v, locals_[3]], grad_out[rows], grad_lse[at_lse])
+    close("of negated views", negated, expected[0], rows)
 
 
 def check_dropout(case: Case, what: str) -> None:

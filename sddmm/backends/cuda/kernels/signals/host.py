@@ -6,6 +6,8 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,13 +60,22 @@ def take_signals(addresses: Sequence[int], timeout_s: float, device_index: int) 
 def copy_signals(address: int, into: Tensor, stream: torch.cuda.Stream) -> None:
     """Begin to copy consecutive words to `into`, (count,) int32 in pinned memory, on a stream of
     their GPU."""
-    copy_to_host(into.data_ptr(), address, 4 * into.numel(), stream)
+    with _on_device(stream.device_index):
+        copy_to_host(into.data_ptr(), address, 4 * into.numel(), stream)
 
 
 def _change(addresses: Sequence[int], timeout_s: float, device_index: int, is_put: bool) -> None:
     kernel = load(loader.runtime, device_index)
     timeout_ns = min(int(timeout_s * 1e9), 2**62)
-    for first in range(0, len(addresses), _MAX_SIGNALS):
-        own = addresses[first : first + _MAX_SIGNALS]
-        words = struct.pack(f"{len(own)}Q", *own)  # in the order of Arguments; the rest are zero
-        kernel(1, words, timeout_ns, len(own), is_put)
+    with _on_device(device_index):
+        for first in range(0, len(addresses), _MAX_SIGNALS):
+            own = addresses[first : first + _MAX_SIGNALS]
+            words = struct.pack(f"{len(own)}Q", *own)  # in the order of Arguments; the rest are 0
+            kernel(1, words, timeout_ns, len(own), is_put)
+
+
+def _on_device(device_index: int) -> AbstractContextManager[Any]:
+    """The GPU as torch's current one, in whose context the driver launches and copies."""
+    if loader.runtime.current_device() == device_index:
+        return nullcontext()
+    return torch.cuda.device(device_index)
