@@ -232,7 +232,8 @@ def dtensors_give_dtensors() -> None:
 def replicas_agree_with_one_process() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh(here().type, (2, 2))
+    ranks = dist.get_world_size()
+    mesh = init_device_mesh(here().type, (ranks // 2, 2))
     for way in WAYS:
         for cut in (even, uneven) if way == "ring" else (uneven,):
             case = divided(skewed(23, 23, 160), cut(23), way=way, mesh=mesh)
@@ -242,8 +243,8 @@ def replicas_agree_with_one_process() -> None:
     check_all_functions(
         divided(skewed(23, 23, 160), even(23), mesh=mesh, heads=2), "replicas, heads"
     )
-    one_ring = init_device_mesh(here().type, (1, 4))
-    check_all_functions(divided(skewed(9, 12, 50), even(9), even(12), mesh=one_ring), "4 replicas")
+    of_one = init_device_mesh(here().type, (1, ranks))
+    check_all_functions(divided(skewed(9, 12, 50), even(9), even(12), mesh=of_one), "no ring")
 
 
 def ranks_write_into_each_others_memory() -> None:
@@ -395,4 +396,5 @@ CHECKS: dict[int, list[Callable[[], None]]] = {
         a_group_of_some_ranks_computes_while_the_others_do_not,
         failures.of_meshes,
     ],
+    8: [*COMMON, replicas_agree_with_one_process],
 }

@@ -1,4 +1,5 @@
-"""The distributed functions on 2 and on 4 processes; `checks.py` holds what each tries."""
+"""The distributed functions on 2 and 4 processes and on 2 to 8 GPUs; `checks.py` holds what each
+tries."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def test_all_checks_pass_on_every_rank(size: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_all_checks_pass_on_every_gpu(size: int, tmp_path: Path) -> None:
     if torch.cuda.device_count() < size:
         pytest.skip(f"needs {size} GPUs, here are {torch.cuda.device_count()}")
