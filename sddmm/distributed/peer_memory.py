@@ -293,7 +293,6 @@ class PeerMemory(Rooms):
 
         assert self._buffer is not None
         try:
-            load_signals(loader.runtime, index_of(self._device))  # or no rank relies on them
             self._handle = symmetric.rendezvous(self._buffer, self._group)
         except RuntimeError:  # GPUs that cannot reach each other's memory
             return False
@@ -309,8 +308,7 @@ def open_memory(grid: Grid, device: torch.device, lane: str, is_served: bool) ->
     if grid.size == 1:
         return None
     here, most = zlib.crc32(socket.gethostname().encode()), 0
-    is_served = is_served and loader.runtime.unavailable() is None
-    if is_served and not loader.runtime.refuses(device) and _has_symmetric_memory(device):
+    if is_served and _has_symmetric_memory(device) and _has_signals(device):
         most = int(torch.cuda.get_device_properties(device).total_memory * _MOST / ROOMS)
     facts = grid.all_numbers([here, most])
     least = min(fact[1] for fact in facts)
@@ -336,6 +334,17 @@ def _has_symmetric_memory(device: torch.device) -> bool:
     if not (hasattr(symmetric, "rendezvous") and hasattr(symmetric, "empty")):
         return False
     return not hasattr(symmetric, "get_backend") or symmetric.get_backend(device) == "CUDA"
+
+
+def _has_signals(device: torch.device) -> bool:
+    """Whether the kernel that sends and takes signals can be launched."""
+    if loader.runtime.unavailable() or loader.runtime.refuses(device):
+        return False
+    try:
+        load_signals(loader.runtime, index_of(device))
+    except RuntimeError:  # as of a compiler that is not there
+        return False
+    return True
 
 
 def _all(grid: Grid, is_done: bool) -> bool:
