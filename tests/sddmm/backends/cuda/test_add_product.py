@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,21 +10,9 @@ from sddmm.backends.base import Addend
 from sddmm.dtypes import DTYPES
 from sddmm.products import add_product, product
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import H200, emulated_gpu, random_pattern
+from sddmm.testing import random_pattern
+from tests.sddmm.backends.cuda.on_either import DEVICES, kernels_of
 from tests.sddmm.memory import at_a_cliff
-
-FEW = replace(H200, sm_count=2)
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-@contextlib.contextmanager
-def kernels_of(device: str) -> Iterator[list[str]]:
-    """A GPU's kernels on its tensors, or the same emulated; gives the names of those launched."""
-    if device == "cuda":
-        yield []
-    else:
-        with emulated_gpu(FEW) as launches:
-            yield launches
 
 
 def random(*shape: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -73,7 +57,7 @@ def test_sums_are_added(
         assert add_product(pattern, values, first, addend, out, alpha=0.5, beyond=beyond)
         whole = product(pattern, values, dense, alpha=0.5, out_dtype=wide)
     assert device == "cuda" or "spmm_gather" in launches
-    # Of 300 columns, in two slices, a block sums all nonzeros.
+    # A block sums all nonzeros where 300 columns are two slices.
     assert device == "cuda" or not is_skewed or k == 300 or "spmm_merge" in launches
     expected = (sums.double() + whole.double()).to(dtype)
     torch.testing.assert_close(out[rows], expected)

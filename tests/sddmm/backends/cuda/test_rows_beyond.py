@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,21 +14,9 @@ from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.products import product, product_problem
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import H200, emulated_gpu, random_pattern
+from sddmm.testing import random_pattern
+from tests.sddmm.backends.cuda.on_either import DEVICES, FEW, kernels_of
 from tests.sddmm.memory import at_a_cliff
-
-FEW = replace(H200, sm_count=2)
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-@contextlib.contextmanager
-def kernels_of(device: str) -> Iterator[list[str]]:
-    """A GPU's kernels on its tensors, or the same emulated; gives the names of those launched."""
-    if device == "cuda":
-        yield []
-    else:
-        with emulated_gpu(FEW) as launches:
-            yield launches
 
 
 def two_parts(x: Tensor, first: int, gap: int) -> tuple[Tensor, Tensor]:
