@@ -37,10 +37,10 @@ _ON_GPUS = Overheads(begin_ms=0.3, send_ms=1.0, slower=0.2, step_ms=0.05)
 
 def expected_ms(record: Record, is_back_to_back: bool = False) -> float | None:
     """The predicted time of a record's call; None where one process could not be timed."""
-    one = record.one_back_to_back_ms if is_back_to_back else record.one_ms
-    if not one or record.predicted_messages_ms is None:
+    one_ms, messages = _one_ms(record, is_back_to_back), record.predicted_messages_ms
+    if one_ms is None or messages is None:
         return None
-    compute, messages = statistics.median(one) / record.ranks, record.predicted_messages_ms
+    compute = one_ms / record.ranks
     cost = _ON_GPUS if record.engine.get("name") == "NCCL" else Overheads()  # gloo's is a CPU
     if is_back_to_back:
         cost = cost._replace(begin_ms=cost.begin_ms / CALLS, send_ms=cost.send_ms / CALLS)
@@ -69,11 +69,14 @@ def expected_ms(record: Record, is_back_to_back: bool = False) -> float | None:
 
 
 def expected_efficiency(record: Record, is_back_to_back: bool = False) -> float | None:
-    ms = expected_ms(record, is_back_to_back)
-    if ms is None:
-        return None
-    one = record.one_back_to_back_ms if is_back_to_back else record.one_ms
-    return statistics.median(one) / ms / record.ranks
+    one_ms, ms = _one_ms(record, is_back_to_back), expected_ms(record, is_back_to_back)
+    return None if one_ms is None or ms is None else one_ms / ms / record.ranks
+
+
+def _one_ms(record: Record, is_back_to_back: bool) -> float | None:
+    """One process's time of a call."""
+    samples = record.one_back_to_back_ms if is_back_to_back else record.one_ms
+    return statistics.median(samples) if samples else None
 
 
 def _slices(record: Record) -> int:

@@ -128,10 +128,10 @@ class Distributed(OnPattern[Case, Record]):
                 "time ms": table.figure(r.median_ms),
                 "one process ms": table.figure(r.one_median_ms),
                 "speed-up": _ratio(r.speedup),
-                "efficiency": _efficiency(r.speedup, r.ranks),
+                "efficiency": _ratio(r.efficiency),
                 "predicted efficiency": _ratio(expected_efficiency(r)),
                 "back to back ms": table.figure(r.back_to_back_median_ms),
-                "efficiency back to back": _efficiency(r.back_to_back_speedup, r.ranks),
+                "efficiency back to back": _ratio(r.back_to_back_efficiency),
                 "predicted back to back": _ratio(expected_efficiency(r, is_back_to_back=True)),
                 "received MB": table.figure(max(r.received_bytes, default=0) / 1e6),
                 "messages alone ms": table.figure(r.messages_ms),
@@ -225,10 +225,6 @@ def _mean_and_range(speedups: Sequence[float]) -> str:
     if len(speedups) == 1:
         return mean
     return f"{mean} ({min(speedups):.2f} to {max(speedups):.2f} in {len(speedups)} cases)"
-
-
-def _efficiency(speedup: float | None, ranks: int) -> str:
-    return "" if speedup is None else _ratio(speedup / ranks)
 
 
 def _ratio(value: float | None) -> str:

@@ -61,6 +61,11 @@ class Record(record.Record):
         return self.one_median_ms / self.median_ms
 
     @property
+    def efficiency(self) -> float | None:
+        """The speed-up over the number of ranks."""
+        return None if self.speedup is None else self.speedup / self.ranks
+
+    @property
     def back_to_back_median_ms(self) -> float | None:
         return statistics.median(self.back_to_back_ms) if self.back_to_back_ms else None
 
@@ -70,6 +75,11 @@ class Record(record.Record):
         if self.back_to_back_median_ms is None or not self.one_back_to_back_ms:
             return None
         return statistics.median(self.one_back_to_back_ms) / self.back_to_back_median_ms
+
+    @property
+    def back_to_back_efficiency(self) -> float | None:
+        speedup = self.back_to_back_speedup
+        return None if speedup is None else speedup / self.ranks
 
     @property
     def waited_ms(self) -> float | None:

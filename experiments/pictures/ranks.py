@@ -46,7 +46,7 @@ def draw(records: Sequence[Record]) -> Picture:
 
 
 def _fastest(records: Sequence[Record], of: str) -> list[Record]:
-    """Of each operation and matrix, the fastest way."""
+    """The records of the fastest way of each operation and matrix."""
     best: dict[tuple[object, ...], Record] = {}
     for r in filter(_EFFICIENCIES[of], records):
         case = (r.method, r.m, r.n, r.nnz, r.k, r.heads, r.dtype)
@@ -84,11 +84,11 @@ def _degree(r: Record) -> float:
 
 
 def _efficiency(r: Record) -> float:
-    return (r.speedup or 0.0) / r.ranks
+    return r.efficiency or 0.0
 
 
 def _back_to_back(r: Record) -> float:
-    return (r.back_to_back_speedup or 0.0) / r.ranks
+    return r.back_to_back_efficiency or 0.0
 
 
 # By the words of a panel's title; 0 where it was not measured.

@@ -191,7 +191,7 @@ def test_a_call_on_gpus_has_to_be_launched_and_of_five_the_first_one() -> None:
 
 
 def test_a_product_computes_its_densest_rows_before_the_first_slice_has_come() -> None:
-    """Of 2 x 10^9 nonzeros half are a rank's, and half of these lie in its own columns, but only
+    """A rank has half of 2 x 10^9 nonzeros, and half of these lie in its own columns, but only
     25 for each of the 10^6 rows that come, and six million, are computed early."""
     product = replace(
         RECORD, method="spmm", way="row_slices", k=256, dtype="float16", nnz=2 * 10**9,
