@@ -69,7 +69,7 @@ def sample(
     `prepare_sample` has given for them.
     """
     if not _is_followed(a, b_t):
-        return _sample(S, a, b_t, options, plans)
+        return _compute_sample(S, a, b_t, options, plans)
     values: Tensor = _Sample.apply(S, a, b_t, options, plans)  # type: ignore[no-untyped-call]
     return values
 
@@ -95,17 +95,11 @@ def _is_followed(*operands: Tensor) -> bool:
 
 class _Sample(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        S: DistributedPattern,
-        a: Tensor,
-        b_t: Tensor,
-        options: Sampling,
-        plans: list[PreparedPlan] | None,
-    ) -> Tensor:
+    def forward(ctx: Any, *call: Any) -> Tensor:
+        """call: the arguments of `_compute_sample`."""
+        ctx.S, a, b_t, ctx.options, _ = call
         ctx.save_for_backward(a, b_t)
-        ctx.S, ctx.options = S, options
-        return _sample(S, a, b_t, options, plans)
+        return _compute_sample(*call)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -170,19 +164,6 @@ class _WeightedSums(torch.autograd.Function):
         return None, grad_values, grad_dense, None
 
 
-def _sample(
-    S: DistributedPattern,
-    a: Tensor,
-    b_t: Tensor,
-    options: Sampling,
-    plans: list[PreparedPlan] | None,
-) -> Tensor:
-    plans = prepare_sample(S, a, options) if plans is None else plans
-    with without_autocast():
-        rows = resolve_lazy_view(a), resolve_lazy_view(b_t)
-        return _compute_sample(S, *rows, options, plans)
-
-
 def _weighted_sums(
     S: DistributedPattern, values: Tensor, dense: Tensor, options: Weighting
 ) -> Tensor:
@@ -192,21 +173,27 @@ def _weighted_sums(
 
 
 def _compute_sample(
-    S: DistributedPattern, a: Tensor, b_t: Tensor, options: Sampling, plans: list[PreparedPlan]
+    S: DistributedPattern,
+    a: Tensor,
+    b_t: Tensor,
+    options: Sampling,
+    plans: list[PreparedPlan] | None,
 ) -> Tensor:
-    """plans: of all panels, by ring position."""
-    block_a = S.block.gather_rows(a)
-    shape = (*a.shape[:-2], S.block.nnz)
-    values = torch.empty(shape, dtype=options.out_dtype, device=a.device)
+    """plans: of all panels, by ring position; found if None."""
+    plans = prepare_sample(S, a, options) if plans is None else plans
     by_panel = dict(zip(map(id, S.block.panels), plans, strict=True))
-    for panel, rows, label in panels_of(S.block, S.way, b_t, S.ring_sizes):
-        with span("compute", label):
-            part = by_panel[id(panel)].compute(block_a, rows.mT, None, options.alpha)
-            if panel.places is None:
-                values = part
-            else:
-                panel.places.put(part, values)
-    return S.block.scatter_values(values)
+    with without_autocast():
+        block_a, b_t = S.block.gather_rows(resolve_lazy_view(a)), resolve_lazy_view(b_t)
+        shape = (*a.shape[:-2], S.block.nnz)
+        values = torch.empty(shape, dtype=options.out_dtype, device=a.device)
+        for panel, rows, label in panels_of(S.block, S.way, b_t, S.ring_sizes):
+            with span("compute", label):
+                part = by_panel[id(panel)].compute(block_a, rows.mT, None, options.alpha)
+                if panel.places is None:
+                    values = part
+                else:
+                    panel.places.put(part, values)
+        return S.block.scatter_values(values)
 
 
 def prepare_sample(S: DistributedPattern, a: Tensor, options: Sampling) -> list[PreparedPlan]:

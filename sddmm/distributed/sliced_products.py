@@ -36,10 +36,11 @@ def sliced_product(
     dense: this rank's rows of X. dtype: of the result.
     """
     cut = slices_of(dense)
-    early = None
+    early, is_busy = None, False
     if block.early is not None and cut:
         early = _EarlyRows(block.early, cut[0].values(weights), cut[0].of(dense), alpha)
-    slices = _slices_of_operand(block, dense, early)
+        is_busy = block.early.lasts_while_rows_arrive
+    slices = _slices_of_operand(block, dense, is_busy, early)
     return _product_of_slices(block, weights, slices, dense, alpha, dtype, early)
 
 
@@ -49,10 +50,6 @@ class _EarlyRows:
     def __init__(self, early: Early, weights: Tensor, x: Tensor, alpha: float) -> None:
         """weights: (nnz,) of the block. x: this rank's rows of the slice."""
         self._early, self._weights, self._x, self._alpha = early, weights, x, alpha
-
-    @property
-    def lasts_while_rows_arrive(self) -> bool:
-        return self._early.lasts_while_rows_arrive
 
     def multiply(self) -> None:
         """Launch the product with the own columns."""
@@ -72,9 +69,8 @@ class _EarlyRows:
         """The whole product of the slice. rows: for all columns."""
         early, sums, others = self._early, self._sums, self._early.others.pattern
         part = _product(early.rest.pattern, self._rest, rows, self._alpha, dtype)
-        (first,), beyond = rows
-        last, addend = None if beyond is None else beyond[0], Addend(sums, early.rows)
-        alpha, weights = self._alpha, self._others
+        first, last = _first_and_last(rows)
+        addend, alpha, weights = Addend(sums, early.rows), self._alpha, self._others
         if not add_product(others, weights, first, addend, part, alpha=alpha, beyond=last):
             more = _product(others, weights, rows, alpha, sums.dtype)
             add_rows(sums, more, early.rows, part, is_compact=True)
@@ -82,9 +78,9 @@ class _EarlyRows:
 
 
 def _slices_of_operand(
-    block: Block, dense: Tensor, early: _EarlyRows | None = None, is_busy: bool = False
+    block: Block, dense: Tensor, is_busy: bool, early: _EarlyRows | None = None
 ) -> Iterator[ReceivedSlice]:
-    """is_busy: whether kernels run while the first slice travels, besides those of early rows."""
+    """is_busy: whether kernels run while the first slice travels."""
     cut = slices_of(dense)
 
     def own(j: int) -> Operands:
@@ -92,7 +88,6 @@ def _slices_of_operand(
 
     if early is None:
         return gathered(block, len(cut), own, is_busy=is_busy)
-    is_busy = is_busy or early.lasts_while_rows_arrive
     return gathered(block, len(cut), own, early.multiply, early.take_others, is_busy)
 
 
@@ -128,9 +123,14 @@ def _product_of_slices(
 def _product(
     pattern: SparsePattern, weights: Tensor, rows: Rows, alpha: float, dtype: torch.dtype
 ) -> Tensor:
-    (first,), beyond = rows
-    last = None if beyond is None else beyond[0]
+    first, last = _first_and_last(rows)
     return product(pattern, weights, first, alpha=alpha, out_dtype=dtype, beyond=last)
+
+
+def _first_and_last(rows: Rows) -> tuple[Tensor, Tensor | None]:
+    """The rows of X, and the last ones where these stand in a tensor of their own."""
+    (first,), beyond = rows
+    return first, None if beyond is None else beyond[0]
 
 
 def sliced_transposed_product(
