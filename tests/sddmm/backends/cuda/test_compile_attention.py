@@ -12,10 +12,14 @@ import torch
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.attention_delta import host as attention_delta
-from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
+from sddmm.backends.cuda.kernels.attention_gather.host import (
+    ATTENTION_GATHER,
+    SHORT_TUNING,
+    TUNING,
+)
 from sddmm.backends.cuda.kernels.attention_gather.launcher import specialise
 from sddmm.backends.cuda.kernels.attention_gradient import host as gradient
-from sddmm.backends.cuda.kernels.attention_scores.host import TUNING
+from sddmm.backends.cuda.kernels.attention_scores.host import TUNING as SCORED_TUNING
 from sddmm.backends.cuda.kernels.attention_sums import host as attention_sums
 from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE, ATTENTION_TILE_SIMT
 from sddmm.backends.cuda.kernels.attention_tile_gradient import host as tile_gradient
@@ -82,8 +86,8 @@ def compile_size(
                 device,
             )  # fmt: skip
     if "forward" in kernels:
-        for has_bias, has_scores in itertools.product((False, True), repeat=2):
-            tuning = TUNING if has_scores else ATTENTION_GATHER.tuning
+        tunings = (TUNING, False), (SHORT_TUNING, False), (SCORED_TUNING, True)
+        for has_bias, (tuning, has_scores) in itertools.product((False, True), tunings):
             specialise(
                 loader.runtime, ATTENTION_GATHER, tuning, *options, has_bias, has_scores, merges,
                 device,

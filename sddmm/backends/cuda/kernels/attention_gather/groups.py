@@ -14,6 +14,8 @@ from sddmm.backends.base import AttentionOperands
 # The bytes that a lane loads of a row at once, and the fewest and the most lanes that share a row:
 # as many as nonzeros of a batch, and a warp.
 LANE_BYTES, _MAX_LANES = 16, 32
+# The nonzeros of a row or column of which fewer are few.
+_FEW = 6
 MAX_ROW_BYTES = 2 * _MAX_LANES * LANE_BYTES
 """The longest row, which two loads of a lane hold."""
 THREADS = 128
@@ -27,13 +29,15 @@ class Tuning:
     batch: nonzeros of a group whose loads are in flight together. min_blocks: the blocks that
     share a multiprocessor, for rows that lanes load by one load of 16 bytes and by two. spared: the
     blocks fewer where a bias, dropout, or rows that end before a lane's load need registers.
-    min_lanes: the fewest lanes of a group, a power of two, at least 4 and `batch`.
+    min_lanes: the fewest lanes of a group, a power of two, at least 4 and `batch`. one_load_lanes:
+    the most lanes that a group has where each loads a row by one load; longer rows take two.
     """
 
     batch: int = 4
     min_blocks: tuple[int, int] = (4, 2)
     spared: int = 0
     min_lanes: int = 4
+    one_load_lanes: int = _MAX_LANES
 
 
 class Groups(NamedTuple):
@@ -50,12 +54,19 @@ class Groups(NamedTuple):
 
 
 def groups_of(d: int, dv: int, itemsize: int, tuning: Tuning) -> Groups:
-    """The fewest lanes that load the longer row by one load, a warp if none do."""
+    """The fewest lanes that load the longer row by one load, or by two if those were too many."""
     key, value = (max(1, ceil_div(size * itemsize, LANE_BYTES)) for size in (d, dv))
-    lanes = tuning.min_lanes
-    while lanes < min(_MAX_LANES, max(key, value)):
+    lanes, needed = tuning.min_lanes, max(key, value)
+    if needed > tuning.one_load_lanes:
+        needed = ceil_div(needed, 2)
+    while lanes < needed:
         lanes *= 2
     return Groups(lanes, ceil_div(key, lanes), ceil_div(value, lanes))
+
+
+def has_few(nnz: int, lines: int) -> bool:
+    """Whether so many rows or columns have few nonzeros on average."""
+    return nnz < _FEW * lines
 
 
 def heads_at_a_time(heads: int, nnz: int, most_nonzeros: int) -> int:

@@ -6,7 +6,7 @@ leave pieces, which a second launch merges. The gradients are attention_gradient
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +19,12 @@ from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.attention import AttentionSpec
 from sddmm.backends.cuda.kernels.attention_gather.costs import one_step_us
-from sddmm.backends.cuda.kernels.attention_gather.groups import MAX_ROW_BYTES, THREADS, Tuning
+from sddmm.backends.cuda.kernels.attention_gather.groups import (
+    MAX_ROW_BYTES,
+    THREADS,
+    Tuning,
+    has_few,
+)
 from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 from sddmm.backends.cuda.kernels.attention_passes import PlanWithGradients
@@ -30,11 +35,22 @@ if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
 
 
+# For most patterns; and where rows have few nonzeros: smaller groups load more rows at a time.
+TUNING = Tuning(min_blocks=(6, 4), spared=1, one_load_lanes=8)
+SHORT_TUNING = Tuning(batch=2, min_blocks=(6, 4), spared=1, one_load_lanes=4)
+
+
+def tuning_of(problem: AttentionProblem, device: Device) -> Tuning:
+    """The tuning for a problem. Where L2 does not hold the operands and the results, memory is the
+    limit, however many rows are loaded at a time."""
+    elements = problem.heads * (problem.m + problem.n) * (problem.d + problem.dv)
+    is_in_l2 = elements * problem.dtype.itemsize <= device.l2_bytes
+    return SHORT_TUNING if is_in_l2 and has_few(problem.nnz, problem.m) else TUNING
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionGather(AttentionSpec):
     """Serves every pattern, with rows that the lanes of a warp hold in registers."""
-
-    tuning: Tuning = field(default_factory=lambda: Tuning(min_blocks=(6, 4), spared=1))
 
     def most_columns(self, problem: AttentionProblem) -> int:
         return MAX_ROW_BYTES // problem.dtype.itemsize
@@ -62,7 +78,8 @@ class _Plan(PlanWithGradients):
         self, spec: AttentionGather, nonzeros: Nonzeros, problem: AttentionProblem, device: Device
     ) -> None:
         self._heads = problem.heads
-        self._launcher = launcher = Launcher(spec, spec.tuning, nonzeros, problem, device)
+        tuning = tuning_of(problem, device)
+        self._launcher = launcher = Launcher(spec, tuning, nonzeros, problem, device)
         self._all = Part(0, problem.heads, 0, launcher.rows.number)
         super().__init__(Gradients(nonzeros, problem, device))
 

@@ -24,12 +24,14 @@ from sddmm.memory import new_memory
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
 
-# The nonzeros and rows of a warp beyond which warps come in several waves, the most waves of a
-# head, and the most bytes of the pieces of rows that warps cut. Shares are small, as warps that run
-# at once have neighbouring rows then, which may have columns in common.
-_SHARE, _MAX_WAVES, _PIECE_BYTES = 512, 16, 2**25
-# The fewest nonzeros and rows of a warp.
-_MIN_SHARE = 64
+# The most waves of warps of a head, and the most bytes of the pieces of rows that warps cut.
+_MAX_WAVES, _PIECE_BYTES = 16, 2**25
+# The nonzeros and rows of a warp: at least as many as this number of rows have, and about as many
+# where warps come in several waves; both within limits. Shares are small, as warps that run at once
+# have neighbouring rows then, which may have columns in common, but have several rows, since a
+# share's end moves to the end of a row only if that is near (spmm_shares).
+_LEAST_ROWS, _LEAST_SHARES = 5, (32, 64)
+_USUAL_ROWS, _USUAL_SHARES = 2.5, (512, 1024)
 
 
 class SharedRows(NamedTuple):
@@ -92,13 +94,21 @@ def _sizes_of(problem: AttentionProblem, m: int, tuning: Tuning, device: Device)
     )  # fmt: skip
     warps = device.sm_count * rows["MIN_BLOCKS"] * THREADS // 32
     heads, total = problem.heads, problem.nnz + m
-    waves = min(_MAX_WAVES * heads, ceil_div(total * heads, warps * _SHARE))
+    per_row = total / max(1, m)
+    usual = _within(_USUAL_SHARES, _USUAL_ROWS * per_row)
+    waves = min(_MAX_WAVES * heads, max(1, round(total * heads / (warps * usual))))
     count, most_pieces = warps * waves // heads, _PIECE_BYTES // (piece_bytes * heads)
+    least = _within(_LEAST_SHARES, _LEAST_ROWS * per_row)
     share, large_share = (
-        max(_MIN_SHARE, ceil_div(total, max(1, number)))
+        max(least, ceil_div(total, max(1, number)))
         for number in (count, min(count, most_pieces // 2))  # a share leaves two at most
     )
     return _Sizes(share, most_pieces, large_share)
+
+
+def _within(limits: tuple[int, int], size: float) -> int:
+    low, high = limits
+    return min(high, max(low, int(size)))
 
 
 def new_pieces(problem: AttentionProblem, rows: SharedRows, piece_floats: int) -> Tensor | None:

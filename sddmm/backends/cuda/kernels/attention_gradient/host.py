@@ -28,6 +28,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     common_step,
     groups_of,
     has_bias_or_dropout,
+    has_few,
     heads_at_a_time,
     pitch_bytes,
     row_macros,
@@ -72,10 +73,15 @@ class Arguments(ctypes.Structure):
     ]
 
 
-# For most passes; for passes by rows that leave registers for more warps; and for those that store
-# weights where rows have so many nonzeros that more of them are loaded together.
-TUNING, ROW_TUNING = Tuning(), Tuning(min_blocks=(5, 3), spared=1)
-STORING_TUNING = Tuning(batch=6, spared=1, min_lanes=8)
+# For most passes, and for those by rows, which leave registers for more warps.
+TUNING = Tuning(min_blocks=(4, 3), one_load_lanes=8)
+ROW_TUNING = Tuning(min_blocks=(5, 3), spared=1, one_load_lanes=8)
+# For passes that store weights, by the bytes of an element; and where rows have few nonzeros.
+STORING_TUNINGS = {
+    2: Tuning(min_blocks=(4, 3), min_lanes=8, one_load_lanes=8),
+    4: Tuning(batch=6, min_blocks=(4, 3), spared=1, min_lanes=8, one_load_lanes=8),
+}
+SHORT_STORING_TUNING = Tuning(batch=2, min_blocks=(6, 4), spared=1, one_load_lanes=4)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ATTENTION_GRADIENT = KernelSpec(
     "attention_gradient", "attention_gradient", _DTYPES, threads=THREADS
@@ -118,12 +124,13 @@ def specialise(
 
 def tuning_of(problem: AttentionProblem, by_columns: bool, stores_weights: bool) -> Tuning:
     """The tuning of a pass of this kernel."""
+    if not stores_weights:
+        return TUNING if by_columns else ROW_TUNING
+    if has_few(problem.nnz, problem.m):
+        return SHORT_STORING_TUNING
+    storing = STORING_TUNINGS[problem.dtype.itemsize]
     lanes = groups_of(problem.d, problem.dv, problem.dtype.itemsize, TUNING).lanes
-    if stores_weights:
-        has_many = not attention_sums.has_few(problem.nnz, problem.m)
-        return STORING_TUNING if has_many and lanes >= STORING_TUNING.min_lanes else TUNING
-    # Passes by rows with groups of 16 lanes would spill registers too.
-    return TUNING if by_columns or lanes == 16 else ROW_TUNING
+    return storing if lanes >= storing.min_lanes else TUNING
 
 
 class Gradients(GradientPasses):

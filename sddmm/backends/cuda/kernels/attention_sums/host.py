@@ -15,6 +15,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import (
     THREADS,
     Tuning,
     groups_of,
+    has_few,
     row_macros,
 )
 from sddmm.backends.cuda.kernels.attention_gather.variants import Variant, load_variant
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 
 # The most nonzeros, of all heads of a launch, whose weights are in memory at a time.
 MOST_WEIGHTS = 2**22
-# The least bytes of a nonzero's rows for which weights are stored, and the nonzeros of a row or
-# column of which fewer are few.
-_MANY_BYTES, _FEW = 512, 6
+# The least bytes of a nonzero's rows for which weights are stored.
+_MANY_BYTES = 512
 # For columns of many nonzeros, and of few: the nonzeros of one column are loaded together.
 TUNING, SHORT_TUNING = Tuning(batch=8, min_lanes=8), Tuning(min_blocks=(5, 2))
 
@@ -73,11 +73,6 @@ def specialise(
     groups = groups_of(d, dv, dtype.itemsize, tuning)
     floats = (groups.key_chunks + groups.value_chunks) * 16 // dtype.itemsize  # Partial::COUNT
     return load_variant(runtime, ATTENTION_SUMS, Arguments, defines, floats, False, merges, device)
-
-
-def has_few(nnz: int, lines: int) -> bool:
-    """Whether so many rows or columns have few nonzeros on average."""
-    return nnz < _FEW * lines
 
 
 def tuning_of(problem: AttentionProblem) -> Tuning:
