@@ -17,7 +17,7 @@ __device__ __forceinline__ const T* from_element(const T* elements, i64 i) {
 // The first element that a lane of a group of LANES lanes holds of a row.
 template <class T, int LANES>
 __device__ __forceinline__ int first_of_lane() {
-  return static_cast<int>(threadIdx.x) % LANES * CHUNK_ELEMENTS<T>;
+  return static_cast<int>(threadIdx.x % LANES) * CHUNK_ELEMENTS<T>;
 }
 
 // The chunks that a lane holds of a row.
@@ -154,7 +154,7 @@ __device__ __forceinline__ void group_dots(const Part (&rows)[BATCH], const Part
       dots.add_shared(chunks, own.chunk[c]);
     }
     constexpr int FOURS = LANES / LANES_PER_NONZERO;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int lane = static_cast<int>(threadIdx.x % 32);
     const int owner = RowDot<T, BATCH>::owner_lane(lane / LANES * FOURS + lane % FOURS);
 #pragma unroll
     for (int j = 0; j < BATCH; ++j)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # For most patterns; and where rows have few nonzeros: smaller groups load more rows at a time.
 TUNING = Tuning(min_blocks=(6, 4), spared=1, one_load_lanes=8)
-SHORT_TUNING = Tuning(batch=2, min_blocks=(6, 4), spared=1, one_load_lanes=4)
+SHORT_TUNING = Tuning(batch=2, min_blocks=(6, 5), spared=1, one_load_lanes=4)
 
 
 def tuning_of(problem: AttentionProblem, device: Device) -> Tuning:
