@@ -17,12 +17,12 @@ from sddmm import SparsePattern
 from sddmm.backends.base import AttentionOperands
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.attention_gather.groups import THREADS, groups_of, row_macros
-from sddmm.backends.cuda.kernels.attention_gather.host import (
+from sddmm.backends.cuda.kernels.attention_gather.shares import SharedRows, rows_by_warp
+from sddmm.backends.cuda.kernels.attention_gather.tunings import (
     SHORT_TUNING,
     TUNING,
     tuning_of,
 )
-from sddmm.backends.cuda.kernels.attention_gather.shares import SharedRows, rows_by_warp
 from sddmm.backends.cuda.kernels.attention_sums import host as attention_sums
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.problem import AttentionProblem
@@ -303,7 +303,7 @@ def test_shares_are_so_large_that_most_end_where_a_row_does(per_row: int, m: int
 
 
 def test_rows_of_few_nonzeros_are_loaded_by_smaller_groups_if_l2_holds_the_operands() -> None:
-    few, many = random_pattern(300, 95, 1700), random_pattern(300, 95, 1800)
+    few, many = random_pattern(300, 95, 3200), random_pattern(300, 95, 3300)
     problem = attention_problem(few, 64, 1)
     assert tuning_of(problem, MANY) == SHORT_TUNING
     assert tuning_of(problem, MANY_WITH_LITTLE_L2) == TUNING

@@ -12,12 +12,9 @@ import torch
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.attention_delta import host as attention_delta
-from sddmm.backends.cuda.kernels.attention_gather.host import (
-    ATTENTION_GATHER,
-    SHORT_TUNING,
-    TUNING,
-)
+from sddmm.backends.cuda.kernels.attention_gather.host import ATTENTION_GATHER
 from sddmm.backends.cuda.kernels.attention_gather.launcher import specialise
+from sddmm.backends.cuda.kernels.attention_gather.tunings import SHORT_TUNING, TUNING
 from sddmm.backends.cuda.kernels.attention_gradient import host as gradient
 from sddmm.backends.cuda.kernels.attention_scores.host import TUNING as SCORED_TUNING
 from sddmm.backends.cuda.kernels.attention_sums import host as attention_sums
@@ -35,6 +32,7 @@ SIZES = [
     ("sm_80", 64, 64, 4, torch.float32, "tile"),
     ("sm_89", 64, 64, 16, torch.float16, "columns"),
     ("sm_90a", 64, 64, 16, torch.bfloat16, "rows"),
+    ("sm_90a", 96, 96, 16, torch.float16, "columns"),
     ("sm_90a", 128, 128, 16, torch.float16, "rows"),
     ("sm_90a", 200, 200, 8, torch.float16, "rows"),
     ("sm_90a", 64, 64, 16, torch.float16, "forward"),

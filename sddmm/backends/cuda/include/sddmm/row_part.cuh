@@ -17,7 +17,7 @@ __device__ __forceinline__ const T* from_element(const T* elements, i64 i) {
 // The first element that a lane of a group of LANES lanes holds of a row.
 template <class T, int LANES>
 __device__ __forceinline__ int first_of_lane() {
-  return static_cast<int>(threadIdx.x % LANES) * CHUNK_ELEMENTS<T>;
+  return static_cast<int>(threadIdx.x) % LANES * CHUNK_ELEMENTS<T>;
 }
 
 // The chunks that a lane holds of a row.
@@ -53,26 +53,42 @@ struct RowParts {
                           : operand + offset + first_of_lane<T, LANES>()),
         pitch_bytes(pitch_bytes),
         elements(k - first_of_lane<T, LANES>()) {}
+  // This lane's first element of row i.
+  __device__ __forceinline__ const T* row_of(int i) const {
+    const char* begin = reinterpret_cast<const char*>(first);
+    int pitch = pitch_bytes;
+    if constexpr (HAS_BEYOND) {
+      if (i >= beyond.first) begin += beyond.shift, pitch = beyond.pitch_bytes;
+    } else {
+      asm volatile("" : "+r"(pitch));  // otherwise it is widened early, and the product takes five steps
+    }
+    return reinterpret_cast<const T*>(begin + static_cast<i64>(i) * pitch);
+  }
   // IS_ONCE: see load_global.
   template <bool IS_ONCE = false>
   __device__ __forceinline__ Part load(int i) const {
-    int pitch = pitch_bytes;
-    i64 shift = 0;
-    if constexpr (HAS_BEYOND)
-      if (i >= beyond.first) pitch = beyond.pitch_bytes, shift = beyond.shift;
-    asm volatile("" : "+r"(pitch));  // otherwise it is widened early, and the product takes five steps
-    const auto* row = reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) +
-                                                 (static_cast<i64>(i) * pitch + shift));
-    Part part;
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c)
-      part.chunk[c] = load_chunk<LOAD_BYTES, NO_TAIL, IS_ONCE>(row, c * LANES * ELEMENTS, elements);
-    return part;
+    return load_from<IS_ONCE>(row_of(i));
   }
   // Zeros, without a load, unless `exists`.
   __device__ __forceinline__ Part load_if(bool exists, int i) const {
     Part part{};
-    if (exists) part = load(i);
+    if constexpr (HAS_BEYOND) {
+      // Outside the branch, the addresses of several rows share the constants they are chosen from.
+      const T* const row = row_of(i);
+      if (exists) part = load_from(row);
+    } else if (exists) {
+      part = load(i);
+    }
+    return part;
+  }
+
+ private:
+  template <bool IS_ONCE = false>
+  __device__ __forceinline__ Part load_from(const T* row) const {
+    Part part;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c)
+      part.chunk[c] = load_chunk<LOAD_BYTES, NO_TAIL, IS_ONCE>(row, c * LANES * ELEMENTS, elements);
     return part;
   }
 };
@@ -154,7 +170,7 @@ __device__ __forceinline__ void group_dots(const Part (&rows)[BATCH], const Part
       dots.add_shared(chunks, own.chunk[c]);
     }
     constexpr int FOURS = LANES / LANES_PER_NONZERO;
-    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     const int owner = RowDot<T, BATCH>::owner_lane(lane / LANES * FOURS + lane % FOURS);
 #pragma unroll
     for (int j = 0; j < BATCH; ++j)

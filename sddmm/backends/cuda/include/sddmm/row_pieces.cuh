@@ -40,8 +40,8 @@ struct GroupPieces {
   // Merges what the groups of this warp before `group` hold of a row that reaches into it with
   // `later`, the piece that follows. Returns whether the row begins in this warp.
   __device__ __forceinline__ bool merge_before(int group, Partial& later) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32 * 32;
-    const int in_group = static_cast<int>(threadIdx.x) % LANES;
+    const int warp = static_cast<int>(threadIdx.x / 32 * 32);
+    const int in_group = static_cast<int>(threadIdx.x % LANES);
     for (int g = group - 1; g >= 0; --g) {
       const int thread = warp + g * LANES + in_group;
       const bool begins = (ends(thread) & HAS_LAST) != 0;
@@ -61,7 +61,7 @@ struct WarpPieces {
   float* floats;
 
   __device__ __forceinline__ float* piece(i64 number) const {
-    return floats + number * (Partial::COUNT * LANES) + static_cast<int>(threadIdx.x) % LANES;
+    return floats + number * (Partial::COUNT * LANES) + static_cast<int>(threadIdx.x % LANES);
   }
   __device__ __forceinline__ void store(i64 number, Partial partial) const {
     float* const to = piece(number);
@@ -81,7 +81,7 @@ template <class Partial, int LANES, int THREADS>
 __device__ __forceinline__ Partial merge_pieces(const WarpPieces<Partial, LANES>& pieces,
                                                 i64 first, int count, float* floats) {
   constexpr int GROUPS = THREADS / LANES;
-  const int group = static_cast<int>(threadIdx.x) / LANES;
+  const int group = static_cast<int>(threadIdx.x / LANES);
   const int per_group = (count + GROUPS - 1) / GROUPS;
   const int begin = group * per_group;
   const int end = begin + per_group < count ? begin + per_group : count;

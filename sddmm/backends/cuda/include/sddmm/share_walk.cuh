@@ -49,7 +49,7 @@ __device__ __forceinline__ void walk_share(Pass& pass, const SharedNonzeros& non
   constexpr int LANES = Pass::LANES, BATCH = Pass::BATCH, GROUPS = 32 / LANES;
   static_assert(BATCH <= LANES, "the lanes of a group hold the indices of a batch");
   const GroupPieces<Partial, LANES, Pass::THREADS> pieces{floats};
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / LANES;
+  const int lane = static_cast<int>(threadIdx.x % 32), group = lane / LANES;
   const int in_group = lane % LANES;
 
   const RowShare share = nonzeros.shares[number];

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.kernels.attention_gather.groups import LANE_BYTES, Tuning, groups_of
+from sddmm.backends.cuda.kernels.attention_gather.tunings import tuning_of
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
@@ -23,7 +24,8 @@ _L2_FRACTION, _MISSED, _SCORED_MISSED = 0.8, 0.25, 0.2
 
 def one_step_us(problem: AttentionProblem, model: DeviceModel) -> float:
     """Scores and result in one launch: a row of K and one of V per nonzero."""
-    groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, Tuning())
+    tuning = tuning_of(problem, model.device)
+    groups = groups_of(problem.d, problem.dv, problem.dtype.itemsize, tuning)
     row_bytes = LANE_BYTES * groups.lanes * (groups.key_chunks + groups.value_chunks)
     nonzero_bytes = max(row_bytes + _NONZERO_BYTES, _LEAST_BYTES)
     head_us = _head_us(problem, nonzero_bytes, row_bytes, _MISSED, model)

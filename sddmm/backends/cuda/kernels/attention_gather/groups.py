@@ -14,7 +14,7 @@ from sddmm.backends.base import AttentionOperands
 # The bytes that a lane loads of a row at once, and the fewest and the most lanes that share a row:
 # as many as nonzeros of a batch, and a warp.
 LANE_BYTES, _MAX_LANES = 16, 32
-# The nonzeros of a row or column of which fewer are few.
+# The nonzeros of a row or column of which fewer are few for the gradients.
 _FEW = 6
 MAX_ROW_BYTES = 2 * _MAX_LANES * LANE_BYTES
 """The longest row, which two loads of a lane hold."""
@@ -54,7 +54,8 @@ class Groups(NamedTuple):
 
 
 def groups_of(d: int, dv: int, itemsize: int, tuning: Tuning) -> Groups:
-    """The fewest lanes that load the longer row by one load, or by two if those were too many."""
+    """The fewest lanes, of those that the tuning allows, that load the longer row by one load, or
+    by two where one takes too many lanes."""
     key, value = (max(1, ceil_div(size * itemsize, LANE_BYTES)) for size in (d, dv))
     lanes, needed = tuning.min_lanes, max(key, value)
     if needed > tuning.one_load_lanes:

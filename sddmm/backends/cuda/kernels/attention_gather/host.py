@@ -19,13 +19,9 @@ from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.attention import AttentionSpec
 from sddmm.backends.cuda.kernels.attention_gather.costs import one_step_us
-from sddmm.backends.cuda.kernels.attention_gather.groups import (
-    MAX_ROW_BYTES,
-    THREADS,
-    Tuning,
-    has_few,
-)
+from sddmm.backends.cuda.kernels.attention_gather.groups import MAX_ROW_BYTES, THREADS
 from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
+from sddmm.backends.cuda.kernels.attention_gather.tunings import tuning_of
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 from sddmm.backends.cuda.kernels.attention_passes import PlanWithGradients
 from sddmm.backends.cuda.layouts import Nonzeros
@@ -33,19 +29,6 @@ from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, Layouts
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
-
-
-# For most patterns; and where rows have few nonzeros: smaller groups load more rows at a time.
-TUNING = Tuning(min_blocks=(6, 4), spared=1, one_load_lanes=8)
-SHORT_TUNING = Tuning(batch=2, min_blocks=(6, 5), spared=1, one_load_lanes=4)
-
-
-def tuning_of(problem: AttentionProblem, device: Device) -> Tuning:
-    """The tuning for a problem. Where L2 does not hold the operands and the results, memory is the
-    limit, however many rows are loaded at a time."""
-    elements = problem.heads * (problem.m + problem.n) * (problem.d + problem.dv)
-    is_in_l2 = elements * problem.dtype.itemsize <= device.l2_bytes
-    return SHORT_TUNING if is_in_l2 and has_few(problem.nnz, problem.m) else TUNING
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 # The most waves of warps of a head, and the most bytes of the pieces of rows that warps cut.
 _MAX_WAVES, _PIECE_BYTES = 16, 2**25
-# The nonzeros and rows of a warp: at least as many as this number of rows have, and about as many
-# where warps come in several waves; both within limits. Shares are small, as warps that run at once
-# have neighbouring rows then, which may have columns in common, but have several rows, since a
-# share's end moves to the end of a row only if that is near (spmm_shares).
+# How many nonzeros and rows a warp has at least, and how many about where warps come in several
+# waves: as many as so many rows of the pattern have on average, but within these limits. Small
+# shares give warps that run at once neighbouring rows, which may have columns in common. But a
+# share's end moves to the end of a row only if that is near (spmm_shares): shares grow with rows.
 _LEAST_ROWS, _LEAST_SHARES = 5, (32, 64)
 _USUAL_ROWS, _USUAL_SHARES = 2.5, (512, 1024)
 
@@ -107,6 +107,7 @@ def _sizes_of(problem: AttentionProblem, m: int, tuning: Tuning, device: Device)
 
 
 def _within(limits: tuple[int, int], size: float) -> int:
+    """The integer within the limits that is next to a size."""
     low, high = limits
     return min(high, max(low, int(size)))
 

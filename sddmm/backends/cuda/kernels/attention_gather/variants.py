@@ -14,6 +14,10 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.attention_gather.groups import THREADS
 from sddmm.backends.cuda.spec import KernelSpec, macros
 
+# The blocks that share a multiprocessor at least where pieces are merged: several of them are in
+# registers at a time, and few blocks run.
+_MERGING_BLOCKS = 2
+
 
 class Variant(NamedTuple):
     """One specialisation of both launches. merge: None if the pattern has no cut rows."""
@@ -34,10 +38,12 @@ def load_variant(
 ) -> Variant:
     """Compile and load both. piece_floats: those that a lane holds of a piece of a row."""
     spec = _with_memory(spec, (2 * piece_floats + 1) * THREADS * 4)
+    min_blocks = int(defines["MIN_BLOCKS"])
 
     def load(merges: bool) -> Kernel:
-        # What merges pieces reads no nonzeros.
-        own = {"MERGES": merges, "BIAS_OR_DROPOUT": bias_or_dropout and not merges}
+        own: dict[str, int | bool] = {"MERGES": merges, "BIAS_OR_DROPOUT": bias_or_dropout}
+        if merges:  # it reads no nonzeros
+            own |= {"BIAS_OR_DROPOUT": False, "MIN_BLOCKS": min(_MERGING_BLOCKS, min_blocks)}
         return runtime.load_kernel(spec, macros({**defines, **own}), parameters, device.index)
 
     return Variant(load(False), load(True) if merges else None)

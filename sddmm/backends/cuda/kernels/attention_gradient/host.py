@@ -76,11 +76,9 @@ class Arguments(ctypes.Structure):
 # For most passes, and for those by rows, which leave registers for more warps.
 TUNING = Tuning(min_blocks=(4, 3), one_load_lanes=8)
 ROW_TUNING = Tuning(min_blocks=(5, 3), spared=1, one_load_lanes=8)
-# For passes that store weights, by the bytes of an element; and where rows have few nonzeros.
-STORING_TUNINGS = {
-    2: Tuning(min_blocks=(4, 3), min_lanes=8, one_load_lanes=8),
-    4: Tuning(batch=6, min_blocks=(4, 3), spared=1, min_lanes=8, one_load_lanes=8),
-}
+# For passes that store weights: of float32, where groups have lanes enough; and of rows of few
+# nonzeros.
+FLOAT_STORING_TUNING = Tuning(batch=6, min_blocks=(4, 3), spared=1, min_lanes=8, one_load_lanes=8)
 SHORT_STORING_TUNING = Tuning(batch=2, min_blocks=(6, 4), spared=1, one_load_lanes=4)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ATTENTION_GRADIENT = KernelSpec(
@@ -128,9 +126,9 @@ def tuning_of(problem: AttentionProblem, by_columns: bool, stores_weights: bool)
         return TUNING if by_columns else ROW_TUNING
     if has_few(problem.nnz, problem.m):
         return SHORT_STORING_TUNING
-    storing = STORING_TUNINGS[problem.dtype.itemsize]
     lanes = groups_of(problem.d, problem.dv, problem.dtype.itemsize, TUNING).lanes
-    return storing if lanes >= storing.min_lanes else TUNING
+    has_lanes = lanes >= FLOAT_STORING_TUNING.min_lanes
+    return FLOAT_STORING_TUNING if problem.dtype == torch.float32 and has_lanes else TUNING
 
 
 class Gradients(GradientPasses):

@@ -43,7 +43,7 @@ MOST_SCORES = 2**22
 MOST_SCORES_ALONE, _WHOLE_ROW_BYTES = 2**23, 512
 
 # The tuning of the second step.
-TUNING = Tuning(batch=8, min_blocks=(6, 4), spared=0, min_lanes=8, one_load_lanes=8)
+TUNING = Tuning(batch=8, min_blocks=(6, 4), min_lanes=8, one_load_lanes=8)
 
 
 class _Step(NamedTuple):
