@@ -159,6 +159,16 @@ PANELS: dict[str, Panel] = {
         to_shared="one thread, by TMA with multicast", to_registers="wgmma reads shared memory",
         limit="the instructions of the three storing warps; the card's power",
     ),
+    "tile_wgmma_listed": Panel(
+        "a cluster of two blocks: two warpgroups multiply while three warps store by lists",
+        (_rectangle((0, 4), (6, 12)), _rectangle((4, 8), (6, 12))),
+        _in("shared", (0, 4), (4, 8)), _in("shared", (6, 9), (9, 12)),
+        l2="each block loads half of the rows of B, for both; where each sum is and goes",
+        shared="three stages of both operands; slots of 32 rows of sums",
+        registers="the next tile's sums; the entries that the three warps sample next",
+        to_shared="one thread, by TMA with multicast", to_registers="wgmma reads shared memory",
+        limit="shared memory, which wgmma, TMA and sums share; the card's power",
+    ),
     "tile_wgmma_tf32x3": Panel(
         "one block of four warpgroups: one tile of 128 x 128, float32 as 3xTF32",
         _TILE, *_TILE_IN_SHARED,

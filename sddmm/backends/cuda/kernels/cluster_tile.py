@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import ctypes
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,8 +45,21 @@ class Arguments(ctypes.Structure):
     ]
 
 
+class KernelArrays(NamedTuple):
+    """What a kernel reads of its tiles: arguments by name, and what keeps their memory alive."""
+
+    args: dict[str, int]
+    owner: object
+
+
 class ClusterTileKernel(TileKernel):
     """Serves half types on Hopper, by wgmma on operands that TMA loads."""
+
+    parameters: ClassVar[type[ctypes.Structure]] = Arguments
+
+    def arrays(self, work: TileWork) -> KernelArrays:
+        """The tiles and their nonzeros."""
+        return KernelArrays(tile_args(work), work)
 
     @abc.abstractmethod
     def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
@@ -64,6 +77,7 @@ class _Launcher:
         self, spec: ClusterTileKernel, work: TileWork, problem: SddmmProblem, device: Device
     ) -> None:
         self._spec, self._work, self._problem, self._device = spec, work, problem, device
+        self._arrays = spec.arrays(work)
         heads = problem.heads or 1
         resident = max(1, device.sm_count // _CLUSTER)
         self._blocks = _CLUSTER * min(ceil_div(work.tiles.length * heads, _CLUSTER), resident)
@@ -94,7 +108,7 @@ class _Launcher:
     def _launch(self, weighted: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
         problem = self._problem
         return make_launch(self._kernel(weighted), self._blocks, {
-            **tensor_maps, **tile_args(self._work), "head_out": problem.nnz,
+            **tensor_maps, **self._arrays.args, "head_out": problem.nnz,
             "heads": problem.heads or 1, "k": problem.k,
         })  # fmt: skip
 
@@ -118,7 +132,7 @@ def _load(
 ) -> Kernel:
     """The kernel that samples by these macros; cached, as a first call waits for it."""
     defines = macros({**type_macros(dtype, out_dtype), **spec.defines, **dict(sampling)})
-    return runtime.load_kernel(spec, defines, Arguments, device_index)
+    return runtime.load_kernel(spec, defines, spec.parameters, device_index)
 
 
 def _accepts(x: Tensor) -> bool:

@@ -19,6 +19,7 @@ from sddmm.backends.cuda.kernels.tile_simt.host import tile_simt
 from sddmm.backends.cuda.kernels.tile_warp.host import tile_warp
 from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
 from sddmm.backends.cuda.kernels.tile_wgmma_async.host import StagingSlots, tile_wgmma_async
+from sddmm.backends.cuda.kernels.tile_wgmma_listed.host import tile_wgmma_listed
 from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
@@ -45,6 +46,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         TileRate(1200e12, 9.8e-3, 17.5, -14.0, 6, 2.5),
         lead=0,
     ),
+    tile_wgmma_listed(256, TileRate(1077e12, 6.8e-3, 4.0, 0.0, 0.0, 2.5)),
     tile_mma(
         "tile_mma_128x128x64",
         (128, 128, 64),

@@ -19,10 +19,12 @@ import sddmm
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.kernels.cluster_tile import ClusterTileKernel
 from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
-from sddmm.backends.cuda.kernels.tile_wgmma.host import TileWgmma, prefetch_depth
-from sddmm.backends.cuda.kernels.tile_wgmma_async.host import TileWgmmaAsync, sampling_macros
+from sddmm.backends.cuda.kernels.tile_wgmma.host import prefetch_depth
+from sddmm.backends.cuda.kernels.tile_wgmma_async.host import sampling_macros
+from sddmm.backends.cuda.kernels.tile_wgmma_listed.host import list_batches
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
@@ -152,8 +154,9 @@ def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | 
     assert launches.count("row_gather") == 8
 
 
-WGMMA = [name for name, spec in SPECS.items() if isinstance(spec, (TileWgmma, TileWgmmaAsync))]
+WGMMA = [name for name, spec in SPECS.items() if isinstance(spec, ClusterTileKernel)]
 ONE_WGMMA, ONE_ASYNC = "tile_wgmma_256x152x64", "tile_wgmma_async_128x224x64"
+ONE_LISTED = "tile_wgmma_listed_128x256x64"
 every_way_of_storing = pytest.mark.parametrize(
     ("name", "scaled", "out_dtype"),
     cases(
@@ -163,6 +166,8 @@ every_way_of_storing = pytest.mark.parametrize(
             (ONE_WGMMA, True, torch.float32),
             (ONE_ASYNC, True, torch.float16),
             (ONE_ASYNC, False, torch.float32),
+            (ONE_LISTED, True, torch.float32),
+            (ONE_LISTED, False, torch.float16),
         ],
     ),
 )
@@ -181,7 +186,7 @@ def test_wgmma_tiles_by_one_cluster(name: str, scaled: bool, out_dtype: torch.dt
     check(name, pattern, 200, torch.float16, scaled=scaled, out_dtype=out_dtype, device=pair)
 
 
-@pytest.mark.parametrize("name", cases(WGMMA, here=[ONE_WGMMA, ONE_ASYNC]))
+@pytest.mark.parametrize("name", cases(WGMMA, here=[ONE_WGMMA, ONE_ASYNC, ONE_LISTED]))
 def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
     """Neighbours in the list that share nothing, and a pair across the end of a head."""
     rows = torch.tensor([0, 3, 130, 260, 299])
@@ -203,6 +208,24 @@ def test_longer_rows_of_tiles_are_sampled_by_more_lanes(nnz: int, lanes: int, de
     assert (sampling["LANES_PER_ROW"], sampling["PREFETCH_DEPTH"]) == (lanes, depth)
 
 
+@pytest.mark.parametrize(
+    ("mean", "depth", "ahead"), [(0, 1, 2), (80, 2, 2), (410, 5, 2), (819, 5, 4), (8192, 6, 4)]
+)
+def test_slots_are_sampled_in_few_batches_of_equal_size(mean: int, depth: int, ahead: int) -> None:
+    assert list_batches(100 * mean, slots=100) == {"DEPTH": depth, "AHEAD": ahead}
+
+
+@pytest.mark.parametrize(("nnz", "scaled"), [(90_000, False), (60_000, True), (700, True)])
+def test_listed_nonzeros_of_one_and_of_several_batches_a_slot(nnz: int, scaled: bool) -> None:
+    """Also duplicates, and nonzeros in any order; slots that are full, and some without any."""
+    dense = random_pattern(200, 500, nnz, layout="coo", shuffled=True)
+    rows = torch.cat([dense.row_ids.long(), torch.tensor([5, 5, 199])])
+    cols = torch.cat([dense.col_indices.long(), torch.tensor([7, 7, 499])])
+    pattern = SparsePattern.from_coo(rows, cols, (333, 500))
+    device = replace(H200, sm_count=2)
+    check(ONE_LISTED, pattern, 40, torch.float16, heads=2, scaled=scaled, device=device)
+
+
 @every_way_of_storing
 def test_wgmma_tiles_of_a_mask(name: str, scaled: bool, out_dtype: torch.dtype) -> None:
     """Groups of rows that are in one piece, some at odd places, and groups with rows in two."""
@@ -216,12 +239,12 @@ def test_wgmma_tiles_of_a_mask(name: str, scaled: bool, out_dtype: torch.dtype) 
     check(name, pattern, 24, torch.float16, scaled=scaled, out_dtype=out_dtype, device=device)
 
 
+@pytest.mark.parametrize("name", ["tile_wgmma_async_128x256x64", ONE_LISTED])
 @pytest.mark.parametrize("k", cases([192, 330], here=[330]))
-def test_warpgroups_that_hand_on_in_turns(k: int) -> None:
+def test_warpgroups_that_hand_on_in_turns(name: str, k: int) -> None:
     """Six tiles a block, by one warpgroup a stage ahead of the other."""
     pattern = random_pattern(500, 700, 9_000, layout="csr")
     pair = replace(H200, sm_count=2)
-    name = "tile_wgmma_async_128x256x64"
     check(name, pattern, k, torch.float16, out_dtype=torch.float16, device=pair)
 
 

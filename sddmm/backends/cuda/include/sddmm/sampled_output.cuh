@@ -18,6 +18,23 @@ struct SampledOutput {
   const T* values;
   const int* perm;  // may be null
 
+  // Loads the values of the nonzeros at positions[d] where at[d] is not negative, if they scale.
+  template <int DEPTH>
+  __device__ __forceinline__ void load_values(T (&loaded)[DEPTH], const int (&positions)[DEPTH],
+                                              const int (&at)[DEPTH]) const {
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+      if (WEIGHTED && at[d] >= 0) loaded[d] = values[positions[d]];
+  }
+  // Stores sums[d], which is scaled by scales[d], at positions[d] where at[d] is not negative.
+  template <int DEPTH>
+  __device__ __forceinline__ void store_at(const int (&positions)[DEPTH], const int (&at)[DEPTH],
+                                           const STAGED (&sums)[DEPTH],
+                                           const T (&scales)[DEPTH]) const {
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+      if (at[d] >= 0) out[positions[d]] = result(sums[d], scales[d]);
+  }
   // Stores sums[h][d] of nonzero first[h] + d * STEP where at[h][d] is not negative.
   template <int STEP, int ROWS, int DEPTH>
   __device__ __forceinline__ void store(const int (&first)[ROWS], const int (&at)[ROWS][DEPTH],
@@ -48,22 +65,20 @@ struct SampledOutput {
   static __device__ __forceinline__ OUT result(STAGED sum, T value) {
     if constexpr (WEIGHTED)
       return Narrow<OUT>::from(sum * widened(value));
-    else
+    else if constexpr (COPIES)
       return sum;
+    else
+      return Narrow<OUT>::from(sum);
   }
 
  private:
-  // Loads come first, so that they are in flight together.
+  // Values are loaded first, so that they are in flight together.
   template <int DEPTH>
   __device__ __forceinline__ void store_row(const int (&positions)[DEPTH], const int (&at)[DEPTH],
                                             const STAGED (&sums)[DEPTH]) const {
-    T weights[DEPTH];
-#pragma unroll
-    for (int d = 0; d < DEPTH; ++d)
-      if (WEIGHTED && at[d] >= 0) weights[d] = values[positions[d]];
-#pragma unroll
-    for (int d = 0; d < DEPTH; ++d)
-      if (at[d] >= 0) out[positions[d]] = result(sums[d], weights[d]);
+    T scales[DEPTH];
+    load_values(scales, positions, at);
+    store_at(positions, at, sums, scales);
   }
 };
 

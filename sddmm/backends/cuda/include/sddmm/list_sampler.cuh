@@ -1,0 +1,141 @@
+// The warps that sample the sums of a wgmma main loop by lists: for each slot of a StagingRing, where
+// each nonzero's sum is and where it goes, in the order in which the slots are filled.
+#pragma once
+
+#include "sddmm/staging_ring.cuh"
+#include "sddmm/warp.cuh"
+
+namespace sddmm {
+
+// The entries of all slots of all tiles, one after the other (slot_lists.py).
+struct SlotLists {
+  const int2* entries;  // the position of a nonzero, and the element of the slot with its sum
+  const int* starts;    // of each slot, then of what follows the last
+};
+
+// A position in the lists: a batch of a slot of a tile, which is loaded next.
+template <int SLOTS, class TileScheduler, class Find>
+struct ListCursor {
+  const int* all_starts;
+  const Find& find;  // find(index) returns a tile's number in the lists; -1 if there is none
+  TileScheduler scheduler;
+  int starts, next_starts;  // lane i has the start of slot i of this tile, and of the next
+  int slot = 0, begin, end;
+
+  __device__ __forceinline__ ListCursor(const int* all_starts_, const Find& find_,
+                                        const TileScheduler& scheduler_)
+      : all_starts(all_starts_), find(find_), scheduler(scheduler_) {
+    starts = load_starts(find(scheduler.tile));
+    next_starts = load_starts(find(scheduler.following()));
+    find_range();
+  }
+
+  // To the next slot, of the next tile after the last.
+  __device__ __forceinline__ void next_slot() {
+    if (++slot == SLOTS) {
+      slot = 0;
+      scheduler.advance();
+      starts = next_starts;
+      next_starts = load_starts(find(scheduler.following()));
+    }
+    find_range();
+  }
+
+ private:
+  __device__ __forceinline__ int load_starts(int tile) const {
+    const int lane = threadIdx.x % 32;
+    return tile >= 0 && lane <= SLOTS ? all_starts[static_cast<i64>(tile) * SLOTS + lane] : 0;
+  }
+  __device__ __forceinline__ void find_range() {
+    begin = __shfl_sync(FULL_MASK, starts, slot);
+    end = __shfl_sync(FULL_MASK, starts, slot + 1);
+  }
+};
+
+// THREADS threads share the entries of a slot, each DEPTH of them at once. AHEAD batches are loaded
+// before the first of them is sampled, so that their latency does not count.
+template <class Ring, class Output, int THREADS, int DEPTH, int AHEAD>
+struct ListSampler {
+  using Staged = typename Ring::Element;
+  using Value = typename Output::Value;
+  static constexpr int SLOTS = Ring::GROUPS * Ring::PARTS;
+  // A batch of entries of one slot; at < 0: there is none.
+  struct Batch {
+    int positions[DEPTH], at[DEPTH];
+    bool is_last;  // of its slot
+  };
+
+  Ring ring;
+  SlotLists lists;
+  int thread;  // among those that sample
+
+  // Samples all tiles of a scheduler. find: as in ListCursor. output_of(index) says where the results
+  // of a tile go.
+  template <class TileScheduler, class Find, class OutputOf>
+  __device__ __forceinline__ void run(TileScheduler scheduler, const Find& find,
+                                      const OutputOf& output_of) const {
+    ListCursor<SLOTS, TileScheduler, Find> cursor(lists.starts, find, scheduler);
+    Batch ahead[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) ahead[i] = load(cursor);
+    Output output = output_of(scheduler.tile);
+    u32 count = 0;  // of the tiles before
+    int slot = 0;
+    const Staged* staged = nullptr;
+    Value scales[DEPTH], next_scales[DEPTH];
+    output.load_values(next_scales, ahead[0].positions, ahead[0].at);
+    for (bool is_first = true;;) {
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) {
+        const Batch batch = ahead[i];
+        ahead[i] = load(cursor);
+        copy(scales, next_scales);
+        const Batch& next = ahead[(i + 1) % AHEAD];
+        output.load_values(next_scales, next.positions, next.at);
+        // The two warpgroups take turns, as both fill their slots at the same time.
+        const typename Ring::Slot filled(count, 0, slot % 2, slot / 2);
+        if (is_first) staged = ring.wait(filled);
+        sample(staged, batch, scales, output);
+        is_first = batch.is_last;
+        if (!is_first) continue;
+        ring.release(filled);
+        if (++slot < SLOTS) continue;
+        slot = 0, ++count;
+        scheduler.advance();
+        if (!scheduler.has_tile()) return;
+        output = output_of(scheduler.tile);
+      }
+    }
+  }
+
+ private:
+  template <class Cursor>
+  __device__ __forceinline__ Batch load(Cursor& cursor) const {
+    Batch batch;
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d) {
+      const int i = cursor.begin + thread + d * THREADS;
+      const int2 entry = i < cursor.end ? lists.entries[i] : int2{0, -1};
+      batch.positions[d] = entry.x, batch.at[d] = entry.y;
+    }
+    cursor.begin += THREADS * DEPTH;
+    batch.is_last = cursor.begin >= cursor.end;
+    if (batch.is_last) cursor.next_slot();
+    return batch;
+  }
+
+  static __device__ __forceinline__ void copy(Value (&to)[DEPTH], const Value (&from)[DEPTH]) {
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d) to[d] = from[d];
+  }
+  static __device__ __forceinline__ void sample(const Staged* staged, const Batch& batch,
+                                                const Value (&scales)[DEPTH], const Output& output) {
+    Staged sums[DEPTH];
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+      if (batch.at[d] >= 0) sums[d] = staged[batch.at[d]];
+    output.store_at(batch.positions, batch.at, sums, scales);
+  }
+};
+
+}  // namespace sddmm

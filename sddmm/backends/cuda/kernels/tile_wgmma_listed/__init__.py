@@ -1,0 +1,1 @@
+"""tile_wgmma_listed: dense tiles by wgmma, stored from lists of their nonzeros."""

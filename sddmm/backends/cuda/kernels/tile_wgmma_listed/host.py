@@ -1,0 +1,96 @@
+"""tile_wgmma_listed: dense tiles by wgmma, stored from lists of their nonzeros."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING
+
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER
+from gemm_core.runtime.tensor_map import TensorMap
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileRate, sort_us
+from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.kernels.cluster_tile import (
+    ClusterTileKernel,
+    KernelArrays,
+    cluster_tile_facts,
+)
+from sddmm.backends.cuda.layouts import TileWork
+from sddmm.backends.cuda.slot_lists import SLOTS, slot_lists
+from sddmm.backends.cuda.spec import AnalysisRequest
+
+if TYPE_CHECKING:
+    from sddmm.problem import SddmmProblem
+
+_STAGES = 3
+# The slots of 32 rows that each of two warpgroups has: one for float sums, two for sums of two
+# bytes. Rows are padded by as many elements as put neighbouring rows into different banks.
+_FLOAT_SLOTS, _HALF_SLOTS, _PADDING = 1, 2, 8
+# The threads that sample, and the nonzeros that each of them loads at once, at most; the batches of
+# them in flight where a slot is sampled in one, and in several.
+_SAMPLERS, _MAX_DEPTH, _AHEAD, _MORE_AHEAD = 96, 6, 2, 4
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of tile_wgmma_listed/kernel.cu."""
+
+    _fields_ = [
+        ("a", TensorMap),
+        ("b", TensorMap),
+        *((name, POINTER) for name in ("values", "out", "entries", "slot_starts", "tiles")),
+        ("head_out", LONG),
+        ("alpha", DOUBLE),
+        *((name, INT) for name in ("tile_count", "heads", "k")),
+        *((f"unused{i}", INT) for i in range(15)),
+    ]
+
+
+class TileWgmmaListed(ClusterTileKernel):
+    """Three warps store a tile by a list of its nonzeros, which is made once per pattern."""
+
+    parameters = Arguments
+
+    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
+        return None  # lists are made of what the analysis finds
+
+    def cost_us(
+        self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
+    ) -> Cost | None:
+        cost = super().cost_us(problem, facts, model)
+        if cost is None:
+            return None
+        return cost._replace(prepare_us=cost.prepare_us + sort_us(problem.nnz, model))
+
+    def arrays(self, work: TileWork) -> KernelArrays:
+        lists = slot_lists(work, self.tile[1] + _PADDING)
+        args = {
+            "entries": lists.entries.data_ptr(), "slot_starts": lists.starts.data_ptr(),
+            "tiles": work.tiles.coords.data_ptr(), "tile_count": work.tiles.length,
+        }  # fmt: skip
+        return KernelArrays(args, (lists, work.tiles))
+
+    def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
+        return list_batches(problem.nnz, SLOTS * work.tiles.length)
+
+
+def list_batches(nnz: int, slots: int) -> dict[str, int | bool]:
+    """Batches of equal size, in which most slots are sampled, and how many are in flight."""
+    mean = nnz / max(1, slots)
+    per_thread = ceil_div(int(mean + 2 * math.sqrt(mean)), _SAMPLERS) or 1
+    batches = ceil_div(per_thread, _MAX_DEPTH)
+    return {
+        "DEPTH": ceil_div(per_thread, batches),
+        "AHEAD": _AHEAD if batches == 1 else _MORE_AHEAD,
+    }
+
+
+def tile_wgmma_listed(block_n: int, rate: TileRate) -> TileWgmmaListed:
+    """A variant, with tiles of 128 rows."""
+    pitch = block_n + _PADDING
+    slot_bytes = max(_FLOAT_SLOTS * (32 * 4 * pitch + 16), _HALF_SLOTS * (32 * 2 * pitch + 16))
+    facts = cluster_tile_facts(
+        "tile_wgmma_listed", (128, block_n), _STAGES, 16 + 2 * slot_bytes,
+        FLOAT_SLOTS=_FLOAT_SLOTS, HALF_SLOTS=_HALF_SLOTS, PITCH=pitch,
+    )  # fmt: skip
+    return TileWgmmaListed(rate=rate, **facts)
