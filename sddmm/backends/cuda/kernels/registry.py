@@ -46,7 +46,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         TileRate(1200e12, 9.8e-3, 17.5, -14.0, 6, 2.5),
         lead=0,
     ),
-    tile_wgmma_listed(256, TileRate(1077e12, 6.8e-3, 4.0, 0.0, 0.0, 2.5)),
+    tile_wgmma_listed(256, TileRate(1077e12, 6.2e-3, 4.8, 0.0, 0.0, 2.5)),
     tile_mma(
         "tile_mma_128x128x64",
         (128, 128, 64),

@@ -65,7 +65,9 @@ def best(asked: SddmmProblem, facts: PatternFacts | None = None) -> str:
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        (problem(10_000, 5_000_000), "tile_wgmma_async_128x256x64"),
+        (problem(10_000, 5_000_000), "tile_wgmma_listed"),
+        (problem(10_000, 20_000_000), "tile_wgmma_listed"),
+        (problem(10_000, 5_000_000, k=128), "tile_wgmma_128x256x64"),
         (problem(10_000, 5_000_000, k=1024), "tile_wgmma_async"),
         (problem(5_000, 1_250_000), "tile_wgmma"),
         (problem(10_000, 1_000_000, k=5000), "windows"),  # by slices
