@@ -24,7 +24,6 @@ from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.tile_wgmma.host import prefetch_depth
 from sddmm.backends.cuda.kernels.tile_wgmma_async.host import sampling_macros
-from sddmm.backends.cuda.kernels.tile_wgmma_listed.host import list_batches
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
@@ -206,24 +205,6 @@ def test_wgmma_looks_ahead_as_far_as_most_rows_of_tiles_reach(nnz: int, depth: i
 def test_longer_rows_of_tiles_are_sampled_by_more_lanes(nnz: int, lanes: int, depth: int) -> None:
     sampling = sampling_macros(nnz, rows=100)
     assert (sampling["LANES_PER_ROW"], sampling["PREFETCH_DEPTH"]) == (lanes, depth)
-
-
-@pytest.mark.parametrize(
-    ("mean", "depth", "ahead"), [(0, 1, 2), (80, 2, 2), (410, 5, 2), (819, 5, 4), (8192, 6, 4)]
-)
-def test_slots_are_sampled_in_few_batches_of_equal_size(mean: int, depth: int, ahead: int) -> None:
-    assert list_batches(100 * mean, slots=100) == {"DEPTH": depth, "AHEAD": ahead}
-
-
-@pytest.mark.parametrize(("nnz", "scaled"), [(90_000, False), (60_000, True), (700, True)])
-def test_listed_nonzeros_of_one_and_of_several_batches_a_slot(nnz: int, scaled: bool) -> None:
-    """Also duplicates, and nonzeros in any order; slots that are full, and some without any."""
-    dense = random_pattern(200, 500, nnz, layout="coo", shuffled=True)
-    rows = torch.cat([dense.row_ids.long(), torch.tensor([5, 5, 199])])
-    cols = torch.cat([dense.col_indices.long(), torch.tensor([7, 7, 499])])
-    pattern = SparsePattern.from_coo(rows, cols, (333, 500))
-    device = replace(H200, sm_count=2)
-    check(ONE_LISTED, pattern, 40, torch.float16, heads=2, scaled=scaled, device=device)
 
 
 @every_way_of_storing
