@@ -223,7 +223,7 @@ def test_wgmma_tiles_of_a_mask(name: str, scaled: bool, out_dtype: torch.dtype) 
 @pytest.mark.parametrize("name", ["tile_wgmma_async_128x256x64", ONE_LISTED])
 @pytest.mark.parametrize("k", cases([192, 330], here=[330]))
 def test_warpgroups_that_hand_on_in_turns(name: str, k: int) -> None:
-    """Six tiles a block, by one warpgroup a stage ahead of the other."""
+    """Six tiles a block, by one warpgroup a stage ahead of the other, and by both at once."""
     pattern = random_pattern(500, 700, 9_000, layout="csr")
     pair = replace(H200, sm_count=2)
     check(name, pattern, k, torch.float16, out_dtype=torch.float16, device=pair)
