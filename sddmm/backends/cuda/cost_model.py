@@ -8,6 +8,7 @@ computing whole, if gathering its nonzeros would take longer. Each kernel comput
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 # A uniform pattern has at least this part of the non-empty row segments expected by chance.
 _UNIFORM_PART = 0.95
+
+# Mean nonzeros in consecutive columns from which on rows are stored as segments: those of parts of
+# a tile's row take longer than by eight lanes (blocks of 32, 5 % of 16k: 115 us, and 84).
+_SEGMENT_NNZ = 48
 
 # Estimates for a ranking of preparations only: a stable sort with all that is gathered by it takes
 # as long as so many launches, and as moving so many bytes per nonzero; and listing tiles as so many
@@ -33,17 +38,46 @@ class TileRate:
     flops: per second, of whole tiles. fixed_us: the fixed time of a tile, which all tiles that run
     at the same time share. nonzero_ps: picoseconds by which each stored nonzero lengthens the run;
     run_ps: by which each run of consecutive columns does, a single nonzero being a run, or less
-    than 0 where short runs are stored more easily; long_row_ps: by which each scattered nonzero
-    does that a tile's row has past the 32 whose columns its lanes prefetch. start_us: the time from
-    the launch to the first tile, beyond that of any launch.
+    than 0 where short runs are stored more easily; round_ps: by which each further 32 nonzeros of a
+    tile's row do, past the first 32. segment_us, full_us: the fixed time of a tile where rows
+    mostly are segments, and where all tiles are full, so that segments are aligned; nonzeros then
+    add nothing. start_us: the time from the launch to the first tile, beyond that of any launch.
+    overlap: the exponent p by which arithmetic of time t and all else of time u take
+    (t^p + u^p)^(1/p): 1 if one waits for the other, more if they overlap.
     """
 
     flops: float
     fixed_us: float
     nonzero_ps: float = 0.0
     run_ps: float = 0.0
-    long_row_ps: float = 0.0
+    round_ps: float = 0.0
+    segment_us: float | None = None
+    full_us: float | None = None
     start_us: float = 0.0
+    overlap: float = 1.0
+
+    def combined_us(self, arithmetic_us: float, beside_us: float) -> float:
+        """The time of arithmetic and of all else."""
+        if self.overlap == 1:
+            return arithmetic_us + beside_us
+        return float((arithmetic_us**self.overlap + beside_us**self.overlap) ** (1 / self.overlap))
+
+
+def are_segments(nnz: float, runs: float) -> bool:
+    """Whether rows mostly are segments of consecutive columns."""
+    return nnz >= _SEGMENT_NNZ * runs > 0
+
+
+def further_rounds(mean: float) -> float:
+    """The further 32 nonzeros that a row begins past its first 32, where chance spreads them.
+
+    mean: nonzeros of a row. Their number is taken to be normal, with the variance of chance.
+    """
+    if mean < 16:  # four deviations below 32
+        return 0.0
+    deviation = math.sqrt(2 * mean)
+    last = int(mean / 32) + 2
+    return sum(math.erfc((32 * i - mean) / deviation) / 2 for i in range(1, last + 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,15 +27,17 @@ from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, KernelSpec, Pro
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
-    tile_wgmma(128, 256, 256, TileRate(932e12, 6.1e-3, 16.0, -12.0, 5, 0.7)),
-    tile_wgmma(128, 224, 256, TileRate(1145e12, 15.3e-3, 12.9, -13.4, 5.2, 1.1)),
-    tile_wgmma(256, 152, 176, TileRate(945e12, 20.2e-3, 11.8, -9.4, 1.5, 3.5)),
+    tile_wgmma(
+        128, 256, 256, TileRate(813e12, 9.9e-3, 14.1, -10.0, 209, start_us=0.6, overlap=1.2)
+    ),
+    tile_wgmma(128, 224, 256, TileRate(792e12, 11.5e-3, 13.3, -10.4, 243, overlap=1.24)),
+    tile_wgmma(256, 152, 176, TileRate(856e12, 6.6e-3, 15.3, 4.8, start_us=0.8)),
     tile_wgmma_async(
         (128, 256),
         3,
         StagingSlots(1, 1024),
         StagingSlots(2, 512),
-        TileRate(1077e12, 7.8e-3, 17.5, -14.0, 6, 2.5),
+        TileRate(777e12, 15.6e-3, 5.6, -0.8, 200, start_us=0.2, overlap=1.73),
         lead=1,
     ),
     tile_wgmma_async(
@@ -43,17 +45,17 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         3,
         StagingSlots(1, 896),
         StagingSlots(2, 464),
-        TileRate(1200e12, 9.8e-3, 17.5, -14.0, 6, 2.5),
+        TileRate(759e12, 18.4e-3, 5.6, -2.1, 213, overlap=2.09),
         lead=0,
     ),
-    tile_wgmma_listed(256, TileRate(1077e12, 6.2e-3, 4.8, 0.0, 0.0, 2.5)),
+    tile_wgmma_listed(256, TileRate(788e12, 15.2e-3, 5.2, -0.5, overlap=1.95)),
     tile_mma(
         "tile_mma_128x128x64",
         (128, 128, 64),
         (2, 2),
         3,
         2,
-        rate=TileRate(485e12, 17.3e-3, 0.0, -0.6, 10.2, 2.8),
+        rate=TileRate(533e12, 11.8e-3, 7.1, -4.7, 24, 24.5e-3, 20.5e-3),
     ),
     tile_mma(
         "tile_mma_64x64x32",
@@ -61,7 +63,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         (2, 2),
         3,
         4,
-        rate=TileRate(275e12, 2.6e-3, 0.4, 4.2),
+        rate=TileRate(287e12, 3.0e-3, 3.2, -1.1, 29, 6.4e-3, 3.9e-3, overlap=1.16),
         hopper_min_blocks=5,
         short_min_blocks=8,
     ),
@@ -77,7 +79,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         "tf32x3",
         TileRate(45e12, 3e-3, 1.5, 4),
     ),
-    tile_warp(16, (8, 3), TileRate(95e12, 0.05e-3, 0.39, 6.7, start_us=0.8)),
+    tile_warp(16, (8, 3), TileRate(95e12, 0.05e-3, 0.6, 6.5, start_us=0.8)),
     tile_warp(32, (4, 2), TileRate(179e12, 0.37e-3, 1.14, 9.7, start_us=2.0)),
     tile_wgmma_tf32x3(TileRate(114e12, 23e-3, 1.3, 6)),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(41e12, 2.0e-3, 0.65, 0.1)),
@@ -85,7 +87,9 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_simt(
         (64, 128, 8), (8, 16), 4, TileRate(46.5e12, 6e-3, 0.7, 3), mainloop="PIPELINED", stages=4
     ),
-    tile_wmma((16, 16), (4, 2), TileRate(266e12, 12.9e-3, 0.46, -0.7, 5.6)),
+    tile_wmma(
+        (16, 16), (4, 2), TileRate(260e12, 9.9e-3, 5.7, -3.1, 1.4, 24.4e-3, 22e-3, overlap=1.36)
+    ),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),
 )

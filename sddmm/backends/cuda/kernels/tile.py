@@ -20,6 +20,8 @@ from sddmm.backends.cuda.cost_model import (
     Cost,
     DeviceModel,
     TileRate,
+    are_segments,
+    further_rounds,
     sort_us,
 )
 from sddmm.backends.cuda.executor import (
@@ -46,16 +48,9 @@ if TYPE_CHECKING:
 
 _INT32 = 2**31
 
-# The nonzeros of a tile's row whose columns its lanes prefetch at most.
-_PREFETCHED = 32
-
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
 # depend on each other.
 _SKIP_US = 2.1
-
-# Mean nonzeros in consecutive columns from which on rows are stored as segments: those of parts of
-# a tile's row take longer than by eight lanes (blocks of 32, 5 % of 16k: 115 us, and 84).
-_SEGMENT_NNZ = 48
 
 # The members of TileOffsets (tile_offsets.cuh).
 ROW_OFFSETS = (
@@ -124,14 +119,23 @@ class TileKernel(KernelSpec, abc.ABC):
         count = heads * tiles
         if count == 0 or nnz == 0:
             return model.launch_us
-        past_prefetched = max(0.0, nnz - _PREFETCHED * tiles * self.tile[0]) * min(
-            1, 2 * runs / nnz
-        )
-        stored_ps = nnz * self.rate.nonzero_ps + runs * self.rate.run_ps
-        stored_ps += past_prefetched * self.rate.long_row_ps
         per_sm = max(ceil_div(count, sm_count), ceil_div(self.min_blocks, 2))
-        tile_us = self.one_tile_us(problem, model) + 1e-6 * heads * stored_ps / model.stores / count
+        tile_us = self._stored_tile_us(problem, nnz / tiles, runs / tiles, model)
         return model.launch_us + self.rate.start_us + per_sm * sm_count * tile_us
+
+    def _stored_tile_us(
+        self, problem: SddmmProblem, nnz: float, runs: float, model: DeviceModel
+    ) -> float:
+        """The time of a tile, of its nonzeros and runs."""
+        assert self.rate is not None
+        block_m, block_n = self.block
+        if self.rate.full_us is not None and nnz == block_m * block_n:
+            return self.one_tile_us(problem, model, self.rate.full_us)
+        if self.rate.segment_us is not None and are_segments(nnz, runs):
+            return self.one_tile_us(problem, model, self.rate.segment_us)
+        rounds = block_m * further_rounds(nnz / block_m)
+        ps = nnz * self.rate.nonzero_ps + runs * self.rate.run_ps + rounds * self.rate.round_ps
+        return self.one_tile_us(problem, model, stored_us=1e-6 * ps / model.stores)
 
     @property
     def skips_empty_tiles(self) -> bool:
@@ -143,19 +147,21 @@ class TileKernel(KernelSpec, abc.ABC):
             return _SKIP_US / (model.device.sm_count * self.min_blocks)
         return self.one_tile_us(problem, model)
 
-    def one_tile_us(self, problem: SddmmProblem, model: DeviceModel) -> float:
-        """The time of a tile, where as many run as the device holds."""
+    def one_tile_us(
+        self,
+        problem: SddmmProblem,
+        model: DeviceModel,
+        fixed_us: float | None = None,
+        stored_us: float = 0.0,
+    ) -> float:
+        """The time of a tile, where as many run as the device holds. fixed_us: another than that
+        of most patterns. stored_us: by which storing its nonzeros lengthens it."""
         assert self.rate is not None, f"{self.name} has no measured rate"
-        return _one_tile_us(self.rate, self.tile, problem.k, model)
-
-
-@functools.lru_cache(maxsize=1024)
-def _one_tile_us(rate: TileRate, tile: tuple[int, int, int], k: int, model: DeviceModel) -> float:
-    """Cached, as every pattern asks for the same tiles."""
-    flops = rate.flops * model.tensor_cores
-    fixed_us = rate.fixed_us / model.tensor_cores
-    block_m, block_n, block_k = tile
-    return fixed_us + 2e6 * block_m * block_n * (ceil_div(k, block_k) * block_k) / flops
+        block_m, block_n, block_k = self.tile
+        k = ceil_div(problem.k, block_k) * block_k
+        arithmetic_us = 2e6 * block_m * block_n * k / (self.rate.flops * model.tensor_cores)
+        fixed_us = self.rate.fixed_us if fixed_us is None else fixed_us
+        return self.rate.combined_us(arithmetic_us, fixed_us / model.tensor_cores + stored_us)
 
 
 def tile_args(work: TileWork) -> dict[str, int]:
@@ -233,7 +239,7 @@ class RowStoring(NamedTuple):
 
 def row_storing(work: TileWork, nnz: int, block_m: int, segments: bool = True) -> RowStoring:
     """As segments, where rows mostly are such; else as much is prefetched as the mean row needs."""
-    is_mask = work.distinct and work.perm is None and nnz >= _SEGMENT_NNZ * work.runs > 0
+    is_mask = work.distinct and work.perm is None and are_segments(nnz, work.runs)
     if is_mask and segments:
         return RowStoring(True, 1)
     mean = nnz / max(1, work.tiles.length * block_m)

@@ -68,7 +68,14 @@ def best(asked: SddmmProblem, facts: PatternFacts | None = None) -> str:
         (problem(10_000, 5_000_000), "tile_wgmma_listed"),
         (problem(10_000, 20_000_000), "tile_wgmma_listed"),
         (problem(10_000, 5_000_000, k=128), "tile_wgmma_128x256x64"),
-        (problem(10_000, 5_000_000, k=1024), "tile_wgmma_async"),
+        (problem(10_000, 5_000_000, k=1024), "tile_wgmma_listed"),
+        (problem(10_000, 20_000_000, k=512), "tile_wgmma_listed"),
+        (problem(10_000, 40_000_000, k=64), "tile_mma_64x64x32"),
+        (problem(6_000, 10_800_000, k=64), "tile_mma_64x64x32"),
+        (problem(6_000, 10_800_000, k=128), "tile_wgmma_listed"),
+        (problem(4_096, 10_000_000, k=256), "tile_wgmma_listed"),
+        (problem(16_384, 53_700_000, k=64), "tile_wgmma_listed"),
+        (problem(10_000, 2_000_000, k=64), "windows"),
         (problem(5_000, 1_250_000), "tile_wgmma"),
         (problem(10_000, 1_000_000, k=5000), "windows"),  # by slices
         (problem(10_000, 3_000_000, k=5000), "tile_wgmma"),
@@ -87,6 +94,26 @@ def best(asked: SddmmProblem, facts: PatternFacts | None = None) -> str:
 def test_the_quickest_as_measured_is_chosen(asked: SddmmProblem, name: str) -> None:
     """A name stands for all variants that begin with it: they differ by a few percent."""
     assert best(asked).startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("nnz", "runs", "tiles", "block"),
+    [
+        # causal, 8,192 rows: segments that begin anywhere
+        (33_558_528, 8_192, {(64, 64): 8_256, (128, 128): 2_080}, (128, 128)),
+        # blocks of 128 at multiples of 128: whole lines
+        (26_836_992, 200_000, {(64, 64): 6_552, (128, 128): 1_638}, (64, 64)),
+        # 60 % by chance: no segments
+        (10_000_000, 4_000_000, {(64, 64): 4_096, (128, 128): 1_024}, (64, 64)),
+    ],
+)
+def test_tiles_of_segments_are_stored_as_fast_as_measured(
+    nnz: int, runs: int, tiles: dict[tuple[int, int], int], block: tuple[int, int]
+) -> None:
+    counts = {size: TileCounts(count, 0, ()) for size, count in tiles.items()}
+    asked = problem(8_192 if runs < nnz / 48 else 4_096, nnz, k=64)
+    name = best(asked, CountedFacts(nnz, runs, True, counts, ()))
+    assert tile_kernel(name).block == block
 
 
 @pytest.mark.parametrize("counted", [((64, 739_000),), ((64, 739_000), (256, 367_000)), ()])

@@ -64,6 +64,8 @@ _LOAD_PS, _SEGMENT_PS = 3.4, 4.5
 # part of a row has.
 NEAR_COLUMNS = 64
 _L2_BASE, _L2_SCATTERED = 0.48, 1.7
+# What L2 reads of memory at least, where it does not read whole operands.
+_LINE_BYTES = 128
 # By how much faster memory seems than it is, as it is read while rows are loaded from L2.
 _MEMORY_OVERLAP = 2.0
 
@@ -389,7 +391,7 @@ def gather_us(
     from_memory = (rows + columns) * row_bytes
     if parts is None and slices == 1:  # rows of B that L2 has no room for come from memory
         missed = 1 - min(1.0, _L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes))
-        from_memory += round(missed * (nnz - columns) * row_bytes)
+        from_memory += round(missed * (nnz - columns) * max(row_bytes, _LINE_BYTES))
     from_memory += nnz * problem.out_dtype.itemsize + 8 * nnz * (slices - 1)
     memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)
     return slices * model.launch_us + heads * max(instructions_us, l2_us) + memory_us

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 # The largest slice of a row in bytes: larger ones need more registers than a thread has. Rows in
 # shared memory start at multiples of its 128 bytes of banks.
 _SLICE_BYTES, _ALIGNMENT = 512, 128
+# The shared memory of a block.
+_SHARED_BYTES = 227 * 1024
 # The time in which a block loads a window, in pairs of _SLICE_BYTES that it computes in that time.
 _WINDOW_PAIRS = 400
 # The least pairs that are worth a block.
@@ -48,13 +50,13 @@ _MIN_PAIRS = 128
 
 # Fitted to measurements on an H200: microseconds that all multiprocessors together take for a batch
 # of eight pairs, per 64 bytes of their rows and besides; for a run of nonzeros of a row; and that
-# all of them take to load a window each.
-_STEP_US, _BATCH_US, _RUN_US, _WINDOW_US = 33.4e-6, 127e-6, 16e-6, 3.7
-# The part of the time of loading rows of A from L2, and from memory, that nothing hides.
-_L2_PART, _MEMORY_PART = 0.24, 0.47
+# all of them take to begin a window each, and to load one that fills shared memory.
+_STEP_US, _BATCH_US, _RUN_US, _WINDOW_US, _LOAD_US = 49e-6, 49e-6, 22e-6, 1.0, 2.5
+# The part of the time of loading rows of A from memory that nothing hides.
+_MEMORY_PART = 0.57
 # The time of storing a value, windows apart from its neighbours, where L2 has no room to gather
 # lines; and the bytes per nonzero that lie between two stores to a line, beside the values.
-_STORE_US, _READ_BYTES = 4.6e-6, 16
+_STORE_US, _READ_BYTES = 13.7e-6, 16
 # The fraction of L2 that operands can be expected to fill.
 _L2_FRACTION = 0.8
 # Microseconds of preparing a pattern, and each of its nonzeros.
@@ -163,7 +165,7 @@ class Windows(KernelSpec):
 def _run_us(
     problem: SddmmProblem, geometry: Geometry, facts: PatternFacts, model: DeviceModel
 ) -> float:
-    """Batches of pairs, runs, rows of A from L2 or memory, and stores that L2 cannot gather.
+    """Batches of pairs and runs beside stores that L2 cannot gather; windows; rows of A.
 
     A run is the nonzeros of a row in a window. There are the most where nonzeros are spread by
     chance. Runs are taken to be as long as chance makes them around their mean length.
@@ -176,20 +178,25 @@ def _run_us(
     passes = geometry.slices * heads
     batches = (problem.nnz + odd_runs) / 2 / 8
     batch_us = _STEP_US * geometry.slice_bytes / 64 + _BATCH_US
-    windows_per_block = ceil_div(problem.n, geometry.width) / model.device.sm_count
-    window_us = _WINDOW_US * (geometry.slices + passes * windows_per_block)
-    slower = H200_SHARED_BYTES / model.shared_bytes
+    computing_us = passes * (batches * batch_us + runs * _RUN_US)
 
     l2_bytes = _L2_FRACTION * model.device.l2_bytes
-    rows = min(problem.m, problem.nnz) + problem.n
-    from_memory = 1 - min(1.0, l2_bytes / max(1, rows * geometry.slice_bytes))
-    rows_us = _L2_PART * runs / model.l2_bytes
-    rows_us += _MEMORY_PART * from_memory * (runs + problem.n) / model.memory_bytes
     stored_bytes = heads * problem.nnz * (_READ_BYTES + problem.out_dtype.itemsize)
     beyond_l2 = min(1.0, max(0.0, stored_bytes / l2_bytes - 0.5))
-    computing_us = passes * (batches * batch_us + runs * _RUN_US) + window_us
-    computing_us += heads * problem.nnz * beyond_l2 * _STORE_US
-    return model.launch_us + slower * computing_us + 1e6 * passes * geometry.slice_bytes * rows_us
+    storing_us = heads * problem.nnz * beyond_l2 * _STORE_US
+
+    windows_per_block = ceil_div(problem.n, geometry.width) / model.device.sm_count
+    filled = geometry.width * geometry.slice_bytes / _SHARED_BYTES
+    window_us = geometry.slices + passes * windows_per_block
+    window_us *= _WINDOW_US + _LOAD_US * filled
+    slower = H200_SHARED_BYTES / model.shared_bytes
+
+    rows = min(problem.m, problem.nnz) + problem.n
+    from_memory = 1 - min(1.0, l2_bytes / max(1, rows * geometry.slice_bytes))
+    memory_bytes = passes * geometry.slice_bytes * from_memory * (runs + problem.n)
+    memory_us = 1e6 * _MEMORY_PART * memory_bytes / model.memory_bytes
+    run_us = slower * (math.hypot(computing_us, storing_us) + window_us)
+    return model.launch_us + run_us + memory_us
 
 
 def _launch_slices(
@@ -206,5 +213,5 @@ def _partial_sums(count: int, dtype: torch.dtype, device: torch.device) -> Tenso
 
 
 WINDOWS = Windows(
-    "windows", "windows", tuple(DTYPES), threads=512, shared_bytes=227 * 1024, min_k=1
+    "windows", "windows", tuple(DTYPES), threads=512, shared_bytes=_SHARED_BYTES, min_k=1
 )
