@@ -27,10 +27,10 @@ from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, KernelSpec, Pro
 
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
+    tile_wgmma(128, 256, 256, TileRate(900e12, 9.4e-3, 9.4, -5.7, 256, start_us=0.9)),
     tile_wgmma(
-        128, 256, 256, TileRate(813e12, 9.9e-3, 14.1, -10.0, 209, start_us=0.6, overlap=1.2)
+        128, 224, 256, TileRate(824e12, 11.3e-3, 7.9, -4.8, 291, start_us=0.2, overlap=1.17)
     ),
-    tile_wgmma(128, 224, 256, TileRate(792e12, 11.5e-3, 13.3, -10.4, 243, overlap=1.24)),
     tile_wgmma(256, 152, 176, TileRate(856e12, 6.6e-3, 15.3, 4.8, start_us=0.8)),
     tile_wgmma_async(
         (128, 256),
@@ -48,14 +48,14 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         TileRate(759e12, 18.4e-3, 5.6, -2.1, 213, overlap=2.09),
         lead=0,
     ),
-    tile_wgmma_listed(256, TileRate(788e12, 15.2e-3, 5.2, -0.5, overlap=1.95)),
+    tile_wgmma_listed(256, TileRate(771e12, 14.9e-3, 4.9, overlap=2.1)),
     tile_mma(
         "tile_mma_128x128x64",
         (128, 128, 64),
         (2, 2),
         3,
         2,
-        rate=TileRate(533e12, 11.8e-3, 7.1, -4.7, 24, 24.5e-3, 20.5e-3),
+        rate=TileRate(545e12, 10.7e-3, 5.1, -1.7, 43, 25e-3, 21e-3, start_us=1.2),
     ),
     tile_mma(
         "tile_mma_64x64x32",
@@ -63,7 +63,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         (2, 2),
         3,
         4,
-        rate=TileRate(287e12, 3.0e-3, 3.2, -1.1, 29, 6.4e-3, 3.9e-3, overlap=1.16),
+        rate=TileRate(311e12, 2.6e-3, 2.9, -0.5, 26, 6.2e-3, 3.75e-3),
         hopper_min_blocks=5,
         short_min_blocks=8,
     ),
@@ -79,8 +79,16 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         "tf32x3",
         TileRate(45e12, 3e-3, 1.5, 4),
     ),
-    tile_warp(16, (8, 3), TileRate(95e12, 0.05e-3, 0.6, 6.5, start_us=0.8)),
-    tile_warp(32, (4, 2), TileRate(179e12, 0.37e-3, 1.14, 9.7, start_us=2.0)),
+    tile_warp(
+        16,
+        (8, 3),
+        TileRate(91e12, 0.18e-3, 7.1, 0.5, 77, 0.55e-3, 0.31e-3, start_us=0.5, overlap=2.5),
+    ),
+    tile_warp(
+        32,
+        (4, 2),
+        TileRate(175e12, 0.49e-3, 7.8, 0, 236, 2.1e-3, 1.47e-3, start_us=1.5, overlap=1.1),
+    ),
     tile_wgmma_tf32x3(TileRate(114e12, 23e-3, 1.3, 6)),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(41e12, 2.0e-3, 0.65, 0.1)),
     tile_simt((64, 64, 32), (4, 8), 4, TileRate(43e12, 2.2e-3, 0.55, 0.3), mainloop="ROWS"),
@@ -88,7 +96,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         (64, 128, 8), (8, 16), 4, TileRate(46.5e12, 6e-3, 0.7, 3), mainloop="PIPELINED", stages=4
     ),
     tile_wmma(
-        (16, 16), (4, 2), TileRate(260e12, 9.9e-3, 5.7, -3.1, 1.4, 24.4e-3, 22e-3, overlap=1.36)
+        (16, 16), (4, 2), TileRate(259e12, 9.2e-3, 5.1, -1.9, 4.6, 24.4e-3, 22.7e-3, overlap=1.34)
     ),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),
