@@ -86,6 +86,16 @@ class WindowList(NamedTuple):
     width: int
 
 
+def by_tile(by_row: TileOffsets, block_m: int) -> TileOffsets:
+    """The same where the rows of a tile are adjacent, so that a warp reads few sectors for its own:
+    each row's begin and end, of tile column by tile column. by_row: those of one row of the matrix
+    after the other, tile by tile, as an analysis finds them."""
+    bounds = by_row.offsets.view(-1, by_row.row_stride).unfold(1, 2, 1)
+    rows = bounds.shape[0]
+    offsets = bounds.transpose(0, 1).contiguous()
+    return TileOffsets(offsets, 0, 2 * block_m, 2 * rows, 2)
+
+
 def int32(x: Tensor) -> Tensor:
     return x.to(torch.int32).contiguous()
 

@@ -20,6 +20,7 @@ from sddmm.backends.cuda.layouts import (
     TileList,
     TileWork,
     by_row_and_column,
+    by_tile,
     count_larger_tiles,
     every_tile,
     int32,
@@ -90,7 +91,8 @@ class AheadLayouts:
 
     All that they hold is what the analysis writes, so only `wait` waits for it. A thread calls
     `wait` before it launches another analysis. is_kept: whether the pattern keeps the
-    analysis, for a later plan.
+    analysis, for a later plan. many_runs: whether tiles are for many runs, which a copy of the row
+    offsets makes faster.
     """
 
     def __init__(
@@ -99,8 +101,9 @@ class AheadLayouts:
         device: Device,
         request: AnalysisRequest,
         is_kept: bool = True,
+        many_runs: bool = False,
     ) -> None:
-        self._shape = pattern.shape
+        self._shape, self._many_runs = pattern.shape, many_runs
         self._tiles: TileWork | None = None
         self._analyses: list[Analysis] = pattern.derive(ANALYSES, list) if is_kept else []
         for cached in self._analyses:
@@ -131,6 +134,8 @@ class AheadLayouts:
         assert block == self._analysis.request.block
         assert offsets is not None, "the kernel did not request tile row offsets"
         tiles = every_tile(self._shape, block, cols.device)
+        if self._many_runs:
+            offsets = by_tile(offsets, block[0])
         self._tiles = TileWork(tiles, offsets, cols, None)
         return self._tiles
 
