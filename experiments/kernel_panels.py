@@ -233,6 +233,17 @@ PANELS: dict[str, Panel] = {
         limit="the instructions of a tile, however few nonzeros it holds",
         operands=("W X", "X"),
     ),
+    "spmm_windows": Panel(
+        "eight lanes: rows of W, one after the other, in a window of columns",
+        (_rectangle((4, 8), (6, 12)),),
+        _in("registers", (6, 7)), _in("shared", (6, 12)),
+        l2="the weights by window; the sums of each row and window",
+        shared="the window's rows of X, or a slice of 128 bytes of each",
+        registers="the sums of one row of the window; eight nonzeros and the next",
+        to_shared="once per window and slice, by cp.async", to_registers="16 bytes a lane",
+        limit="shared memory: a slice of a row of X per nonzero",
+        operands=("W X", "X"),
+    ),
     "attention_gather": Panel(
         "one warp: about equally many nonzeros and rows of S as every other warp",
         (_rectangle((5, 8), (0, COLUMNS)),),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # The least time of a run for which tiles are counted.
 _WORTH_COUNTING_US = 1.0
+# The block whose row segments are counted where no kernel has tiles; of the rows, any number does.
+_SEGMENT_BLOCK = (64, 64)
 
 P = TypeVar("P", bound="Problem")
 E = TypeVar("E")
@@ -128,6 +130,7 @@ class PlanningContext:
         explained = {n: reason for n, reason in self.refusals.items() if not kernels[n].parts}
         self.executor_options = {"refusals": explained, "device_index": device.index}
         self.tile_sizes = self._tile_sizes()
+        self._segment_block = self._block_of_segments()
         self.if_uniform = functools.lru_cache(maxsize=8)(self._plan_if_uniform)
         self.if_transpose_is_uniform = functools.lru_cache(maxsize=8)(self._choose_if_by_column)
 
@@ -148,12 +151,13 @@ class PlanningContext:
 
     def is_uniform(self, analysis: Analysis, transpose: bool = False) -> bool:
         """Whether a pattern with this analysis, of the request of `if_uniform`, is sorted and has
-        as many non-empty row segments as chance leaves. Where no tiles count, order is enough: of
-        the columns too, if row offsets of tiles were collected, which hold for no other order.
+        as many non-empty row segments as chance leaves. Where no cost depends on it, order is
+        enough: of the columns too, if row offsets of tiles were collected, which hold for no other
+        order.
 
         transpose: the pattern is the transpose of the problem's.
         """
-        if not self.tile_sizes or analysis.request.block is None:
+        if self._segment_block is None or analysis.request.block is None:
             return analysis.ascends if analysis.request.tile_row_offsets else analysis.rows_ascend
         problem = self.problem
         shape = (problem.n, problem.m) if transpose else (problem.m, problem.n)
@@ -173,10 +177,15 @@ class PlanningContext:
         return ranking[0].kernel, lambda: _explain(ranking)
 
     def segments_request(self) -> AnalysisRequest:
-        """An analysis that counts row segments as wide as the widest tiles."""
-        if not self.tile_sizes:
-            return ROW_IDS
-        return ROW_IDS._replace(block=max(self.tile_sizes, key=lambda block: block[1]))
+        """An analysis that counts row segments, where costs depend on whether a pattern is uniform:
+        as wide as the widest tiles."""
+        return ROW_IDS._replace(block=self._segment_block)
+
+    def _block_of_segments(self) -> tuple[int, int] | None:
+        if self.tile_sizes:
+            return max(self.tile_sizes, key=lambda block: block[1])
+        needs_uniform = any(kernel.needs_uniform for kernel in self.serving)
+        return _SEGMENT_BLOCK if needs_uniform else None
 
     def _tile_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes of the tiles of all kernels, if one could be faster than those that need no

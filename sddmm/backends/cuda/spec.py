@@ -111,6 +111,10 @@ class OperatorKernel(Protocol[P, L]):
     def tile_sizes(self) -> tuple[tuple[int, int], ...]:
         """Rows and columns of the tiles on whose counts its cost depends."""
 
+    @property
+    def needs_uniform(self) -> bool:
+        """Whether it has a cost for uniform patterns alone, whatever else is counted."""
+
     def needs_ahead(self, problem: P, model: DeviceModel) -> AnalysisRequest | None:
         """What this kernel needs to be prepared while the analysis still runs; None if it cannot.
 
@@ -176,6 +180,10 @@ class KernelSpec:
     @property
     def tile_sizes(self) -> tuple[tuple[int, int], ...]:
         return (self.tile[:2],) if self.tile[0] else ()
+
+    @property
+    def needs_uniform(self) -> bool:
+        return False
 
     def needs_ahead(self, problem: Any, model: DeviceModel) -> AnalysisRequest | None:
         """None: most kernels are prepared when the analysis is done."""

@@ -13,6 +13,7 @@ from sddmm.backends.cuda.kernels.hybrid.host import Hybrid
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
+from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_mma.host import tile_mma
 from sddmm.backends.cuda.kernels.tile_simt.host import tile_simt
@@ -111,7 +112,7 @@ _ALL: tuple[GpuKernel, ...] = (
 KERNELS: dict[str, GpuKernel] = {kernel.name: kernel for kernel in _ALL}
 """All that the planner of sddmm asks."""
 
-_ALL_PRODUCTS: tuple[ProductKernel, ...] = (SPMM_GATHER, *SPMM_TILES)
+_ALL_PRODUCTS: tuple[ProductKernel, ...] = (SPMM_GATHER, SPMM_WINDOWS, *SPMM_TILES)
 SPMM_KERNELS: dict[str, ProductKernel] = {kernel.name: kernel for kernel in _ALL_PRODUCTS}
 """All that the planner of spmm asks."""
 

@@ -31,8 +31,10 @@ from sddmm.backends.cuda.kernels.signals.host import SIGNALS
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
 from sddmm.backends.cuda.kernels.spmm_shares.host import SPMM_SHARES
-from sddmm.backends.cuda.kernels.spmm_tile import host as spmm_tile
+from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
+from sddmm.backends.cuda.kernels.spmm_tile_sums.host import SPMM_TILE_SUMS
 from sddmm.backends.cuda.kernels.spmm_weights.host import SPMM_WEIGHTS
+from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.kernels.tile_lines import host as tile_lines
@@ -326,8 +328,9 @@ def test_every_source_is_of_a_kernel() -> None:
         tile_lines.TILE_LINES,
         tile_masks.TILE_MASKS,
         tile_stats.TILE_STATS,
-        *spmm_tile.SPMM_TILES,
-        spmm_tile.SUMS,
+        *SPMM_TILES,
+        SPMM_TILE_SUMS,
+        SPMM_WINDOWS,
         comparison.SAME_INDICES,
         *(kernel for kernel in ATTENTION_KERNELS.values() if isinstance(kernel, KernelSpec)),
         ATTENTION_DELTA,

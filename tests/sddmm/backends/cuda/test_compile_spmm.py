@@ -14,6 +14,7 @@ from sddmm.backends.cuda.kernels.spmm_gather import host
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_shares.host import load as load_shares
 from sddmm.backends.cuda.kernels.spmm_weights.host import load as load_weights
+from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
 from sddmm.dtypes import DTYPES
 from sddmm.problem import SpmmProblem
 from tests.cases import cases
@@ -67,3 +68,18 @@ def test_it_compiles_without_spilling(
     for cubins in made.cubins.values():
         for cubin in cubins:
             assert cubin.resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize("has_factors", [False, True])
+def test_windows_compile_without_spilling(
+    has_factors: bool, compiler: Callable[[Device], Compiler]
+) -> None:
+    device = DEVICES["sm_90a"]
+    made = compiler(device)
+    for step, k in ((16, 64), (16, 40), (8, 40), (4, 33)):
+        for values_dtype in (torch.float32, torch.bfloat16):
+            problem = problem_of(k, torch.float32, values_dtype, torch.float32)
+            problem = problem._replace(has_factors=has_factors)
+            assert SPMM_WINDOWS.refuses(problem, device) is None
+            SPMM_WINDOWS.load(problem, SPMM_WINDOWS.geometry(problem), step, device)
+    assert all(cubin.resources.spill_bytes == 0 for cubin in made.cubins["spmm_windows"])

@@ -8,6 +8,7 @@ import torch
 from gemm_core.runtime.compile import CACHE_VARIABLE
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES, SpmmTile
+from sddmm.backends.cuda.kernels.spmm_tile_sums import host as spmm_tile_sums
 from sddmm.problem import SpmmProblem
 from tests.cases import cases
 from tests.conftest import shared_folder
@@ -54,7 +55,7 @@ def test_every_kind_of_weights_compiles_without_spilling(
             continue
         for permuted, by_column, aligned in orders[: most if i == 0 else most - 1]:
             kernel.load(problem, permuted, by_column, aligned, device)
-        kernel.load_sums(problem, device)
+        spmm_tile_sums.load(problem.out_dtype, kernel.columns, device.index)
     assert made.cubins[kernel.name]
     for cubins in made.cubins.values():
         assert all(cubin.resources.spill_bytes == 0 for cubin in cubins)

@@ -348,3 +348,39 @@ def test_warps_of_a_large_problem_come_in_waves_that_are_nearly_full(warps_per_s
         assert share % 16 == 0
         assert share <= 256
         assert math.ceil(waves) < 1.08 * waves  # a share is a multiple of 16
+
+
+@pytest.mark.parametrize(
+    ("size", "nnz", "k", "name"),
+    [
+        (10_000, 1_000_000, 256, "spmm_windows"),
+        (10_000, 5_000_000, 64, "spmm_windows"),
+        (20_000, 8_000_000, 128, "spmm_windows"),
+        (36_000, 4_000_000, 256, "spmm_gather"),
+        (10_000, 100_000, 256, "spmm_gather"),
+    ],
+)
+def test_a_product_by_windows_is_chosen_where_it_was_faster(
+    size: int, nnz: int, k: int, name: str
+) -> None:
+    asked = SpmmProblem(
+        size, size, k, nnz, torch.float32, torch.float32, torch.float32, torch.int32, None, False,
+        False, torch.device("cuda", 0),
+    )  # fmt: skip
+    planning = PlanningContext(SPMM_KERNELS, asked, H200)
+    assert planning.rank_if_uniform()[0].kernel.name == name
+    once = planning.rank_if_uniform(calls=1)[0].kernel.name
+    assert once == "spmm_gather"
+
+
+@pytest.mark.parametrize("segments", [1_000_000, 300_000])
+def test_a_pattern_counts_as_uniform_by_its_row_segments(segments: int) -> None:
+    """No tile could pay, but windows could: order alone does not make a pattern even."""
+    asked = SpmmProblem(
+        10_000, 10_000, 256, 1_000_000, torch.float32, torch.float32, torch.float32, torch.int32,
+        None, False, False, torch.device("cuda", 0),
+    )  # fmt: skip
+    planning = PlanningContext(SPMM_KERNELS, asked, H200)
+    request = planning.segments_request()
+    assert request.block is not None
+    assert planning.is_uniform(analysed(request, segments)) == (segments == 1_000_000)

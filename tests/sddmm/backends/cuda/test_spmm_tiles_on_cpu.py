@@ -199,7 +199,7 @@ def test_the_longest_parts_come_first_and_those_of_a_row_of_tiles_are_about_equa
         [0, 3, 0, -1],
         [3, 3, 64, -1],
     ]  # fmt: skip
-    assert shared.tolist() == [[128, 0, 3, 0], [256, 3, 3, 0]]
+    assert shared.tolist() == [[128, 0, 3, 1], [256, 3, 3, 1]]
     assert parts.dtype == shared.dtype == torch.int32
     assert slots == 6
 

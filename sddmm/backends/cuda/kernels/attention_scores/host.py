@@ -72,6 +72,7 @@ class AttentionScores:
     windows: Windows
     parts = ()
     tile_sizes = ()
+    needs_uniform = False
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:

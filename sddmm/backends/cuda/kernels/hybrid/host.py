@@ -52,6 +52,10 @@ class Hybrid:
     def tile_sizes(self) -> tuple[tuple[int, int], ...]:
         return tuple(kernel.block for kernel in self._tile_kernels)
 
+    @property
+    def needs_uniform(self) -> bool:
+        return False
+
     def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         if all(kernel.refuses(problem, device) for kernel in self._tile_kernels):
             return f"no tile kernel computes {problem.dtype}"

@@ -18,6 +18,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel
 from sddmm.backends.cuda.executor import address, row_pitch, rows_are_contiguous
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, part_limit, stripes_of
+from sddmm.backends.cuda.kernels.spmm_tile_sums import host as spmm_tile_sums
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros
@@ -41,16 +42,6 @@ class Arguments(ctypes.Structure):
     ]
 
 
-class SumsArguments(ctypes.Structure):
-    """The parameters of spmm_tile_sums/kernel.cu."""
-
-    _fields_ = [
-        *((name, POINTER) for name in ("partial", "out", "shared_rows")),
-        *((name, INT) for name in ("shared_count", "slices", "slots", "m", "k")),
-        ("alpha", DOUBLE),
-    ]
-
-
 class ProductRate(NamedTuple):
     """The speed of a kernel on an H200, in microseconds.
 
@@ -62,9 +53,6 @@ class ProductRate(NamedTuple):
     tile_us: float
     step_us: float
     start_us: float
-
-
-SUMS = KernelSpec("spmm_tile_sums", "spmm_tile_sums", (), threads=128)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,14 +126,6 @@ class SpmmTile(KernelSpec):
         }  # fmt: skip
         return loader.runtime.load_kernel(self, macros(defines), Arguments, device.index)
 
-    def load_sums(self, problem: SpmmProblem, device: Device) -> Kernel:
-        """The kernel that adds partial sums."""
-        defines: dict[str, Any] = {
-            "OUTPUT": DTYPES[problem.out_dtype].cpp_name, "COLUMNS": self.columns,
-            "ROWS": 4 * SUMS.threads // self.columns,
-        }  # fmt: skip
-        return loader.runtime.load_kernel(SUMS, macros(defines), SumsArguments, device.index)
-
 
 class _Runner:
     """Runs the product on operands at any address."""
@@ -164,7 +144,9 @@ class _Runner:
         self._slices = ceil_div(problem.k, spec.columns)
         self._blocks = stripes.parts.shape[0] * self._slices * (problem.heads or 1)
         self._kernel = functools.lru_cache(maxsize=2)(self._load)
-        self._sums = spec.load_sums(problem, device) if stripes.slots else None
+        self._sums = None
+        if stripes.slots:
+            self._sums = spmm_tile_sums.load(problem.out_dtype, spec.columns, device.index)
 
     def _load(self, aligned: bool) -> Kernel:
         permuted = self._perm is not None
@@ -191,12 +173,9 @@ class _Runner:
             stripes.parts.shape[0], slices, stripes.slots, problem.m, problem.n, problem.k, alpha,
         )  # fmt: skip
         if partial is not None and self._sums is not None:
-            shared = stripes.shared.shape[0]
-            groups = SIDE * self._spec.columns // (4 * SUMS.threads)
-            self._sums(
-                shared * groups * slices * heads, partial.data_ptr(), out.data_ptr(),
-                stripes.shared.data_ptr(), shared, slices, stripes.slots, problem.m, problem.k,
-                alpha,
+            spmm_tile_sums.add_sums(
+                self._sums, self._spec.columns, partial, stripes.shared, slices, stripes.slots,
+                alpha, out,
             )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ class Stripes(NamedTuple):
     All int32. lines: (tiles, 64, 4), see tile_lines. columns: (tiles,), the first column of each.
     parts: (count, 4): first tile, last tile + 1, first row, and the slot of the part's sums or -1
     if it is all of its rows. shared: (count, 4): first row, first slot and number of slots of rows
-    of several parts. slots: the number of slots.
+    of several parts, and 1, as slots are adjacent. slots: the number of slots.
     """
 
     lines: Tensor
@@ -85,6 +85,6 @@ def cut_stripes(
     longest = (first - last).argsort(kind="stable")
     parts = np.stack([first, last, of_part * rows, slot], axis=1)[longest]
     which = slots.nonzero()[0]
-    shared = np.stack([which * rows, first_slot[which], pieces[which], which * 0], axis=1)
+    shared = np.stack([which * rows, first_slot[which], pieces[which], which * 0 + 1], axis=1)
     both = torch.from_numpy(np.concatenate([parts, shared]).astype(np.int32)).to(device)
     return both[: len(parts)], both[len(parts) :], int(slots.sum())

@@ -2,7 +2,7 @@
 // in ascending order; adds a fixed order of summation without atomics. Limit: the bytes of the
 // partial sums, out of L2.
 #include "gemm_core/parameters.cuh"
-#include "sddmm/value.cuh"
+#include "sddmm/row_values.cuh"
 
 using namespace sddmm;
 
@@ -22,7 +22,7 @@ static_assert(SIDE % Config::ROWS == 0, "equal shares");
 struct Arguments {
   const float* partial;  // of each head, slice and slot, SIDE x COLUMNS sums
   Config::Output* out;
-  const int4* shared_rows;  // (first row, first slot, number of slots, 0)
+  const int4* shared_rows;  // (first row, first slot, number of slots, from slot to slot)
   int shared_count, slices, slots, m, k;
   double alpha;
 };
@@ -41,14 +41,20 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
   float4 sum = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll 8
   for (int slot = 0; slot < rows.z; ++slot) {
-    const float4 part = first[static_cast<i64>(slot) * (SIDE * Config::COLUMNS / 4)];
+    const float4 part = first[static_cast<i64>(slot) * rows.w * (SIDE * Config::COLUMNS / 4)];
     sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
   }
   const int row = rows.x + at / Config::COLUMNS;
   const int column = slice * Config::COLUMNS + at % Config::COLUMNS;
-  const float sums[4] = {sum.x, sum.y, sum.z, sum.w}, alpha = static_cast<float>(p.alpha);
-#pragma unroll
-  for (int e = 0; e < 4; ++e)
-    if (row < p.m && column + e < p.k)
-      p.out[(head * p.m + row) * p.k + column + e] = Narrow<Config::Output>::from(alpha * sums[e]);
+  if (row >= p.m) return;
+  const float alpha = static_cast<float>(p.alpha);
+  const float sums[4] = {alpha * sum.x, alpha * sum.y, alpha * sum.z, alpha * sum.w};
+  Config::Output* const to = p.out + (head * p.m + row) * p.k + column;
+  constexpr int BYTES = 4 * sizeof(Config::Output);
+  const bool is_aligned = reinterpret_cast<unsigned long long>(to) % BYTES == 0;
+  if (is_aligned && column + 4 <= p.k) {
+    store_elements<BYTES>(to, sums, 4);
+  } else {
+    store_elements<sizeof(Config::Output)>(to, sums, p.k - column);
+  }
 }

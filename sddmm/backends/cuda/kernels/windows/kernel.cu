@@ -2,9 +2,9 @@
 // window in shared memory, and that two nonzeros of one row of A share the loads of that row.
 // Limit: the rate of L1 and shared memory, two rows of B and one of A per pair of nonzeros.
 #include "gemm_core/parameters.cuh"
-#include "gemm_core/ptx/cp_async.cuh"
 #include "sddmm/gather.cuh"
 #include "sddmm/pair_dot.cuh"
+#include "sddmm/window_rows.cuh"
 
 using namespace sddmm;
 
@@ -82,30 +82,6 @@ __device__ __forceinline__ int find_window(const Arguments& p, i64 unit) {
     }
   }
   return window;
-}
-
-// Loads a slice of the first `count` rows of b into shared memory, with zeros from k on.
-template <bool NO_TAIL>
-__device__ __forceinline__ void load_window(unsigned char* shared, const Element* b, i64 pitch_b,
-                                            int k, int count) {
-  constexpr int chunks = Config::SLICE_BYTES / 16;
-  for (int i = threadIdx.x; i < count * chunks; i += Config::THREADS) {
-    const int slot = i / chunks, first = i % chunks * CHUNK_ELEMENTS<Element>;
-    const Element* row = b + slot * pitch_b;
-    if constexpr (Config::LOAD_BYTES == 16) {
-      const unsigned int target = gemm_core::ptx::shared_address(shared + i * 16);
-      if constexpr (NO_TAIL) {
-        gemm_core::ptx::cp_async_16(target, row + first);
-      } else {
-        gemm_core::ptx::cp_async_16(target, first < k ? row + first : b, first < k ? 16 : 0);
-      }
-    } else {
-      reinterpret_cast<Chunk*>(shared)[i] =
-          load_chunk<Config::LOAD_BYTES, NO_TAIL>(row, first, k);
-    }
-  }
-  gemm_core::ptx::cp_async_commit();
-  gemm_core::ptx::cp_async_wait<0>();
 }
 
 // Consecutive pairs of a window, and where their sums go: to `result`, or to `partial` while other
@@ -249,7 +225,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
       auto compute = [&](auto no_tail) {
         constexpr bool NO_TAIL = decltype(no_tail)::VALUE;
         __syncthreads();  // all warps have read the last window
-        load_window<NO_TAIL>(shared, b, p.pitch_b, p.k - k_begin, slots);
+        load_window<Config::SLICE_BYTES, Config::THREADS, Config::LOAD_BYTES, NO_TAIL>(
+            shared, b, p.pitch_b, p.k - k_begin, slots);
         __syncthreads();
         compute_pairs(work, RowsA<NO_TAIL>{a, p.pitch_a, p.k - k_begin}, shared);
       };

@@ -1,0 +1,55 @@
+"""Adding the partial sums of several blocks, row of tiles by row of tiles."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from gemm_core.runtime.launch import DOUBLE, INT, POINTER, Kernel
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
+from sddmm.backends.cuda.spec import KernelSpec, macros
+from sddmm.dtypes import DTYPES
+
+
+class Arguments(ctypes.Structure):
+    """The parameters of spmm_tile_sums/kernel.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("partial", "out", "shared_rows")),
+        *((name, INT) for name in ("shared_count", "slices", "slots", "m", "k")),
+        ("alpha", DOUBLE),
+    ]
+
+
+SPMM_TILE_SUMS = KernelSpec("spmm_tile_sums", "spmm_tile_sums", (), threads=128)
+
+
+def load(out_dtype: torch.dtype, columns: int, device_index: int) -> Kernel:
+    """The kernel for results of this dtype and slices of so many columns."""
+    defines: dict[str, str | int | bool] = {
+        "OUTPUT": DTYPES[out_dtype].cpp_name, "COLUMNS": columns,
+        "ROWS": 4 * SPMM_TILE_SUMS.threads // columns,
+    }  # fmt: skip
+    return loader.runtime.load_kernel(SPMM_TILE_SUMS, macros(defines), Arguments, device_index)
+
+
+def add_sums(
+    kernel: Kernel, columns: int, partial: Tensor, shared_rows: Tensor, slices: int, slots: int,
+    alpha: float, out: Tensor,
+) -> None:  # fmt: skip
+    """Add the slots of each row of tiles, on torch's current stream, and store them times alpha.
+
+    partial: (heads, slices, slots, SIDE, columns) float32. shared_rows: (count, 4) int32, the first
+    row, the first slot, the number of slots, and the slots from one to the next. out: contiguous
+    ([heads,] m, k).
+    """
+    shared, (m, k) = shared_rows.shape[0], out.shape[-2:]
+    heads = out.shape[0] if out.dim() == 3 else 1
+    groups = SIDE * columns // (4 * SPMM_TILE_SUMS.threads)
+    kernel(  # in the order of Arguments
+        shared * groups * slices * heads, partial.data_ptr(), out.data_ptr(),
+        shared_rows.data_ptr(), shared, slices, slots, m, k, alpha,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""spmm_windows: products by windows of rows of X in shared memory."""

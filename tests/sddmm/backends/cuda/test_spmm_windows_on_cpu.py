@@ -1,0 +1,162 @@
+"""Products by windows of rows of X: the kernel's source, run on the CPU."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sddmm.backends.cuda.kernels.spmm_windows.entries import entries_of, segments_of
+from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
+from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.backends.cuda.planner import Planner
+from sddmm.backends.cuda.products import ProductExecutor
+from sddmm.backends.reference import reference_product
+from sddmm.products import product_problem
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import H200, emulated_gpu, random_pattern
+from tests.cases import cases
+from tests.sddmm.memory import at_a_cliff
+
+pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
+
+# Windows of 48 columns at most, as shared memory holds no more of their rows.
+NARROW = replace(SPMM_WINDOWS, name="narrow", shared_bytes=48 * 128)
+KERNELS = {kernel.name: kernel for kernel in (SPMM_WINDOWS, NARROW)}
+
+
+def check(
+    pattern: SparsePattern,
+    k: int,
+    *,
+    kernel: str = "narrow",
+    values_dtype: torch.dtype = torch.float32,
+    out_dtype: torch.dtype = torch.float32,
+    heads: int | None = None,
+    shared_values: bool = False,
+    has_factors: bool = False,
+    pad: int = 0,
+) -> list[str]:
+    """The product of small integers is exact, whatever the order of summation."""
+    generator = torch.Generator().manual_seed(k)
+    lead = () if heads is None else (heads,)
+
+    def integers(*shape: int) -> Tensor:
+        return torch.randint(-2, 3, shape, generator=generator)
+
+    dense = integers(*lead, pattern.shape[1], k + pad).float()[..., :k]
+    values_lead = () if shared_values else lead
+    values = integers(*values_lead, pattern.nnz + pad).to(values_dtype)
+    values = at_a_cliff(values[..., : pattern.nnz])
+    factors = at_a_cliff(integers(pattern.nnz).float()) if has_factors else None
+    problem = product_problem(pattern, values, dense, factors, False, out_dtype)
+    out = at_a_cliff(torch.full(problem.out_shape(), 777.0, dtype=out_dtype))
+    with emulated_gpu() as launches:
+        executor = Planner(KERNELS, ProductExecutor).prepare(pattern, problem, H200, kernel)
+        executor(values, factors, at_a_cliff(dense), 2.0, out)
+    truth = reference_product(pattern, values, dense, factors, alpha=2.0)
+    wrong = (out.double() != truth).nonzero()
+    assert not len(wrong), f"{len(wrong)} of {out.numel()} wrong, first at {wrong[0].tolist()}"
+    return launches
+
+
+SCATTERED = random_pattern(130, 200, 3000, layout="csr")
+# Rows 0, 64 and the last have no nonzeros, and row 7 has each column twice.
+UNEVEN = SparsePattern.from_coo(
+    torch.tensor([1, 5, 63, 65, 65] + [7] * 400 + [9] * 60 + [127] * 100),
+    torch.tensor([0, 199, 47, 48, 48] + [*range(200)] * 2 + [*range(60)] + [*range(0, 200, 2)]),
+    (129, 200),
+)
+PATTERNS = {
+    "rows": SCATTERED, "columns": SCATTERED.T, "uneven": UNEVEN, "uneven columns": UNEVEN.T,
+    "unsorted": random_pattern(130, 200, 3000, layout="coo", shuffled=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", PATTERNS)
+def test_each_pattern(stored: str) -> None:
+    launches = check(PATTERNS[stored], 40)
+    assert launches[-3:] == ["spmm_weights", "narrow", "spmm_tile_sums"]
+
+
+@pytest.mark.parametrize("k", cases([1, 16, 31, 32, 33, 72], here=[1, 32, 33]))
+def test_each_k(k: int) -> None:
+    check(SCATTERED, k)
+
+
+@pytest.mark.parametrize("pad", [1, 2, 4])
+def test_rows_that_start_anywhere(pad: int) -> None:
+    check(SCATTERED, 36, pad=pad)
+
+
+def test_groups_without_entries() -> None:
+    """A long row is added by one group, so that others of the block have none."""
+    rows = torch.tensor([0] * 190 + [3] * 150 + [*range(129)])
+    check(SparsePattern.from_coo(rows, torch.cat([
+        torch.arange(190), torch.arange(150), torch.arange(129)
+    ]), (129, 200)), 40, kernel="spmm_windows")  # fmt: skip
+
+
+def test_one_window() -> None:
+    check(SCATTERED, 40, kernel="spmm_windows")
+
+
+@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+def test_heads_with_weights_of_their_own_or_the_same(out_dtype: torch.dtype) -> None:
+    check(SCATTERED, 24, heads=3, out_dtype=out_dtype)
+    check(SCATTERED, 24, heads=3, shared_values=True)
+
+
+@pytest.mark.parametrize("values_dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_half_types(values_dtype: torch.dtype) -> None:
+    check(SCATTERED, 24, values_dtype=values_dtype)
+    check(SCATTERED, 24, values_dtype=values_dtype, has_factors=True)
+
+
+def test_weights_multiplied_by_factors() -> None:
+    check(SCATTERED, 24, has_factors=True)
+
+
+def test_an_infinite_row_of_x_reaches_no_other_row() -> None:
+    """Rows without nonzeros in a window multiply nothing, not even by zero."""
+    dense = torch.ones(200, 32)
+    dense[0] = torch.inf
+    values = torch.ones(UNEVEN.nnz)
+    problem = product_problem(UNEVEN, values, dense, None, False, torch.float32)
+    out = torch.empty(problem.out_shape())
+    with emulated_gpu():
+        executor = Planner(KERNELS, ProductExecutor).prepare(UNEVEN, problem, H200, "narrow")
+        executor(values, None, dense, 1.0, out)
+    assert set(out.isinf().any(1).nonzero().flatten().tolist()) == {1, 7, 9, 127}
+    assert not out.isnan().any()
+
+
+@pytest.mark.parametrize(("parts", "blocks"), [(1, 1), (1, 7), (3, 132), (5, 2)])
+def test_segments_cover_every_row_of_every_part_once(parts: int, blocks: int) -> None:
+    rows, cols = UNEVEN.row_ids, UNEVEN.col_indices
+    entries = entries_of(Nonzeros(rows.int(), cols.int(), None), UNEVEN.shape, 48)
+    segments = segments_of(entries, 129, parts, blocks, groups=4, window_entries=100)
+    assert segments.first_of_blocks[0] == 0
+    assert segments.first_of_blocks[-1] == len(segments.windows_and_parts)
+    covered = torch.zeros(parts, 5, 129, dtype=torch.int64)
+    for (window, part), bounds in zip(
+        segments.windows_and_parts.tolist(), segments.bounds.tolist(), strict=True
+    ):
+        for (first, _), (last, _) in itertools.pairwise(bounds):
+            covered[part, window, first:last] += 1
+    assert (covered == 1).all()
+
+
+def test_why_it_does_not_serve() -> None:
+    def reason(pattern: SparsePattern, dtype: torch.dtype) -> str | None:
+        values, dense = torch.ones(pattern.nnz, dtype=dtype), torch.ones(200, 8, dtype=dtype)
+        problem = product_problem(pattern, values, dense, None, False, None)
+        return SPMM_WINDOWS.refuses(problem, H200)
+
+    sparse = random_pattern(130, 200, 30)
+    assert reason(sparse, torch.float32) == "has 130 sums of rows of windows, for 30 nonzeros"
+    assert reason(SCATTERED, torch.float64) == "computes float32, not float64"
+    assert reason(SCATTERED, torch.float32) is None
