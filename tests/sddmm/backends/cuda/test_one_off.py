@@ -125,7 +125,7 @@ def test_a_mask_is_computed_by_tiles_and_scattered_nonzeros_are_gathered(
     monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     mask = band(400, 40)
-    scattered = random_pattern(400, 400, 500, layout="csr")
+    scattered = random_pattern(400, 400, 200, layout="csr")
     unsorted = SparsePattern.from_csr(mask.crow_indices, 399 - mask.col_indices, (400, 400))
     a, b = torch.randn(400, 40).to(dtype), torch.randn(40, 400).to(dtype)
     for pattern in (mask, scattered, unsorted):

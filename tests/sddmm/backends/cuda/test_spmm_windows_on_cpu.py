@@ -138,7 +138,7 @@ def test_an_infinite_row_of_x_reaches_no_other_row() -> None:
 def test_segments_cover_every_row_of_every_part_once(parts: int, blocks: int) -> None:
     rows, cols = UNEVEN.row_ids, UNEVEN.col_indices
     entries = entries_of(Nonzeros(rows.int(), cols.int(), None), UNEVEN.shape, 48)
-    segments = segments_of(entries, 129, parts, blocks, groups=4, window_entries=100)
+    segments = segments_of(entries, parts, blocks, groups=4, window_entries=100)
     assert segments.first_of_blocks[0] == 0
     assert segments.first_of_blocks[-1] == len(segments.windows_and_parts)
     covered = torch.zeros(parts, 5, 129, dtype=torch.int64)

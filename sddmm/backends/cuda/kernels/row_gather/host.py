@@ -64,10 +64,8 @@ _LOAD_PS, _SEGMENT_PS = 3.4, 4.5
 # part of a row has.
 NEAR_COLUMNS = 64
 _L2_BASE, _L2_SCATTERED = 0.48, 1.7
-# What L2 reads of memory at least, where it does not read whole operands.
-_LINE_BYTES = 128
-# By how much faster memory seems than it is, as it is read while rows are loaded from L2.
-_MEMORY_OVERLAP = 2.0
+# The least that L2 reads of memory at once, and by how much faster that seems, beside loads from L2.
+_LINE_BYTES, _MEMORY_OVERLAP = 128, 2.0
 
 # Warps that a multiprocessor holds at the registers of this kernel, at least.
 _WARPS_PER_SM = 16

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
@@ -20,12 +21,13 @@ class Entries(NamedTuple):
 
     entries: (count,) int16, see kernel.cu, padded to whole batches. positions: (count,) int32, of
     each nonzero in the pattern; 0 for others. starts: (windows * m + 1,) int64, the first entry of
-    each row of each window.
+    each row of each window. first_of_windows: (windows + 1,) int64, on the CPU.
     """
 
     entries: Tensor
     positions: Tensor
     starts: Tensor
+    first_of_windows: NDArray[np.int64]
 
 
 class Segments(NamedTuple):
@@ -45,60 +47,56 @@ class Segments(NamedTuple):
 
 
 def entries_of(nonzeros: Nonzeros, shape: tuple[int, int], width: int) -> Entries:
-    """nonzeros: in ascending order of their rows. shape: that of W."""
+    """nonzeros: in ascending order of their rows. shape: that of W, which has rows."""
     m, windows = shape[0], max(1, ceil_div(shape[1], width))
     window = nonzeros.cols // width
     narrow = window.to(torch.int16 if windows < 2**15 else torch.int32)
     ascending, order = narrow.sort(stable=True)
     key = ascending.to(torch.int64) * m + nonzeros.rows[order]
-    counts = torch.bincount(key, minlength=windows * m)
-    lengths = counts.clamp(min=1)
-    starts = torch.zeros(windows * m + 1, dtype=torch.int64, device=key.device)
-    torch.cumsum(lengths, 0, out=starts[1:])
-    empties_before = starts[:-1] - (counts.cumsum(0) - counts)
-    own = torch.arange(key.numel(), device=key.device) + empties_before[key]
+    # The first nonzero of each row of each window, and the number of nonzeros; then of entries.
+    firsts = torch.searchsorted(key, torch.arange(windows * m + 1, device=key.device))
+    starts = torch.zeros_like(firsts)
+    torch.cumsum(firsts.diff().clamp_(min=1), 0, out=starts[1:])
+    first_of_windows = starts[::m].cpu().numpy()  # waits for the GPU
 
-    count = windows * m + int((counts - 1).clamp_(min=0).sum())
-    padded = ceil_div(count, _BATCH) * _BATCH
+    padded = ceil_div(int(first_of_windows[-1]), _BATCH) * _BATCH
+    own = (starts - firsts)[key] + torch.arange(key.numel(), device=key.device)
     slots = torch.full((padded,), _EMPTY, dtype=torch.int32, device=key.device)
     slots[own] = int32(nonzeros.cols - window * width)[order]
     slots[starts[1:] - 1] |= _LAST
     positions = torch.zeros(padded, dtype=torch.int32, device=key.device)
     positions[own] = int32(order if nonzeros.perm is None else nonzeros.perm[order])
-    return Entries(slots.to(torch.int16), positions, starts)
+    return Entries(slots.to(torch.int16), positions, starts, first_of_windows)
 
 
 def segments_of(
-    entries: Entries, m: int, parts: int, blocks: int, groups: int, window_entries: int
+    entries: Entries, parts: int, blocks: int, groups: int, window_entries: int
 ) -> Segments:
     """Equal shares of the work of all parts, cut between rows.
 
     window_entries: what a block adds in the time in which it loads a window.
     """
-    starts = entries.starts
-    firsts = starts[:: max(1, m)].cpu().numpy()  # of each window, and the end
+    starts, firsts = entries.starts, entries.first_of_windows
     windows = firsts.size - 1
+    m = (starts.numel() - 1) // windows
     # Of a part, loading included; its windows begin at these units of its work.
     begins = firsts + window_entries * np.arange(windows + 1)
-    share = max(1, ceil_div(int(parts * begins[-1]), blocks))
-    cuts = np.arange(1, blocks) * share
-    # Every cut, and every begin of a window of a part, begins a segment.
-    all_begins = (np.arange(parts)[:, None] * begins[-1] + begins[:-1]).ravel()
-    cuts = cuts[cuts < parts * begins[-1]]
-    units = np.unique(np.concatenate([all_begins, cuts]))
+    work = parts * int(begins[-1])
+    share = ceil_div(work, blocks)
+    # Every window of a part begins a segment, and every share does.
+    units = (np.arange(parts)[:, None] * begins[-1] + begins[:-1]).ravel()
+    units = np.unique(np.concatenate([units, np.arange(share, work, share)]))
     part, unit = np.divmod(units, begins[-1])
     window = np.searchsorted(begins, unit, side="right") - 1
-    first = np.maximum(unit - window_entries - begins[window] + firsts[window], firsts[window])
-    ends = np.append(first[1:], 0)
-    is_last = np.append(window[1:] != window[:-1], True) | np.append(part[1:] != part[:-1], True)
-    ends = np.where(is_last, firsts[window + 1], ends)
-    kept = first < ends
-    part, window, first, ends, units = (x[kept] for x in (part, window, first, ends, units))
-    of_block = np.minimum(units // share, blocks - 1)
-    first_of_blocks = np.searchsorted(of_block, np.arange(blocks + 1))
+    first = firsts[window] + np.maximum(unit - begins[window] - window_entries, 0)
+    is_last = np.append((window[1:] != window[:-1]) | (part[1:] != part[:-1]), True)
+    end = np.where(is_last, firsts[window + 1], np.append(first[1:], 0))
+    kept = first < end  # others would begin while the window is loaded
+    part, window, first, end, units = (x[kept] for x in (part, window, first, end, units))
+    first_of_blocks = np.searchsorted(units // share, np.arange(blocks + 1))
 
     group = np.arange(groups + 1)
-    targets = first[:, None] + (ends - first)[:, None] * group // groups
+    targets = first[:, None] + (end - first)[:, None] * group // groups
     device = starts.device
     rows = torch.searchsorted(starts, torch.from_numpy(targets).to(device))
     window_rows = torch.from_numpy(window * m).to(device)

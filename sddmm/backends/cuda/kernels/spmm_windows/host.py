@@ -123,7 +123,7 @@ class SpmmWindows(KernelSpec):
         parts = geometry.slices * (problem.heads or 1)
         groups = self.threads * _CHUNK_BYTES // _SLICE_BYTES
         blocks = model.device.sm_count
-        segments = segments_of(entries, problem.m, parts, blocks, groups, _WINDOW_ENTRIES)
+        segments = segments_of(entries, parts, blocks, groups, _WINDOW_ENTRIES)
         run = _Runner(
             self, problem, geometry, entries.entries, entries.positions, segments, model.device
         )
