@@ -9,7 +9,6 @@ analysis, which tells how long runs of consecutive columns are.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -181,7 +180,7 @@ class OneOffPlanner:
         device: Device,
         by_rows: bool,
     ) -> Choice:
-        """The tile kernel that is the fastest for a uniform pattern and a mask together; and
+        """The tile kernel that is the fastest for the slower of a uniform pattern and a mask; and
         whether to wait for the analysis, which tells, because only one of both is worth tiles."""
         model, most_offsets = device_model(device), _LATE_OFFSETS * problem.nnz
         both: list[tuple[Candidate, float]] = []  # with the time for a mask
@@ -199,13 +198,13 @@ class OneOffPlanner:
 
         gather_us, most = gather.total_us, 1 + _MOST_LOSS
         for_both = [
-            (candidate.total_us + mask_us, candidate)
+            (candidate, mask_us)
             for candidate, mask_us in both
             if candidate.total_us <= most * gather_us and mask_us <= most * gather_mask_us
         ]
         if for_both:
-            both_us, chosen = min(for_both, key=operator.itemgetter(0))
-            if both_us < _LATE_PART * (gather_us + gather_mask_us):
+            chosen, mask_us = min(for_both, key=lambda pair: max(pair[0].total_us, pair[1]))
+            if chosen.total_us + mask_us < _LATE_PART * (gather_us + gather_mask_us):
                 return Choice([chosen, gather])
         chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
         gain_us = max(gather_us - chosen.total_us, gather_mask_us - mask_us)

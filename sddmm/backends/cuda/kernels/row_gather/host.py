@@ -64,7 +64,7 @@ _LOAD_PS, _SEGMENT_PS = 3.4, 4.5
 # part of a row has.
 NEAR_COLUMNS = 64
 _L2_BASE, _L2_SCATTERED = 0.48, 1.7
-# The least that L2 reads of memory at once, and by how much faster that seems, beside loads from L2.
+# The least that L2 reads of memory at once, and by how much faster that seems beside its own loads.
 _LINE_BYTES, _MEMORY_OVERLAP = 128, 2.0
 
 # Warps that a multiprocessor holds at the registers of this kernel, at least.
