@@ -92,6 +92,23 @@ def test_rows_that_start_anywhere(pad: int) -> None:
     check(SCATTERED, 36, pad=pad)
 
 
+@pytest.mark.parametrize("pitch_and_first", [(37, 0), (36, 1), (40, 0)])
+def test_rows_aligned_in_one_way_but_not_in_others(pitch_and_first: tuple[int, int]) -> None:
+    """By few blocks, each of which computes several windows and two heads one after the other."""
+    pitch, first = pitch_and_first
+    storage = torch.arange(2 * 200 * pitch + 2 + first).remainder(5).float() - 2
+    head = 200 * pitch + (1 if pitch == 40 else 0)  # elements from head to head
+    dense = storage.as_strided((2, 200, 36), (head, pitch, 1), first)
+    values = torch.randint(-2, 3, (2, SCATTERED.nnz)).float()
+    problem = product_problem(SCATTERED, values, dense, None, False, torch.float32)
+    out = torch.empty(problem.out_shape())
+    with emulated_gpu():
+        few = replace(H200, sm_count=2)
+        executor = Planner(KERNELS, ProductExecutor).prepare(SCATTERED, problem, few, "narrow")
+        executor(values, None, dense, 1.0, out)
+    assert torch.equal(out.double(), reference_product(SCATTERED, values, dense, None, alpha=1.0))
+
+
 def test_groups_without_entries() -> None:
     """A long row is added by one group, so that others of the block have none."""
     rows = torch.tensor([0] * 190 + [3] * 150 + [*range(129)])
