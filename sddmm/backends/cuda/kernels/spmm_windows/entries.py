@@ -79,7 +79,7 @@ def segments_of(
     starts, firsts = entries.starts, entries.first_of_windows
     windows = firsts.size - 1
     m = (starts.numel() - 1) // windows
-    # Of a part, loading included; its windows begin at these units of its work.
+    # Where the windows of a part begin in its work, which includes loading them.
     begins = firsts + window_entries * np.arange(windows + 1)
     work = parts * int(begins[-1])
     share = ceil_div(work, blocks)
