@@ -19,10 +19,11 @@ from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceMode
 from sddmm.backends.cuda.executor import address, row_pitch, rows_are_contiguous
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, part_limit, stripes_of
 from sddmm.backends.cuda.kernels.spmm_tile_sums import host as spmm_tile_sums
+from sddmm.backends.cuda.kernels.spmm_tile_sums.host import FloatSums
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.products import ProductPlan
-from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros
-from sddmm.dtypes import DTYPES, HALF_DTYPES, dtype_name
+from sddmm.backends.cuda.spec import Layouts, macros
+from sddmm.dtypes import DTYPES, HALF_DTYPES
 from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class ProductRate(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SpmmTile(KernelSpec):
+class SpmmTile(FloatSums):
     """Serves products whose sums are float32.
 
     rate: None: the kernel serves on request only. columns: those of X that a block multiplies.
@@ -73,8 +74,6 @@ class SpmmTile(KernelSpec):
         reason = super().refuses(problem, device)
         if reason is not None:
             return reason
-        if problem.accumulator == torch.float64:
-            return f"sums in float32, and values are {dtype_name(problem.values_dtype)}"
         has_halves = product_of(problem) == "HalfProduct"
         if not has_halves and not self.float_weights:
             return "has no bits for the products of two halves, nor for float32 values"

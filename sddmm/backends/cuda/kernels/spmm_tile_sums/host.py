@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.spec import KernelSpec, macros
-from sddmm.dtypes import DTYPES
+from sddmm.dtypes import DTYPES, dtype_name
+
+if TYPE_CHECKING:
+    from sddmm.problem import SpmmProblem
 
 
 class Arguments(ctypes.Structure):
@@ -22,6 +27,16 @@ class Arguments(ctypes.Structure):
         *((name, INT) for name in ("shared_count", "slices", "slots", "m", "k")),
         ("alpha", DOUBLE),
     ]
+
+
+class FloatSums(KernelSpec):
+    """A kernel that leaves partial sums of a product, in float32, to be added here."""
+
+    def refuses(self, problem: SpmmProblem, device: Device) -> str | None:
+        reason = super().refuses(problem, device)
+        if reason is None and problem.accumulator == torch.float64:
+            return f"sums in float32, and values are {dtype_name(problem.values_dtype)}"
+        return reason
 
 
 SPMM_TILE_SUMS = KernelSpec("spmm_tile_sums", "spmm_tile_sums", (), threads=128)

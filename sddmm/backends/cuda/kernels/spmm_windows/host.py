@@ -26,12 +26,13 @@ from sddmm.backends.cuda.device_model import H200_SHARED_BYTES
 from sddmm.backends.cuda.executor import row_pitch, rows_are_contiguous
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.spmm_tile_sums import host as spmm_tile_sums
+from sddmm.backends.cuda.kernels.spmm_tile_sums.host import FloatSums
 from sddmm.backends.cuda.kernels.spmm_weights import host as spmm_weights
 from sddmm.backends.cuda.kernels.spmm_windows.entries import Segments, entries_of, segments_of
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.products import ProductPlan
-from sddmm.backends.cuda.spec import KernelSpec, Layouts, macros
-from sddmm.dtypes import DTYPES, dtype_name
+from sddmm.backends.cuda.spec import Layouts, macros
+from sddmm.dtypes import DTYPES
 from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Geometry(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SpmmWindows(KernelSpec):
+class SpmmWindows(FloatSums):
     """Pays where nonzeros are spread evenly, and a row has several of them in a window.
 
     A row of a window is added by a few threads alone, so that it serves uneven patterns on request.
@@ -97,8 +98,6 @@ class SpmmWindows(KernelSpec):
         reason = super().refuses(problem, device)
         if reason is not None:
             return reason
-        if problem.accumulator == torch.float64:
-            return f"sums in float32, and values are {dtype_name(problem.values_dtype)}"
         geometry = self.geometry(problem)
         rows = geometry.windows * problem.m
         if _MIN_MEAN * rows >= problem.nnz:
