@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda import analysis
+from sddmm.backends.cuda import analysis, loader
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.distinct_tiles import without_duplicates
 from sddmm.backends.cuda.facts import Block, CountedFacts, PatternFacts, TileCounts
@@ -89,8 +89,8 @@ def serves(done: Analysis, request: AnalysisRequest) -> bool:
 class AheadLayouts:
     """The arrays of a pattern that is taken to be sorted, while its analysis still runs.
 
-    All that they hold is what the analysis writes, so only `wait` waits for it. A thread calls
-    `wait` before it launches another analysis. is_kept: whether the pattern keeps the
+    All that they hold is what the analysis writes, or a copy of it, so only `wait` waits for it. A
+    thread calls `wait` before it launches another analysis. is_kept: whether the pattern keeps the
     analysis, for a later plan. many_runs: whether tiles are for many runs, which a copy of the row
     offsets makes faster.
     """
@@ -104,6 +104,7 @@ class AheadLayouts:
         many_runs: bool = False,
     ) -> None:
         self._shape, self._many_runs = pattern.shape, many_runs
+        self._device_index = device.index
         self._tiles: TileWork | None = None
         self._analyses: list[Analysis] = pattern.derive(ANALYSES, list) if is_kept else []
         for cached in self._analyses:
@@ -120,6 +121,8 @@ class AheadLayouts:
             del self._analyses[:-_ANALYSES_PER_PATTERN]
         if self._tiles is not None:
             self._tiles.distinct, self._tiles.runs = done.distinct, done.runs
+            if self._many_runs:  # for the copy: the next call may come on another stream
+                loader.runtime.wait(self._device_index)
         return done
 
     def by_row(self) -> Nonzeros:

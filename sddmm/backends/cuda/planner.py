@@ -286,14 +286,11 @@ class _Preparation(Generic[E]):
         """The analysis of the pattern, and the launches that are prepared from it while the GPU
         still runs it: kernels wait for what they launch meanwhile."""
         context = self._context
-        request = ahead.request
-        layouts = AheadLayouts(self._pattern, context.device, request, many_runs=True)
+        layouts = AheadLayouts(self._pattern, context.device, ahead.request, many_runs=True)
         try:
             plans = ahead.kernel.prepare(layouts, context.problem, context.model)
         finally:
             analysis = layouts.wait()
-        if request.tile_row_offsets:  # copied behind the analysis; the next call may come on
-            loader.runtime.wait(context.device.index)  # another stream
         return analysis, plans
 
 
