@@ -97,21 +97,21 @@ def test_the_quickest_as_measured_is_chosen(asked: SddmmProblem, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("nnz", "runs", "tiles", "block"),
+    ("size", "nnz", "runs", "tiles", "block"),
     [
         # causal, 8,192 rows: segments that begin anywhere
-        (33_558_528, 8_192, {(64, 64): 8_256, (128, 128): 2_080}, (128, 128)),
+        (8_192, 33_558_528, 8_192, {(64, 64): 8_256, (128, 128): 2_080}, (128, 128)),
         # blocks of 128 at multiples of 128: whole lines
-        (26_836_992, 200_000, {(64, 64): 6_552, (128, 128): 1_638}, (64, 64)),
+        (8_192, 26_836_992, 200_000, {(64, 64): 6_552, (128, 128): 1_638}, (64, 64)),
         # 60 % by chance: no segments
-        (10_000_000, 4_000_000, {(64, 64): 4_096, (128, 128): 1_024}, (64, 64)),
+        (4_096, 10_000_000, 4_000_000, {(64, 64): 4_096, (128, 128): 1_024}, (64, 64)),
     ],
 )
 def test_tiles_of_segments_are_stored_as_fast_as_measured(
-    nnz: int, runs: int, tiles: dict[tuple[int, int], int], block: tuple[int, int]
+    size: int, nnz: int, runs: int, tiles: dict[tuple[int, int], int], block: tuple[int, int]
 ) -> None:
-    counts = {size: TileCounts(count, 0, ()) for size, count in tiles.items()}
-    asked = problem(8_192 if runs < nnz / 48 else 4_096, nnz, k=64)
+    counts = {each: TileCounts(count, 0, ()) for each, count in tiles.items()}
+    asked = problem(size, nnz, k=64)
     name = best(asked, CountedFacts(nnz, runs, True, counts, ()))
     assert tile_kernel(name).block == block
 

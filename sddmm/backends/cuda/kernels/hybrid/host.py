@@ -39,6 +39,8 @@ class _Split(NamedTuple):
 class Hybrid:
     """Pays where a pattern has dense blocks among scattered nonzeros."""
 
+    needs_uniform = False
+
     def __init__(self, name: str, tile_kernels: tuple[TileKernel, ...], gather: RowGather) -> None:
         self.name = name
         self._tile_kernels = tuple(kernel for kernel in tile_kernels if kernel.rate is not None)
@@ -51,10 +53,6 @@ class Hybrid:
     @property
     def tile_sizes(self) -> tuple[tuple[int, int], ...]:
         return tuple(kernel.block for kernel in self._tile_kernels)
-
-    @property
-    def needs_uniform(self) -> bool:
-        return False
 
     def refuses(self, problem: SddmmProblem, device: Device) -> str | None:
         if all(kernel.refuses(problem, device) for kernel in self._tile_kernels):
