@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts
@@ -16,8 +14,6 @@ from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
-from sddmm.backends.cuda.planner import Planner
-from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.reference import reference_product
 from sddmm.ops.base import rounded_bound, tolerance
 from sddmm.ops.spmm_operator import product_error_bound
@@ -25,67 +21,11 @@ from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu, mismatches, random_pattern
 from tests.cases import cases
-from tests.sddmm.memory import at_a_cliff
+from tests.sddmm.backends.cuda.exact_products import Operands, check, run
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 KERNELS = {kernel.name: kernel for kernel in SPMM_TILES}
-
-
-class Operands(NamedTuple):
-    """The operands of alpha * W X, W's weights being values * factors."""
-
-    values: Tensor
-    dense: Tensor
-    factors: Tensor | None = None
-
-
-def run(
-    kernel: str,
-    pattern: SparsePattern,
-    operands: Operands,
-    out_dtype: torch.dtype = torch.float32,
-    alpha: float = 1.0,
-) -> tuple[Tensor, list[str]]:
-    """The product, all of whose tensors end where no more may be read; and what was launched."""
-    values, dense, factors = (None if x is None else at_a_cliff(x) for x in operands)
-    assert values is not None
-    assert dense is not None
-    problem = product_problem(pattern, values, dense, factors, False, out_dtype)
-    out = at_a_cliff(torch.full(problem.out_shape(), 777.0, dtype=out_dtype))
-    with emulated_gpu() as launches:
-        planner = Planner(KERNELS, ProductExecutor)
-        executor = planner.prepare(pattern, problem, H200, kernel)
-        executor(values, factors, dense, alpha, out)
-    return out, launches
-
-
-def check(
-    kernel: str,
-    pattern: SparsePattern,
-    k: int,
-    dtype: torch.dtype = torch.float16,
-    *,
-    values_dtype: torch.dtype | None = None,
-    heads: int | None = None,
-    has_factors: bool = False,
-    pad: int = 0,
-) -> list[str]:
-    """The product of small integers is exact, whatever the order of summation."""
-    generator = torch.Generator().manual_seed(k)
-    lead = () if heads is None else (heads,)
-
-    def integers(*shape: int) -> Tensor:
-        return torch.randint(-2, 3, shape, generator=generator)
-
-    dense = integers(*lead, pattern.shape[1], k + pad).to(dtype)[..., :k]
-    values = integers(*lead, pattern.nnz + pad).to(values_dtype or dtype)[..., : pattern.nnz]
-    factors = integers(pattern.nnz).to(dtype) if has_factors else None
-    out, launches = run(kernel, pattern, Operands(values, dense, factors), alpha=2.0)
-    truth = reference_product(pattern, values, dense, factors, alpha=2.0)
-    wrong = (out.double() != truth).nonzero()
-    assert not len(wrong), f"{len(wrong)} of {out.numel()} wrong, first at {wrong[0].tolist()}"
-    return launches
 
 
 def band(size: int, width: int) -> SparsePattern:
@@ -132,12 +72,12 @@ UNSORTED = random_pattern(130, 200, 600, layout="coo", shuffled=True)
     ),
 )
 def test_tiles_of_rows_and_of_columns(kernel: str, k: int, stored: str) -> None:
-    check(kernel, PATTERNS[stored], k)
+    check(KERNELS[kernel], PATTERNS[stored], k)
 
 
 @pytest.mark.parametrize("side", [8, 13])
 def test_squares_of_any_side(side: int) -> None:
-    check("spmm_tile_64", blocks(side), 64, torch.bfloat16)
+    check(KERNELS["spmm_tile_64"], blocks(side), 64, torch.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +91,7 @@ def test_weights_with_more_bits_than_a_half(stored: str, has_factors: bool) -> N
     """Products of two halves, and float32 values."""
     values_dtype = torch.float16 if has_factors else torch.float32
     check(
-        "spmm_tile_exact_64", PATTERNS[stored], 64, values_dtype=values_dtype,
+        KERNELS["spmm_tile_exact_64"], PATTERNS[stored], 64, values_dtype=values_dtype,
         has_factors=has_factors,
     )  # fmt: skip
 
@@ -159,7 +99,7 @@ def test_weights_with_more_bits_than_a_half(stored: str, has_factors: bool) -> N
 @pytest.mark.parametrize("pattern", [SCATTERED, BAND.T], ids=["rows", "columns"])
 def test_float32(pattern: SparsePattern) -> None:
     has_factors = pattern is SCATTERED
-    check("spmm_tile_float_64", pattern, 68, torch.float32, has_factors=has_factors)
+    check(KERNELS["spmm_tile_float_64"], pattern, 68, torch.float32, has_factors=has_factors)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +112,12 @@ def test_float32(pattern: SparsePattern) -> None:
 )
 def test_heads_rows_that_start_anywhere_and_a_permutation(kernel: str, dtype: torch.dtype) -> None:
     has_factors = kernel != "spmm_tile_64"
-    check(kernel, UNSORTED, 65, dtype, heads=2, has_factors=has_factors, pad=3)
+    check(KERNELS[kernel], UNSORTED, 65, dtype, heads=2, has_factors=has_factors, pad=3)
 
 
 def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
     for m, n, nnz in ((1, 1, 1), (3, 300, 40), (300, 3, 40), (70, 70, 0)):
-        check("spmm_tile_64", random_pattern(m, n, nnz), 5)
+        check(KERNELS["spmm_tile_64"], random_pattern(m, n, nnz), 5)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +126,7 @@ def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
 def test_long_rows_of_tiles_are_cut_and_their_sums_added(kernel: str, k: int) -> None:
     pattern = random_pattern(70, 64 * 30, 2000)
     dtype = torch.float32 if "float" in kernel else torch.float16
-    launches = check(kernel, pattern, k, dtype, heads=2)
+    launches = check(KERNELS[kernel], pattern, k, dtype, heads=2)
     assert launches[-2:] == [kernel, "spmm_tile_sums"]
 
 
@@ -209,7 +149,7 @@ def test_duplicates_all_count() -> None:
     rows, cols = torch.randint(90, (2, 3000), generator=generator)
     unsorted = SparsePattern.from_coo(rows, cols, (90, 90))
     for pattern in (unsorted, unsorted.to_csr(), unsorted.to_csr().T):
-        check("spmm_tile_64", pattern, 16)
+        check(KERNELS["spmm_tile_64"], pattern, 16)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +177,7 @@ def test_what_is_not_finite_reaches_the_rows_that_multiply_it(kernel: str, store
     values[11::700] = torch.inf
     factors = torch.rand(pattern.nnz).to(dtype) + 0.5 if "exact" in kernel else None
     operands = Operands(values, dense, factors)
-    out, _ = run(kernel, pattern, operands)
+    out, _ = run(KERNELS[kernel], pattern, operands)
     truth = reference_product(pattern, *operands)
     size = reference_product(pattern, values.abs(), dense.abs(), factors)
     wrong = mismatches(out, truth, tolerance(dtype, 210) * size).nonzero()
@@ -266,7 +206,7 @@ def test_finite_sums_are_not_formed_again(
     dense = torch.ones(192, 68).index_fill_(0, torch.tensor([0]), 2**12).to(dtype)
     values = torch.where((rows if by_column else cols) == 0, 2**12, 1).to(dtype)
     operands = Operands(values, dense, torch.ones_like(values) if has_factors else None)
-    out, _ = run(kernel, pattern.T if by_column else pattern, operands)
+    out, _ = run(KERNELS[kernel], pattern.T if by_column else pattern, operands)
     assert out.eq(2**24 + kept).all()
 
 
@@ -286,7 +226,7 @@ def test_weights_are_not_rounded(dtype: torch.dtype, values_dtype: torch.dtype |
     values = values.to(values_dtype or dtype)
     dense = torch.randn(pattern.shape[1], 32, generator=generator).to(dtype)
     factors = torch.randn(pattern.nnz, generator=generator).to(dtype) if has_factors else None
-    out, _ = run(kernel, pattern, Operands(values, dense, factors))
+    out, _ = run(KERNELS[kernel], pattern, Operands(values, dense, factors))
     truth = reference_product(pattern, values, dense, factors)
     weights = values.double() * (1 if factors is None else factors.double())
     size = reference_product(pattern, weights.abs(), dense.abs())
@@ -304,7 +244,7 @@ def test_subnormal_floats_keep_their_last_bits(subnormal: str) -> None:
     values, dense = torch.randn(SCATTERED.nnz), torch.randn(200, 64)
     tiny = torch.rand(SCATTERED.nnz if subnormal == "values" else (200, 64)) * 1e-39
     values, dense = (tiny, dense) if subnormal == "values" else (values, tiny)
-    out, _ = run("spmm_tile_float_64", SCATTERED, Operands(values, dense, None), alpha=1e6)
+    out, _ = run(KERNELS["spmm_tile_float_64"], SCATTERED, Operands(values, dense, None), alpha=1e6)
     truth = reference_product(SCATTERED, values, dense, alpha=1e6)
     bound = product_error_bound(SCATTERED, values, dense, truth, alpha=1e6)
     assert bool(((out - truth).abs() <= bound).all())
@@ -315,7 +255,9 @@ def test_subnormal_products_of_halves_keep_the_bits_of_floats() -> None:
     half of 2^-149 at most."""
     values, factors = (torch.rand(SCATTERED.nnz).mul(1e-20).bfloat16() for _ in range(2))
     dense = torch.randn(200, 64).bfloat16()
-    out, _ = run("spmm_tile_exact_64", SCATTERED, Operands(values, dense, factors), alpha=1e30)
+    out, _ = run(
+        KERNELS["spmm_tile_exact_64"], SCATTERED, Operands(values, dense, factors), alpha=1e30
+    )
     truth = reference_product(SCATTERED, values, dense, factors, alpha=1e30)
     ones = torch.ones(SCATTERED.nnz)
     rounding = reference_product(SCATTERED, ones, dense.abs(), alpha=1e30 * 2.0**-150)

@@ -7,61 +7,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from sddmm.backends.cuda.kernels.spmm_windows.entries import entries_of, segments_of
 from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.backends.cuda.planner import Planner
-from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.reference import reference_product
 from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import H200, emulated_gpu, random_pattern
+from sddmm.testing import H200, random_pattern
 from tests.cases import cases
-from tests.sddmm.memory import at_a_cliff
+from tests.sddmm.backends.cuda.exact_products import Operands, check, run
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 # Windows of 48 columns at most, as shared memory holds no more of their rows.
 NARROW = replace(SPMM_WINDOWS, name="narrow", shared_bytes=48 * 128)
-KERNELS = {kernel.name: kernel for kernel in (SPMM_WINDOWS, NARROW)}
-
-
-def check(
-    pattern: SparsePattern,
-    k: int,
-    *,
-    kernel: str = "narrow",
-    values_dtype: torch.dtype = torch.float32,
-    out_dtype: torch.dtype = torch.float32,
-    heads: int | None = None,
-    shared_values: bool = False,
-    has_factors: bool = False,
-    pad: int = 0,
-) -> list[str]:
-    """The product of small integers is exact, whatever the order of summation."""
-    generator = torch.Generator().manual_seed(k)
-    lead = () if heads is None else (heads,)
-
-    def integers(*shape: int) -> Tensor:
-        return torch.randint(-2, 3, shape, generator=generator)
-
-    dense = integers(*lead, pattern.shape[1], k + pad).float()[..., :k]
-    values_lead = () if shared_values else lead
-    values = integers(*values_lead, pattern.nnz + pad).to(values_dtype)
-    values = at_a_cliff(values[..., : pattern.nnz])
-    factors = at_a_cliff(integers(pattern.nnz).float()) if has_factors else None
-    problem = product_problem(pattern, values, dense, factors, False, out_dtype)
-    out = at_a_cliff(torch.full(problem.out_shape(), 777.0, dtype=out_dtype))
-    with emulated_gpu() as launches:
-        executor = Planner(KERNELS, ProductExecutor).prepare(pattern, problem, H200, kernel)
-        executor(values, factors, at_a_cliff(dense), 2.0, out)
-    truth = reference_product(pattern, values, dense, factors, alpha=2.0)
-    wrong = (out.double() != truth).nonzero()
-    assert not len(wrong), f"{len(wrong)} of {out.numel()} wrong, first at {wrong[0].tolist()}"
-    return launches
-
+F32 = torch.float32
 
 SCATTERED = random_pattern(130, 200, 3000, layout="csr")
 # Rows 0, 64 and the last have no nonzeros, and row 7 has each column twice.
@@ -78,18 +39,18 @@ PATTERNS = {
 
 @pytest.mark.parametrize("stored", PATTERNS)
 def test_each_pattern(stored: str) -> None:
-    launches = check(PATTERNS[stored], 40)
+    launches = check(NARROW, PATTERNS[stored], 40, F32)
     assert launches[-3:] == ["spmm_weights", "narrow", "spmm_tile_sums"]
 
 
 @pytest.mark.parametrize("k", cases([1, 16, 31, 32, 33, 72], here=[1, 32, 33]))
 def test_each_k(k: int) -> None:
-    check(SCATTERED, k)
+    check(NARROW, SCATTERED, k, F32)
 
 
 @pytest.mark.parametrize("pad", [1, 2, 4])
 def test_rows_that_start_anywhere(pad: int) -> None:
-    check(SCATTERED, 36, pad=pad)
+    check(NARROW, SCATTERED, 36, F32, pad=pad)
 
 
 @pytest.mark.parametrize("pitch_and_first", [(37, 0), (36, 1), (40, 0)])
@@ -100,41 +61,36 @@ def test_rows_aligned_in_one_way_but_not_in_others(pitch_and_first: tuple[int, i
     head = 200 * pitch + (1 if pitch == 40 else 0)  # elements from head to head
     dense = storage.as_strided((2, 200, 36), (head, pitch, 1), first)
     values = torch.randint(-2, 3, (2, SCATTERED.nnz)).float()
-    problem = product_problem(SCATTERED, values, dense, None, False, torch.float32)
-    out = torch.empty(problem.out_shape())
-    with emulated_gpu():
-        few = replace(H200, sm_count=2)
-        executor = Planner(KERNELS, ProductExecutor).prepare(SCATTERED, problem, few, "narrow")
-        executor(values, None, dense, 1.0, out)
+    few = replace(H200, sm_count=2)
+    out, _ = run(NARROW, SCATTERED, Operands(values, dense), device=few)
     assert torch.equal(out.double(), reference_product(SCATTERED, values, dense, None, alpha=1.0))
 
 
 def test_groups_without_entries() -> None:
     """A long row is added by one group, so that others of the block have none."""
     rows = torch.tensor([0] * 190 + [3] * 150 + [*range(129)])
-    check(SparsePattern.from_coo(rows, torch.cat([
-        torch.arange(190), torch.arange(150), torch.arange(129)
-    ]), (129, 200)), 40, kernel="spmm_windows")  # fmt: skip
+    columns = torch.cat([torch.arange(count) for count in (190, 150, 129)])
+    check(SPMM_WINDOWS, SparsePattern.from_coo(rows, columns, (129, 200)), 40, F32)
 
 
 def test_one_window() -> None:
-    check(SCATTERED, 40, kernel="spmm_windows")
+    check(SPMM_WINDOWS, SCATTERED, 40, F32)
 
 
 @pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
 def test_heads_with_weights_of_their_own_or_the_same(out_dtype: torch.dtype) -> None:
-    check(SCATTERED, 24, heads=3, out_dtype=out_dtype)
-    check(SCATTERED, 24, heads=3, shared_values=True)
+    check(NARROW, SCATTERED, 24, F32, heads=3, out_dtype=out_dtype)
+    check(NARROW, SCATTERED, 24, F32, heads=3, shared_values=True)
 
 
 @pytest.mark.parametrize("values_dtype", [torch.float16, torch.bfloat16])
 def test_weights_of_half_types(values_dtype: torch.dtype) -> None:
-    check(SCATTERED, 24, values_dtype=values_dtype)
-    check(SCATTERED, 24, values_dtype=values_dtype, has_factors=True)
+    check(NARROW, SCATTERED, 24, F32, values_dtype=values_dtype)
+    check(NARROW, SCATTERED, 24, F32, values_dtype=values_dtype, has_factors=True)
 
 
 def test_weights_multiplied_by_factors() -> None:
-    check(SCATTERED, 24, has_factors=True)
+    check(NARROW, SCATTERED, 24, F32, has_factors=True)
 
 
 def test_an_infinite_row_of_x_reaches_no_other_row() -> None:
@@ -142,11 +98,7 @@ def test_an_infinite_row_of_x_reaches_no_other_row() -> None:
     dense = torch.ones(200, 32)
     dense[0] = torch.inf
     values = torch.ones(UNEVEN.nnz)
-    problem = product_problem(UNEVEN, values, dense, None, False, torch.float32)
-    out = torch.empty(problem.out_shape())
-    with emulated_gpu():
-        executor = Planner(KERNELS, ProductExecutor).prepare(UNEVEN, problem, H200, "narrow")
-        executor(values, None, dense, 1.0, out)
+    out, _ = run(NARROW, UNEVEN, Operands(values, dense))
     assert set(out.isinf().any(1).nonzero().flatten().tolist()) == {1, 7, 9, 127}
     assert not out.isnan().any()
 
