@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 # its blocks accumulate. It writes the counts of segments and of runs last.
 _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 2, 2
 INVALID_WORD = 2  # the first flag: whether the pattern is wrong
-_ITEMS_PER_BLOCK = 2048  # nonzeros, or entries of crow_indices, that a block of the kernel reads
+# The nonzeros, or entries of crow_indices, that a warp of the kernel reads at once if their indices
+# are of 4 bytes, and if they are of more, which take more registers; the most that a block reads in
+# all; and the blocks that a multiprocessor holds at the same time.
+_WARP_ITEMS, _WIDE_WARP_ITEMS, _MAX_BLOCK_ITEMS, _BLOCKS_PER_SM = 256, 128, 2**15, 4
 
 
 class AnalyseArguments(ctypes.Structure):
@@ -38,7 +41,7 @@ class AnalyseArguments(ctypes.Structure):
         *((name, POINTER) for name in ("tile_nnz", "tile_row_offsets")),
         *((name, POINTER) for name in ("state", "next_state", "results")),
         ("nnz", LONG),
-        *((name, INT) for name in ("m", "n", "tiles_across", "offset_count")),
+        *((name, INT) for name in ("share", "m", "n", "tiles_across", "offset_count")),
         *(
             field
             for name in ("tile_row", "tile_column")
@@ -53,7 +56,7 @@ def raise_invalid(pattern: SparsePattern) -> NoReturn:
     raise ValueError(f"{pattern!r} has indices outside its shape")
 
 
-ANALYSE = KernelSpec("analyse", "analyse", (), threads=256, shared_bytes=12 * 1024)
+ANALYSE = KernelSpec("analyse", "analyse", (), threads=256, shared_bytes=13 * 1024)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +123,7 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     if row_ids is None and (request.row_ids_too or not request.tile_row_offsets):
         # As the result was allocated: in a first call a second function of torch takes longer.
         row_ids = torch.empty(nnz, dtype=torch.int32, device=cols.device)
-    sizes = sizes_of(pattern.shape, max(nnz, major.numel() - 1) + 1, request)
+    sizes = sizes_of(pattern.shape, max(nnz, major.numel() - 1) + 1, request, device.sm_count)
     tile_nnz = offsets = None
     if request.count_tiles:
         tile_nnz = cols.new_zeros(sizes.tiles, dtype=torch.int32)
@@ -143,18 +146,19 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
 
 
 def reciprocal(divisor: int) -> tuple[int, int]:
-    """(factor, shift) so that x // divisor is x * factor >> shift for x < 2^31; factor < 2^32.
+    """(factor, shift) so that x // divisor is (2 x * factor >> 32) >> shift for x < 2^31; factor <
+    2^32.
 
     Granlund and Montgomery, Division by invariant integers using multiplication (1994).
     """
-    shift = 31 + (divisor - 1).bit_length()
-    return ceil_div(1 << shift, divisor), shift
+    shift = (divisor - 1).bit_length()
+    return ceil_div(1 << 31 + shift, divisor), shift
 
 
 class Sizes(NamedTuple):
     """Sizes of one analysis: the number of blocks that the kernel is launched with, the number of
     tiles, and the length and the two strides of the row-offset array. parameters: the kernel's,
-    from m on."""
+    from `share` on."""
 
     blocks: int
     tiles: int
@@ -165,18 +169,23 @@ class Sizes(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest) -> Sizes:
-    """items: the nonzeros, or entries of crow_indices, that the kernel reads."""
+def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest, sm_count: int) -> Sizes:
+    """items: the nonzeros, or entries of crow_indices, that the kernel reads. Equal shares of them
+    fill all multiprocessors, as few times as blocks can count their shares."""
+    warps = ANALYSE.threads // 32
+    at_once = sm_count * _BLOCKS_PER_SM
+    waves = ceil_div(items, at_once * _MAX_BLOCK_ITEMS)
+    share = ceil_div(ceil_div(items, at_once * waves * warps), _WARP_ITEMS) * _WARP_ITEMS
     block_m, block_n = (max(size, 1) for size in request.block or shape)
     across = ceil_div(shape[1], block_n)
     row_stride = across + 1
     offset_count = request.offset_count(shape)
     parameters = (
-        *shape, across, offset_count if request.tile_row_offsets else 0,
+        share, *shape, across, offset_count if request.tile_row_offsets else 0,
         *reciprocal(block_m), *reciprocal(block_n),
     )  # fmt: skip
     return Sizes(
-        ceil_div(items, _ITEMS_PER_BLOCK), request.tile_count(shape), offset_count, row_stride,
+        ceil_div(items, share * warps), request.tile_count(shape), offset_count, row_stride,
         block_m * row_stride, parameters,
     )  # fmt: skip
 
@@ -184,7 +193,8 @@ def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest) -> Si
 def macros_of(narrow: bool, csr: bool) -> Macros:
     return macros({
         "INDEX": INDEX_DTYPES[torch.int32 if narrow else torch.int64], "CSR": csr,
-        "ITEMS_PER_BLOCK": _ITEMS_PER_BLOCK, "RESULT_WORDS": _RESULT_WORDS,
+        "WARP_ITEMS": _WARP_ITEMS if narrow and csr else _WIDE_WARP_ITEMS,
+        "MAX_BLOCK_ITEMS": _MAX_BLOCK_ITEMS, "RESULT_WORDS": _RESULT_WORDS,
         "STATE_WORDS": _STATE_WORDS,
     })  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,7 +74,7 @@ def test_columns_that_strictly_ascend_are_distinct(layout: str, index_dtype: tor
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 def test_runs_of_consecutive_columns_are_counted(layout: str, index_dtype: torch.dtype) -> None:
-    """A run ends with its row; one that goes on in the next block of 2048 nonzeros is one run."""
+    """A run ends with its row; one that goes on in what the next warp reads is one run."""
     rows = torch.tensor([0, 0, 0, 2, 2, 3, 4, 4], dtype=index_dtype)
     cols = torch.tensor([1, 2, 4, 5, 6, 7, 2, 2], dtype=index_dtype)  # 1 2, 4, 5 6, 7, 2, 2
     long = torch.arange(5000, dtype=index_dtype)
@@ -145,7 +147,7 @@ def test_rows_outside_the_shape_raise(rows: list[int], at: int) -> None:
 
 
 def test_more_tiles_in_a_row_than_a_block_counts_by_itself() -> None:
-    """A block of threads counts 512 tiles in its own memory, those behind them at once."""
+    """A block of threads counts 1024 tiles in its own memory, those behind them at once."""
     cols = torch.arange(2000).repeat(2)
     pattern = SparsePattern.from_csr(torch.tensor([0, 2000, 4000]), cols, (2, 2000))
     found = analyse(pattern, (2, 1), True)
@@ -162,7 +164,7 @@ def test_division_by_multiplying_is_exact(divisor: int) -> None:
     largest = 2**31 - 1
     last = largest // divisor * divisor
     for x in (0, 1, divisor - 1, divisor, last - 1, last, largest):
-        assert x < 0 or x * factor >> shift == x // divisor
+        assert x < 0 or (2 * x * factor >> 32) >> shift == x // divisor
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
@@ -185,16 +187,67 @@ def test_many_blocks_add_up(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 def test_columns_that_fall_from_one_block_to_the_next(layout: str) -> None:
-    """A block takes 2048 nonzeros; the last column of one and the first of the next are compared,
-    if they are of one row."""
-    cols = torch.cat([torch.arange(2048), torch.arange(2047)])
-    for row, ascend in ((0, False), (1, True)):
-        rows = torch.cat([torch.zeros(2048, dtype=torch.int64), torch.full((2047,), row)])
+    """A lane takes 4 nonzeros, a warp 256 of these and a block 2048; the last column of one and the
+    first of the next are compared, if they are of one row."""
+    for count, (row, ascend) in itertools.product((4, 128, 256, 2048), ((0, False), (1, True))):
+        cols = torch.cat([torch.arange(count), torch.arange(2047)])
+        rows = torch.cat([torch.zeros(count, dtype=torch.int64), torch.full((2047,), row)])
         pattern = SparsePattern.from_coo(rows, cols, (2, 2048))
         if layout == "csr":
             crow = torch.searchsorted(rows, torch.arange(3))
             pattern = SparsePattern.from_csr(crow, cols, (2, 2048))
         assert analyse(pattern).ascends == ascend
+
+
+def test_tiles_before_those_of_a_block_s_first_nonzero_are_counted() -> None:
+    rows = torch.arange(4999, -1, -1)
+    found = analyse(SparsePattern.from_coo(rows, rows % 40, (5000, 40)), (16, 16), True)
+    counts = torch.bincount(rows // 16 * 3 + rows % 40 // 16, minlength=3 * 313)
+    assert found.tile_nnz is not None
+    assert torch.equal(found.tile_nnz.long(), counts)
+
+
+def test_rows_past_many_rows_without_nonzeros_are_found() -> None:
+    """A warp that has looked at a thousand rows searches each nonzero's."""
+    rows = torch.tensor([0, 0, 1, 2500, 2500, 2501, 4999, *range(5001, 5400, 2), 9999])
+    crow = torch.searchsorted(rows, torch.arange(10_001))
+    cols = torch.arange(rows.numel())
+    found = analyse(SparsePattern.from_csr(crow, cols, (10_000, 300)))
+    assert torch.equal(found.row_ids.long(), rows)
+    assert (found.ascends, found.distinct, found.row_segments) == (
+        True,
+        True,
+        len(set(rows.tolist())),
+    )
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_indices_that_begin_at_any_address(layout: str, index_dtype: torch.dtype) -> None:
+    """Four indices are loaded at once where they begin at a multiple of 16 bytes."""
+    pattern = random_pattern(60, 70, 1500, layout=layout, index_dtype=index_dtype)
+    shifted = [
+        torch.cat([x.new_zeros(1), x])[1:] for x in (pattern.major_indices, pattern.col_indices)
+    ]
+    make = SparsePattern.from_csr if layout == "csr" else SparsePattern.from_coo
+    found, expected = (analyse(p, (16, 16), True) for p in (make(*shifted, (60, 70)), pattern))
+    assert torch.equal(found.row_ids, expected.row_ids)
+    assert torch.equal(found.cols, expected.cols)
+    assert torch.equal(found.tile_nnz, expected.tile_nnz)
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+def test_a_small_device_reads_a_large_share_at_once_after_the_other(layout: str) -> None:
+    """A single multiprocessor reads 20,000 nonzeros in shares of 768 and the last of less."""
+    pattern = random_pattern(400, 300, 20_000, layout=layout)
+    request = AnalysisRequest((64, 32), True, True, True)
+    found = launch(pattern, replace(H200, sm_count=1), request).wait()
+    expected = launch(pattern, H200, request).wait()
+    assert torch.equal(found.row_ids.long(), pattern.row_ids.long())
+    for name in ("row_segments", "runs", "ascends", "distinct"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert torch.equal(found.tile_nnz, expected.tile_nnz)
+    assert torch.equal(found.offsets.offsets, expected.offsets.offsets)
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])

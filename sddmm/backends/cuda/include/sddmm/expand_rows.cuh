@@ -10,9 +10,9 @@ namespace sddmm {
 
 using gemm_core::i64;
 
-// The rows whose first nonzeros a warp knows at a time, in shared memory, and how often it goes on to
-// the next ones before it searches the row of each nonzero instead.
-constexpr int ROW_WINDOW = 64, MAX_ROW_WINDOWS = 8;
+// The entries of crow that a lane loads at once, and how often the warp goes on to the next ones before
+// it searches the row of each nonzero instead.
+constexpr int ROW_PROBES = 4, MAX_ROW_WINDOWS = 8;
 
 // Whether crow starts at 0, never falls and ends at nnz, as far as ITEMS entries from `begin` on,
 // `distance` apart, and their successors tell.
@@ -35,15 +35,6 @@ __device__ __forceinline__ bool check_rows(const IndexType* crow, int m, i64 nnz
   return valid;
 }
 
-// The number of rows of a window that begin at or before a nonzero.
-__device__ __forceinline__ int count_begun(const int* first_nonzeros, int nonzero) {
-  int begun = 0;
-#pragma unroll
-  for (int step = ROW_WINDOW / 2; step > 0; step /= 2)
-    if (first_nonzeros[begun + step - 1] <= nonzero) begun += step;
-  return begun + (first_nonzeros[begun] <= nonzero);
-}
-
 // The last row of low .. high that begins at or before nonzero i.
 template <class IndexType>
 __device__ __forceinline__ int search_row(const IndexType* crow, int low, int high, i64 i) {
@@ -57,43 +48,66 @@ __device__ __forceinline__ int search_row(const IndexType* crow, int low, int hi
   return low;
 }
 
-// Finds the rows of a warp's nonzeros: item j is nonzero begin + 32 j + lane. base: the row of nonzero
-// `begin`, or one before it. window: ROW_WINDOW words of shared memory. Entries of crow may be any
-// numbers: every row found is 0 .. m - 1.
+// Finds which row begins at each of a warp's nonzeros: starts[i], in shared memory, becomes the last row
+// that begins at nonzero begin + i, -1 if none does. before: a row that begins before `begin`, -1 for
+// none; no row up to it is found. Entries of crow may be any numbers: every row found is below m.
 template <int ITEMS, class IndexType>
-__device__ __forceinline__ void find_rows(const IndexType* crow, int m, i64 nnz, i64 begin, int base,
-                                          int* window, int (&row)[ITEMS]) {
+__device__ __forceinline__ void find_row_starts(const IndexType* crow, int m, i64 begin, int before,
+                                                int* starts) {
+  using u64 = unsigned long long;
   constexpr int WARP_ITEMS = 32 * ITEMS;
-  const int lane = threadIdx.x % 32, last_row = m - 1;
-  const i64 left = nnz - begin;
-  const int last = static_cast<int>(left < WARP_ITEMS ? left : WARP_ITEMS) - 1;
+  const int lane = threadIdx.x % 32;
+  __syncwarp();  // all lanes have read the starts before
 #pragma unroll
-  for (int& r : row) r = base;
-  for (int windows = 0; base < last_row; ++windows) {
+  for (int j = 0; j < ITEMS; ++j) starts[32 * j + lane] = -1;
+  __syncwarp();
+  i64 first_row = before + 1;
+  for (int windows = 0; first_row < m; ++windows, first_row += 32 * ROW_PROBES) {
     if (windows == MAX_ROW_WINDOWS) {  // past many rows without nonzeros
+      __syncwarp();
 #pragma unroll
-      for (int j = 0; j < ITEMS; ++j)
-        if (row[j] == base) row[j] = search_row(crow, base, last_row, begin + 32 * j + lane);
-      return;
-    }
-    __syncwarp();  // all lanes have read the window before
-#pragma unroll
-    for (int after = lane; after < ROW_WINDOW; after += 32) {
-      int first_nonzero = WARP_ITEMS;
-      if (after < last_row - base) {
-        const i64 first = crow[base + 1 + after];
-        if (first < begin + WARP_ITEMS)
-          first_nonzero = first <= begin ? 0 : static_cast<int>(first - begin);
+      for (int j = 0; j < ITEMS; ++j) {
+        const i64 i = begin + 32 * j + lane;
+        const int row = search_row(crow, before < 0 ? 0 : before, m - 1, i);
+        starts[32 * j + lane] = crow[row] == i ? row : -1;
       }
-      window[after] = first_nonzero;
+      break;
     }
-    __syncwarp();
-    if (window[0] > last) return;
+    i64 first[ROW_PROBES];
 #pragma unroll
-    for (int j = 0; j < ITEMS; ++j) row[j] += count_begun(window, 32 * j + lane);
-    if (window[ROW_WINDOW - 1] > last) return;
-    base = last_row - base > ROW_WINDOW ? base + ROW_WINDOW : last_row;
+    for (int t = 0; t < ROW_PROBES; ++t) {
+      const i64 row = first_row + 32 * t + lane;
+      first[t] = row < m ? crow[row] : begin + WARP_ITEMS;
+    }
+#pragma unroll
+    for (int t = 0; t < ROW_PROBES; ++t) {
+      const u64 item = static_cast<u64>(first[t]) - static_cast<u64>(begin);
+      if (item < WARP_ITEMS)
+        atomicMax(starts + item, static_cast<int>(first_row) + 32 * t + lane);
+    }
+    if (__shfl_sync(FULL_MASK, first[ROW_PROBES - 1], 31) >= begin + WARP_ITEMS) break;
   }
+  __syncwarp();
+}
+
+// The rows of a warp's consecutive nonzeros, N in each lane. starts: the rows that begin at them, -1 where
+// none does; before: the row of the nonzero before them, which becomes that of the last of them.
+template <int N>
+__device__ __forceinline__ void find_rows(const int (&starts)[N], int& before, int (&rows)[N]) {
+  const int lane = threadIdx.x % 32;
+  int last = starts[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) last = starts[i] >= 0 ? starts[i] : last;
+  const gemm_core::u32 begin_rows = __ballot_sync(FULL_MASK, last >= 0);
+  const gemm_core::u32 of_lower_lanes = begin_rows & ~(FULL_MASK << lane);
+  int row = before;
+  if (begin_rows != 0) {
+    const int last_of_lower = __shfl_sync(FULL_MASK, last, (31 - __clz(of_lower_lanes)) & 31);
+    if (of_lower_lanes != 0) row = last_of_lower;
+    before = __shfl_sync(FULL_MASK, last, 31 - __clz(begin_rows));
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) rows[i] = row = starts[i] >= 0 ? starts[i] : row;
 }
 
 }  // namespace sddmm

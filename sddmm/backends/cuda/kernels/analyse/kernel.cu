@@ -3,7 +3,7 @@
 // instructions of the pass; for a small pattern, the memory operations that depend on each other.
 #include "gemm_core/numeric.cuh"
 #include "gemm_core/parameters.cuh"
-#include "sddmm/csr_rows.cuh"
+#include "sddmm/expand_rows.cuh"
 #include "sddmm/warp.cuh"
 
 using namespace sddmm;
@@ -19,8 +19,8 @@ struct Config {
   static constexpr bool CSR = SDDMM_CSR;
   // The number of threads of a block.
   static constexpr int THREADS = SDDMM_THREADS;
-  // The number of nonzeros, and of entries of crow, that a block reads.
-  static constexpr int ITEMS_PER_BLOCK = SDDMM_ITEMS_PER_BLOCK;
+  // The number of nonzeros that a warp reads at once, and the most that a block reads in all.
+  static constexpr int WARP_ITEMS = SDDMM_WARP_ITEMS, MAX_BLOCK_ITEMS = SDDMM_MAX_BLOCK_ITEMS;
   // The number of bytes of dynamic shared memory that a block has.
   static constexpr int SHARED_BYTES = SDDMM_SHARED_BYTES;
   // The number of 64-bit words that the host keeps for Results, and for State.
@@ -30,12 +30,13 @@ struct Config {
 using IndexType = Config::IndexType;
 constexpr bool CSR = Config::CSR;
 constexpr int THREADS = Config::THREADS, WARPS = THREADS / 32;
-constexpr int ITEMS_PER_BLOCK = Config::ITEMS_PER_BLOCK;
-constexpr int ITEMS_PER_THREAD = ITEMS_PER_BLOCK / THREADS;
-static_assert(ITEMS_PER_BLOCK % THREADS == 0, "every thread has the same number of nonzeros");
+constexpr int WARP_ITEMS = Config::WARP_ITEMS;
+// A lane has QUAD consecutive nonzeros of each step of a warp, and so many steps at once.
+constexpr int QUAD = 4, STEP_ITEMS = 32 * QUAD, STEPS = WARP_ITEMS / STEP_ITEMS;
+static_assert(WARP_ITEMS % STEP_ITEMS == 0, "steps are whole");
 // The number of tiles whose nonzeros a block counts in shared memory before it adds them to global
 // memory.
-constexpr int LOCAL_TILES = 512;
+constexpr int LOCAL_TILES = 1024;
 
 // Flags of a pattern, in the order of Results::flags.
 constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4, COLUMNS_REPEAT = 8;
@@ -59,20 +60,23 @@ constexpr int DONE_BITS = 40;
 static_assert(sizeof(Results) == 8 * Config::RESULT_WORDS, "analysis.py reads these words");
 static_assert(sizeof(State) == 8 * Config::STATE_WORDS, "analysis.py allocates these words");
 
-// Divides by a constant of the launch with a multiplication (analysis.py: reciprocal).
+// Divides by a constant of the launch with a multiplication (analysis.py: reciprocal), whose high word
+// has the quotient of a number below 2^31.
 struct Divisor {
   u32 factor;
   int shift;
 
   __device__ __forceinline__ int operator()(int x) const {
-    return static_cast<int>(static_cast<u64>(x) * factor >> shift);
+    const u64 product = static_cast<u64>(2 * static_cast<u32>(x)) * factor;
+    return static_cast<int>(static_cast<u32>(product >> 32) >> shift);
   }
 };
 
 struct Arguments {
   // CSR: crow_indices, (m + 1,); COO: row_indices, (nnz,). Then col_indices, (nnz,).
   const IndexType *major_indices, *col_indices;
-  // Outputs, each (nnz,) or null: the row of each nonzero, and its column in 32 bits.
+  // Outputs, each (nnz,) from a multiple of 16 bytes on, or null: the row of each nonzero, and its
+  // column in 32 bits.
   int *row_ids, *cols_int32;
   // Output or null: the number of nonzeros of each tile, tile row by tile row. Zero before the
   // launch.
@@ -86,6 +90,7 @@ struct Arguments {
   // last; the host polls them.
   Results* results;
   i64 nnz;
+  int share;  // the number of nonzeros, and of entries of crow, that a warp reads; of WARP_ITEMS
   int m, n, tiles_across, offset_count;
   // Divisions by the height and the width of a tile.
   Divisor tile_row, tile_column;
@@ -99,119 +104,112 @@ struct WarpStats {
 
 // The shared memory of a block.
 struct Shared {
-  // CSR only: the row of each nonzero, counted from first_row, padded.
-  int rows[ITEMS_PER_BLOCK + ITEMS_PER_BLOCK / ITEMS_PER_THREAD];
-  int warp_max[WARPS];
-  // CSR only: the rows of the nonzero before the block's, of its first and of its last.
-  int previous_row, first_row, last_row;
-  // The number of the block's nonzeros in each of the tiles from first_tile() on.
-  int tile_nnz[LOCAL_TILES];
+  // For each warp: see find_row_starts, of CSR; of a step whose rows are known, see write_offsets.
+  alignas(16) int row_starts[WARPS][WARP_ITEMS];
+  // The first of the tiles whose nonzeros the block counts, and how many it has of each.
+  int first_tile, tile_nnz[LOCAL_TILES];
   WarpStats stats[WARPS];
 };
 static_assert(sizeof(Shared) <= Config::SHARED_BYTES, "the launch allocates SHARED_BYTES");
-
-// CSR: finds the rows of nonzeros begin - 1, begin and last, one by each of the first three warps.
-__device__ __forceinline__ void find_boundary_rows(const Arguments& p, i64 begin, i64 last,
-                                                   Shared& shared) {
-  const int warp = threadIdx.x / 32;
-  if (warp < 3) {
-    const int row =
-        find_row(p.major_indices, 0, p.m - 1, warp == 0 ? begin : warp == 1 ? last : begin - 1);
-    if (threadIdx.x % 32 == 0)
-      (warp == 0 ? shared.first_row : warp == 1 ? shared.last_row : shared.previous_row) = row;
-  }
-  for (int i = threadIdx.x; i < ITEMS_PER_BLOCK; i += THREADS)
-    shared.rows[padded<ITEMS_PER_THREAD>(i)] = 0;
-  __syncthreads();
-}
-
-// CSR: expands crow to the row of each of the block's nonzeros. Each row writes its number at its
-// first nonzero, then a scan spreads the numbers. Of several rows that begin at one nonzero all but
-// the last are empty, so the maximum is the right one.
-__device__ __forceinline__ void expand_rows(const Arguments& p, i64 begin, Shared& shared) {
-  for (int first = shared.first_row + 1 + threadIdx.x; first <= shared.last_row;
-       first += ITEMS_PER_THREAD * THREADS) {
-    u64 item[ITEMS_PER_THREAD];  // unsigned, as an entry that is not valid may be any number
-#pragma unroll
-    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-      const int row = first + j * THREADS;
-      const bool exists = row <= shared.last_row;
-      item[j] = exists ? static_cast<u64>(p.major_indices[row]) - begin : ITEMS_PER_BLOCK;
-    }
-#pragma unroll
-    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-      if (item[j] >= ITEMS_PER_BLOCK) continue;
-      int* const entry = shared.rows + padded<ITEMS_PER_THREAD>(static_cast<int>(item[j]));
-      atomicMax(entry, first + j * THREADS - shared.first_row);
-    }
-  }
-  __syncthreads();
-  scan_max<ITEMS_PER_THREAD>(shared.rows, shared.warp_max);
-}
-
-// CSR: returns INVALID unless crow starts at 0, never falls and ends at nnz, as far as the block's
-// entries tell, from entry `begin` on.
-__device__ __forceinline__ u32 check_crow(const Arguments& p, i64 begin) {
-  bool valid = true;
-#pragma unroll
-  for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-    const i64 i = begin + j * THREADS + threadIdx.x;
-    if (i > p.m) continue;
-    const IndexType pointer = p.major_indices[i], next = i < p.m ? p.major_indices[i + 1] : p.nnz;
-    valid &= pointer <= next && (i > 0 || pointer == 0) && (i < p.m || pointer == p.nnz);
-  }
-  return valid ? 0 : INVALID;
-}
-
-// The statistics of a thread's nonzeros. Both counts are in one word, so that one register holds
-// and one reduction adds both: runs are counted from FIRST_RUN on.
-constexpr u32 FIRST_RUN = 1 << 16;
-static_assert(ITEMS_PER_BLOCK < FIRST_RUN, "the counts of a block stay apart");
-struct ThreadStats {
-  u32 flags = 0, segments_and_runs = 0;
-};
-
-// A thread's nonzeros and the predecessor of each: item j is nonzero j * THREADS + threadIdx.x of
-// the block. Predecessors are kept in 32 bits: another thread has them whole, and finds those that
-// are not valid.
-struct ThreadItems {
-  IndexType col[ITEMS_PER_THREAD], row[ITEMS_PER_THREAD];  // rows of COO only
-  int previous_col[ITEMS_PER_THREAD], previous_row[ITEMS_PER_THREAD];
-
-  // Loads the indices; all loads are in flight together.
-  __device__ __forceinline__ ThreadItems(const Arguments& p, i64 begin) {
-    const IndexType *const cols = p.col_indices + begin, *const rows = p.major_indices + begin;
-    const i64 left = p.nnz - begin;
-#pragma unroll
-    for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-      const int i = j * THREADS + threadIdx.x;
-      const bool exists = i < left, has_previous = i <= left && (i > 0 || begin > 0);
-      col[j] = exists ? cols[i] : 0;
-      previous_col[j] = has_previous ? static_cast<int>(cols[i - 1]) : 0;
-      row[j] = CSR || !exists ? 0 : rows[i];
-      previous_row[j] = CSR || !has_previous ? 0 : static_cast<int>(rows[i - 1]);
-    }
-  }
-  __device__ __forceinline__ IndexType row_of(int j, const Shared& shared) const {
-    return CSR ? shared.first_row +
-                     shared.rows[padded<ITEMS_PER_THREAD>(j * THREADS + threadIdx.x)]
-               : row[j];
-  }
-  __device__ __forceinline__ int previous_row_of(int j, const Shared& shared) const {
-    const int i = j * THREADS + threadIdx.x;
-    if (!CSR) return previous_row[j];
-    return i > 0 ? shared.first_row + shared.rows[padded<ITEMS_PER_THREAD>(i - 1)]
-                 : shared.previous_row;
-  }
-};
 
 __device__ __forceinline__ bool in_range(IndexType x, int size) {
   return static_cast<u64>(x) < static_cast<u64>(size);
 }
 
-// Whether y is x + 1. Unsigned, as an index that is not valid may be the largest of its type.
-__device__ __forceinline__ bool is_next(int x, int y) {
-  return static_cast<u32>(x) + 1 == static_cast<u32>(y);
+// The statistics of a thread's nonzeros. Both counts are in one word, so that one register holds
+// and one reduction adds both: runs are counted from FIRST_RUN on.
+constexpr u32 FIRST_RUN = 1 << 16;
+static_assert(Config::MAX_BLOCK_ITEMS < FIRST_RUN, "the counts of a block stay apart");
+struct ThreadStats {
+  u32 flags = 0, segments_and_runs = 0;
+  // The largest column, as an unsigned number; and the least step from a column to the next one of its
+  // row, of those that are less than 1.
+  u32 largest_col = 0;
+  int least_step = 1;
+
+  // Counts a column that follows on another of its row by `step` columns, or on none if `step` is
+  // NEW_ROW.
+  static constexpr int NEW_ROW = 2;
+  __device__ __forceinline__ void add_step(int step) {
+    if (step != 1) segments_and_runs += FIRST_RUN;
+    least_step = step < least_step ? step : least_step;
+  }
+  __device__ __forceinline__ void check_col(IndexType col, int n) {
+    if constexpr (sizeof(IndexType) == 4)
+      largest_col = static_cast<u32>(col) > largest_col ? static_cast<u32>(col) : largest_col;
+    else if (!in_range(col, n))
+      flags |= INVALID;
+  }
+  __device__ __forceinline__ u32 all_flags(const Arguments& p) const {
+    const bool is_outside = p.nnz > 0 && largest_col >= static_cast<u32>(p.n);
+    return flags | (is_outside ? INVALID : 0) | (least_step < 0 ? COLUMNS_FALL : 0) |
+           (least_step == 0 ? COLUMNS_REPEAT : 0);
+  }
+};
+
+// Loads QUAD elements, of which `left` exist, by 16 bytes where they can be; the others are 0.
+template <class T>
+__device__ __forceinline__ void load_quad(const T* from, i64 left, bool is_aligned, T (&to)[QUAD]) {
+  struct alignas(16) Vector {
+    T x[16 / sizeof(T)];
+  };
+  if (is_aligned && left >= QUAD) {
+    constexpr int EACH = sizeof(Vector) / sizeof(T);
+#pragma unroll
+    for (int q = 0; q < QUAD; q += EACH) {
+      const Vector loaded = *reinterpret_cast<const Vector*>(from + q);
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) to[q + i] = loaded.x[i];
+    }
+  } else {
+#pragma unroll
+    for (int q = 0; q < QUAD; ++q) to[q] = q < left ? from[q] : 0;
+  }
+}
+
+// Stores QUAD elements, of which `left` exist, at a multiple of 16 bytes.
+__device__ __forceinline__ void store_quad(int* to, int left, const int (&x)[QUAD]) {
+  if (left >= QUAD) {
+    *reinterpret_cast<int4*>(to) = {x[0], x[1], x[2], x[3]};
+  } else {
+#pragma unroll
+    for (int q = 0; q < QUAD; ++q)
+      if (q < left) to[q] = x[q];
+  }
+}
+
+// A lane's nonzeros: number q of step s is nonzero STEP_ITEMS s + QUAD lane + q from the warp's first on.
+struct Items {
+  IndexType col[STEPS][QUAD], row[STEPS][QUAD];  // rows of COO only
+
+  // All loads are in flight together.
+  __device__ __forceinline__ void load(const Arguments& p, i64 begin) {
+    const auto is_aligned = [](const IndexType* x) {
+      return reinterpret_cast<u64>(x) % 16 == 0;
+    };
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const i64 first = begin + STEP_ITEMS * s + QUAD * (threadIdx.x % 32);
+      load_quad(p.col_indices + first, p.nnz - first, is_aligned(p.col_indices), col[s]);
+      if (!CSR)
+        load_quad(p.major_indices + first, p.nnz - first, is_aligned(p.major_indices), row[s]);
+    }
+  }
+};
+
+// What a warp knows of the nonzero before its next ones: its row, and in lane 0 its column and its
+// entry of tile_row_offsets. -1 before the first nonzero. They are kept in 32 bits: another thread has
+// the indices whole, and finds those that are not valid.
+struct Predecessor {
+  int row = -1, col = -1, offset = -1;
+};
+
+// x of the lane before this one. Lane 0 takes `carried`, which becomes x of the last lane.
+__device__ __forceinline__ int of_lane_before(int x, int& carried) {
+  const int lane = threadIdx.x % 32, rotated = __shfl_sync(FULL_MASK, x, (lane + 31) % 32);
+  const int before = lane == 0 ? carried : rotated;
+  carried = rotated;
+  return before;
 }
 
 // The last entry of tile_row_offsets that is not past a nonzero; any number for one outside the
@@ -221,80 +219,180 @@ __device__ __forceinline__ int offset_index(const Arguments& p, int row, int col
                           static_cast<u32>(p.tile_column(col)));
 }
 
-// The first tile of the tile row that holds the block's first nonzero.
-__device__ __forceinline__ int first_tile(const Arguments& p, i64 begin, const Shared& shared) {
-  const IndexType row = CSR ? shared.first_row : begin < p.nnz ? p.major_indices[begin] : 0;
-  return in_range(row, p.m) ? p.tile_row(static_cast<int>(row)) * p.tiles_across : 0;
+// The nonzero before nonzero `begin`.
+__device__ __forceinline__ Predecessor find_predecessor(const Arguments& p, i64 begin) {
+  Predecessor before;
+  if (begin == 0 || begin > p.nnz || p.m == 0) return before;
+  before.row = CSR ? find_row(p.major_indices, 0, p.m - 1, begin - 1)
+                   : static_cast<int>(p.major_indices[begin - 1]);
+  before.col = static_cast<int>(p.col_indices[begin - 1]);
+  before.offset = offset_index(p, before.row, before.col);
+  return before;
 }
 
-// Adds the block's nonzeros to the counts of their tiles; tile -1 counts nowhere. Neighbouring rows
-// add to the same few tiles, so the first LOCAL_TILES are summed in shared memory before they reach
-// global memory.
-__device__ __forceinline__ void count_tiles(const Arguments& p,
-                                            const int (&tiles)[ITEMS_PER_THREAD], int first,
-                                            int* local_nnz) {
-  for (int i = threadIdx.x; i < LOCAL_TILES; i += THREADS) local_nnz[i] = 0;
-  __syncthreads();
+// Adds nonzeros of a tile to its count; of tile -1 nowhere. Neighbouring rows add to the same few
+// tiles, so the first LOCAL_TILES are summed in shared memory before they reach global memory.
+__device__ __forceinline__ void add_to_tile(const Arguments& p, int tile, int added,
+                                            Shared& shared) {
+  if (added == 0 || tile < 0) return;
+  const int local = tile - shared.first_tile;
+  if (local >= 0 && local < LOCAL_TILES)
+    atomicAdd(shared.tile_nnz + local, added);
+  else
+    atomicAdd(p.tile_nnz + tile, added);
+}
+
+// Adds a warp's nonzeros, QUAD in each lane, to the counts of their tiles. Lanes side by side whose
+// nonzeros are all of one tile add them up first.
+__device__ __forceinline__ void count_tiles(const Arguments& p, const int (&tiles)[QUAD],
+                                            Shared& shared) {
+  bool is_one_tile = true;
 #pragma unroll
-  for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-    const int added = run_length(tiles[j]);
-    if (added == 0) continue;
-    if (tiles[j] >= first && tiles[j] - first < LOCAL_TILES)
-      atomicAdd(local_nnz + tiles[j] - first, added);
-    else
-      atomicAdd(p.tile_nnz + tiles[j], added);
+  for (int q = 1; q < QUAD; ++q) is_one_tile &= tiles[q] == tiles[0];
+  add_to_tile(p, tiles[0], QUAD * run_length(is_one_tile ? tiles[0] : -1), shared);
+  if (is_one_tile) return;
+  int count = 1;
+#pragma unroll
+  for (int q = 1; q < QUAD; ++q, ++count) {
+    if (tiles[q] == tiles[q - 1]) continue;
+    add_to_tile(p, tiles[q - 1], count, shared);
+    count = 0;
   }
+  add_to_tile(p, tiles[QUAD - 1], count, shared);
+}
+
+// The rows of a step's nonzeros, and whether each is that of the nonzero before. COO: checks them too.
+struct StepRows {
+  int row[QUAD];
+  bool is_same[QUAD];
+
+  __device__ __forceinline__ StepRows(const int* row_starts, Predecessor& before) {
+    const int4 of_lane = *reinterpret_cast<const int4*>(row_starts + QUAD * (threadIdx.x % 32));
+    const int starts[QUAD] = {of_lane.x, of_lane.y, of_lane.z, of_lane.w};
+    find_rows(starts, before.row, row);
+#pragma unroll
+    for (int q = 0; q < QUAD; ++q) is_same[q] = starts[q] < 0;
+  }
+  __device__ __forceinline__ StepRows(const IndexType (&rows)[QUAD], int left, int m,
+                                      Predecessor& before, ThreadStats& stats) {
+#pragma unroll
+    for (int q = 0; q < QUAD; ++q) row[q] = static_cast<int>(rows[q]);
+    int previous = of_lane_before(row[QUAD - 1], before.row);
+#pragma unroll
+    for (int q = 0; q < QUAD; previous = row[q++]) {
+      is_same[q] = previous == row[q];
+      if (q < left && previous > row[q]) stats.flags |= ROWS_FALL;
+      if (q < left && !in_range(rows[q], m)) stats.flags |= INVALID;
+    }
+  }
+};
+
+// Writes where rows of tiles begin among a step's nonzeros. offsets: the lane's, NO_OFFSET for one that
+// fills nothing; they go by `memory`, STEP_ITEMS words of the warp, so that lanes side by side write
+// entries side by side. before: that of the nonzero before the step's first, whose number is `first`.
+constexpr int NO_OFFSET = 0x7fffffff;
+__device__ __forceinline__ void write_offsets(int* tile_row_offsets, const int (&offsets)[QUAD],
+                                              int before, int first, int* memory) {
+  const int lane = threadIdx.x % 32;
+  before = __shfl_sync(FULL_MASK, before, 0);
+  __syncwarp();  // all lanes have read what is in memory
+  store_quad(memory + QUAD * lane, QUAD, offsets);
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < QUAD; ++j) {
+    const int i = 32 * j + lane, own = memory[i], previous = i > 0 ? memory[i - 1] : before;
+    fill(tile_row_offsets, previous > -1 ? previous : -1, own == NO_OFFSET ? -1 : own, first + i);
+  }
+}
+
+// Counts the tiles of a step's nonzeros, and writes where rows of tiles begin, as far as they are asked
+// for. first: the number of the step's first nonzero; left: of the pattern's from the lane's on.
+__device__ __forceinline__ void process_tiles(const Arguments& p, const IndexType (&col)[QUAD],
+                                              const int (&row)[QUAD], const int (&offsets)[QUAD],
+                                              int offset_before, int first, i64 left, int* memory,
+                                              Shared& shared) {
+  int tiles[QUAD], ends[QUAD];
+#pragma unroll
+  for (int q = 0; q < QUAD; ++q) {
+    const bool in_matrix = q < left && in_range(col[q], p.n) && in_range(row[q], p.m);
+    const int tile =
+        p.tile_row(row[q]) * p.tiles_across + p.tile_column(static_cast<int>(col[q]));
+    tiles[q] = in_matrix ? tile : -1;
+    ends[q] = in_matrix ? offsets[q] : q == left ? p.offset_count - 1 : NO_OFFSET;
+  }
+  if (p.tile_nnz != nullptr) count_tiles(p, tiles, shared);
+  if (p.tile_row_offsets != nullptr)
+    write_offsets(p.tile_row_offsets, ends, offset_before, first, memory);
+}
+
+// Checks, counts and stores a warp's nonzeros from `begin` on. The lane one past the last nonzero of
+// the pattern fills the rest of tile_row_offsets.
+__device__ __forceinline__ void process_items(const Arguments& p, i64 begin, const Items& items,
+                                              Predecessor& before, Shared& shared,
+                                              ThreadStats& stats) {
+  int* const row_starts = shared.row_starts[threadIdx.x / 32];
+  if constexpr (CSR)
+    find_row_starts<WARP_ITEMS / 32>(p.major_indices, p.m, begin, before.row, row_starts);
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+    const i64 first = begin + STEP_ITEMS * s + QUAD * (threadIdx.x % 32), nnz_left = p.nnz - first;
+    const int left = nnz_left < QUAD ? static_cast<int>(nnz_left) : QUAD;
+    const StepRows rows = [&] {
+      if constexpr (CSR)
+        return StepRows(row_starts + STEP_ITEMS * s, before);
+      else
+        return StepRows(items.row[s], left, p.m, before, stats);
+    }();
+    int col[QUAD], offset[QUAD];
+#pragma unroll
+    for (int q = 0; q < QUAD; ++q) {
+      col[q] = static_cast<int>(items.col[s][q]);
+      offset[q] = offset_index(p, rows.row[q], col[q]);
+      if (q < left) stats.check_col(items.col[s][q], p.n);
+    }
+    int previous_col = of_lane_before(col[QUAD - 1], before.col);
+    const int offset_before = of_lane_before(offset[QUAD - 1], before.offset);
+    int previous_offset = offset_before;
+#pragma unroll
+    for (int q = 0; q < QUAD; ++q) {
+      const bool exists = q < left;
+      // Unsigned, as the difference of indices that are not valid may not exist.
+      const u32 step = static_cast<u32>(col[q]) - static_cast<u32>(previous_col);
+      stats.add_step(!exists ? 1 : rows.is_same[q] ? static_cast<int>(step) : ThreadStats::NEW_ROW);
+      stats.segments_and_runs += exists && offset[q] != previous_offset;
+      previous_col = col[q], previous_offset = offset[q];
+    }
+    if (p.row_ids != nullptr) store_quad(p.row_ids + first, left, rows.row);
+    if (p.cols_int32 != nullptr) store_quad(p.cols_int32 + first, left, col);
+    if (p.tile_nnz != nullptr || p.tile_row_offsets != nullptr)
+      process_tiles(p, items.col[s], rows.row, offset, offset_before,
+                    static_cast<int>(begin) + STEP_ITEMS * s, nnz_left, row_starts + STEP_ITEMS * s,
+                    shared);
+  }
+}
+
+// Begins to count tiles, from the first one of the tile row of the block's first nonzero on.
+__device__ __forceinline__ void start_count(const Arguments& p, const Predecessor& before,
+                                            Shared& shared) {
+  for (int i = threadIdx.x; i < LOCAL_TILES; i += THREADS) shared.tile_nnz[i] = 0;
+  if (threadIdx.x == 0)
+    shared.first_tile = in_range(before.row, p.m) ? p.tile_row(before.row) * p.tiles_across : 0;
+  __syncthreads();
+}
+
+// Adds what the block has counted to global memory.
+__device__ __forceinline__ void finish_count(const Arguments& p, const Shared& shared) {
   __syncthreads();
   for (int i = threadIdx.x; i < LOCAL_TILES; i += THREADS) {
-    const int added = local_nnz[i];
-    if (added > 0) atomicAdd(p.tile_nnz + first + i, added);
+    const int added = shared.tile_nnz[i];
+    if (added > 0) atomicAdd(p.tile_nnz + shared.first_tile + i, added);
   }
-}
-
-// Checks, counts and stores the block's nonzeros. The thread one past the last nonzero of the
-// pattern fills the rest of tile_row_offsets.
-__device__ __forceinline__ void process_items(const Arguments& p, i64 begin,
-                                              const ThreadItems& items, Shared& shared,
-                                              ThreadStats& stats) {
-  const i64 nnz_left = p.nnz - begin;
-  const int left = static_cast<int>(nnz_left < ITEMS_PER_BLOCK ? nnz_left : ITEMS_PER_BLOCK);
-  int tiles[ITEMS_PER_THREAD];
-#pragma unroll
-  for (int j = 0; j < ITEMS_PER_THREAD; ++j) {
-    const int i = j * THREADS + threadIdx.x;
-    const bool exists = i < left, past_end = i == left, has_previous = i > 0 || begin > 0;
-    const bool valid = in_range(items.col[j], p.n) && in_range(items.row_of(j, shared), p.m);
-    const int row = static_cast<int>(items.row_of(j, shared));
-    const int previous_row = items.previous_row_of(j, shared);
-    const int col = static_cast<int>(items.col[j]), previous_col = items.previous_col[j];
-    const int offset = offset_index(p, row, col);
-    const int previous_offset = has_previous ? offset_index(p, previous_row, previous_col) : -1;
-    if (exists) {
-      if (!valid) stats.flags |= INVALID;
-      const bool same_row = has_previous && previous_row == row;
-      if (has_previous && previous_row > row) stats.flags |= ROWS_FALL;
-      if (same_row && previous_col >= col)
-        stats.flags |= previous_col > col ? COLUMNS_FALL : COLUMNS_REPEAT;
-      stats.segments_and_runs += offset != previous_offset;
-      if (!(same_row && is_next(previous_col, col))) stats.segments_and_runs += FIRST_RUN;
-      if (p.row_ids != nullptr) p.row_ids[begin + i] = row;
-      if (p.cols_int32 != nullptr) p.cols_int32[begin + i] = col;
-    }
-    tiles[j] = exists && valid && p.tile_nnz != nullptr
-                   ? p.tile_row(row) * p.tiles_across + p.tile_column(col)
-                   : -1;
-    if (p.tile_row_offsets == nullptr) continue;
-    const int after = previous_offset > -1 ? previous_offset : -1;
-    const int last = exists && valid ? offset : past_end ? p.offset_count - 1 : -1;
-    fill(p.tile_row_offsets, after, last, static_cast<int>(begin) + i);
-  }
-  if (p.tile_nnz == nullptr) return;
-  count_tiles(p, tiles, first_tile(p, begin, shared), shared.tile_nnz);
 }
 
 // Reduces the statistics of each warp to one entry in shared memory.
-__device__ __forceinline__ void reduce_by_warp(const ThreadStats& stats, Shared& shared) {
-  u32 flags = stats.flags;
+__device__ __forceinline__ void reduce_by_warp(const Arguments& p, const ThreadStats& stats,
+                                               Shared& shared) {
+  u32 flags = stats.all_flags(p);
   for (int distance = 16; distance > 0; distance /= 2)
     flags |= __shfl_xor_sync(FULL_MASK, flags, distance);
   const u32 counts = warp_sum(stats.segments_and_runs);
@@ -327,25 +425,29 @@ __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&st
       p.results->counts[i] = done[i] & ((u64{1} << DONE_BITS) - 1);
 }
 
-// Each block loads ITEMS_PER_BLOCK nonzeros and checks as many entries of crow, finds the nonzeros'
-// rows, processes them, then reduces and publishes what it counted.
+// Each warp checks and counts its share of the nonzeros and of the entries of crow, WARP_ITEMS at a time;
+// the next ones are loaded meanwhile.
 extern "C" __global__ void __launch_bounds__(THREADS, CSR || sizeof(IndexType) == 4 ? 4 : 3)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
   Shared& block = *reinterpret_cast<Shared*>(shared);
-  const i64 begin = static_cast<i64>(blockIdx.x) * ITEMS_PER_BLOCK;
-  const i64 last = (begin + ITEMS_PER_BLOCK < p.nnz ? begin + ITEMS_PER_BLOCK : p.nnz) - 1;
-  const ThreadItems items(p, begin);
-  const bool has_items = begin <= p.nnz && p.m > 0;
+  const i64 begin = (static_cast<i64>(blockIdx.x) * WARPS + threadIdx.x / 32) * p.share;
+  const i64 end = begin + p.share;
+  Items next;
+  next.load(p, begin);
+  Predecessor before = find_predecessor(p, begin);
+  if (p.tile_nnz != nullptr) start_count(p, before, block);
   ThreadStats stats;
-  if constexpr (CSR) {
-    if (begin <= p.m) stats.flags |= check_crow(p, begin);
-    if (has_items) {
-      find_boundary_rows(p, begin, last, block);
-      expand_rows(p, begin, block);
-    }
+  for (i64 at = begin; at < end; at += WARP_ITEMS) {
+    if (CSR && at <= p.m &&
+        !check_rows<WARP_ITEMS / 32>(p.major_indices, p.m, p.nnz, at + threadIdx.x % 32, 32))
+      stats.flags |= INVALID;
+    if (at > p.nnz || p.m == 0) continue;
+    const Items items = next;
+    if (at + WARP_ITEMS < end) next.load(p, at + WARP_ITEMS);
+    process_items(p, at, items, before, block, stats);
   }
-  if (has_items) process_items(p, begin, items, block, stats);
-  reduce_by_warp(stats, block);
+  if (p.tile_nnz != nullptr) finish_count(p, block);
+  reduce_by_warp(p, stats, block);
   if (threadIdx.x == 0) publish(p, block.stats);
 }

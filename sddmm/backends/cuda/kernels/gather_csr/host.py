@@ -34,10 +34,11 @@ class Arguments(ctypes.Structure):
     ]
 
 
-# Each of the four warps of a block has the indices of its nonzeros and a window in shared memory.
+# Each of the four warps of a block has the indices of its nonzeros in shared memory, and which rows
+# begin at 256 of them.
 GATHER_CSR = KernelSpec(
     "gather_csr", "gather_csr", tuple(DTYPES), threads=128, min_blocks=4,
-    shared_bytes=4 * 4 * (2 * MAX_SHARE + 64),
+    shared_bytes=4 * 4 * (2 * MAX_SHARE + 256),
 )  # fmt: skip
 
 

@@ -45,7 +45,8 @@ using Rows = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
 
 // The indices of a warp's nonzeros, in shared memory.
 struct Share {
-  int rows[Config::MAX_SHARE], cols[Config::MAX_SHARE], window[ROW_WINDOW];
+  int rows[Config::MAX_SHARE], cols[Config::MAX_SHARE];
+  int row_starts[32 * ITEMS_PER_LANE];  // see find_row_starts
 };
 static_assert(Config::THREADS / 32 * sizeof(Share) <= Config::SHARED_BYTES, "each warp has a share");
 
@@ -71,7 +72,7 @@ __device__ __forceinline__ bool load_share(const Arguments& p, i64 begin, i64 en
   constexpr int ITEMS = 32 * ITEMS_PER_LANE;
   const int lane = threadIdx.x % 32;
   bool valid = true;
-  int row[ITEMS_PER_LANE], last_row = -1;
+  int before = -1;  // the row of the nonzero before those that are loaded at once
   for (i64 first = begin; first < end; first += ITEMS) {
     IndexType col[ITEMS_PER_LANE];
 #pragma unroll
@@ -79,15 +80,17 @@ __device__ __forceinline__ bool load_share(const Arguments& p, i64 begin, i64 en
       const i64 i = first + 32 * j + lane;
       col[j] = i < end ? p.col_indices[i] : 0;
     }
-    if (last_row < 0) last_row = find_row(p.crow_indices, 0, p.m - 1, begin);
-    find_rows(p.crow_indices, p.m, p.nnz, first, last_row, share.window, row);
-    last_row = __shfl_sync(FULL_MASK, row[ITEMS_PER_LANE - 1], 31);
+    if (first == begin && begin > 0) before = find_row(p.crow_indices, 0, p.m - 1, begin - 1);
+    find_row_starts<ITEMS_PER_LANE>(p.crow_indices, p.m, first, before, share.row_starts);
 #pragma unroll
     for (int j = 0; j < ITEMS_PER_LANE; ++j) {
       const i64 i = first + 32 * j + lane;
+      const int starts[1] = {share.row_starts[32 * j + lane]};
+      int row[1];
+      find_rows(starts, before, row);
       if (i >= end) continue;
       valid &= static_cast<u64>(col[j]) < static_cast<u64>(p.n);
-      share.rows[i - begin] = row[j];
+      share.rows[i - begin] = row[0];
       share.cols[i - begin] = static_cast<int>(col[j]);
     }
   }
