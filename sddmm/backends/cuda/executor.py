@@ -91,7 +91,7 @@ class GpuExecutor(PlansExecutor[KernelPlan]):
         a, b = _in_memory(a), _in_memory(b)
         if values is not None:
             values = _in_memory(values).contiguous()
-        signature = (a.data_ptr(), b.data_ptr(), a.stride(), b.stride())
+        signature = _signature(a, b)
         last_signature, launches = self._last
         if last_signature != signature:
             plan = self._plans[0]
@@ -108,6 +108,14 @@ class GpuExecutor(PlansExecutor[KernelPlan]):
             launch(0 if values is None else values.data_ptr(), out.data_ptr(), alpha)
         return None
 
+    def bind(self, a: Tensor, b: Tensor) -> None:
+        """Make the launches on these operands before the call with them, if it needs any made and
+        kernels can read the operands as they are."""
+        a, b = _in_memory(a), _in_memory(b)
+        plans, operands = self._plans, (a, b.mT)
+        if plans[0].launch_once is None and all(p.accepts(x) for p in plans for x in operands):
+            self._last = (_signature(a, b), [plan.bind(*operands) for plan in plans])
+
     def _bind(self, a: Tensor, b_t: Tensor) -> tuple[list[LaunchFn], list[Tensor]]:
         """The launches on these operands, and copies that must live until they are launched."""
         launches, copies = [], []
@@ -116,6 +124,11 @@ class GpuExecutor(PlansExecutor[KernelPlan]):
             launches.append(plan.bind(operands[0], operands[1]))
             copies += [x for x in operands if x is not a and x is not b_t]
         return launches, copies
+
+
+def _signature(a: Tensor, b: Tensor) -> object:
+    """What the launches on two operands depend on."""
+    return a.data_ptr(), b.data_ptr(), a.stride(), b.stride()
 
 
 def _in_memory(x: Tensor) -> Tensor:

@@ -86,23 +86,26 @@ class OneOffPlanner:
         """The fastest kernel for a single run; None if all that serve must be prepared longer.
 
         first_run: launched behind the analysis, before the host waits for it, if the kernel takes
-        any indices. ValueError, as SparsePattern.check, for a wrong pattern.
+        any indices; else as soon as the pattern is found to be right. ValueError, as
+        SparsePattern.check, for a wrong pattern.
         """
         is_kept = first_run is None or first_run.keeps_pattern
         by_rows = gather_rows.serves(problem, pattern.is_csr, is_kept)
         choice = self.choose(problem, device, by_rows)
         if choice.late is not None:
-            return self._prepare_late(pattern, problem, device, choice, is_kept)
+            return self._prepare_late(pattern, problem, device, choice, first_run)
         for candidate in choice.candidates:
             layouts = AheadLayouts(pattern, device, candidate.request, is_kept)
             try:
                 plans = candidate.kernel.prepare(layouts, problem, device_model(device))
-                executor = self._executor(plans, candidate.kernel, problem, device)
+                executor = self._executor(plans, candidate.kernel, problem, device, first_run)
                 if first_run is not None and all(plan.takes_any_indices for plan in plans):
                     first_run(executor)
             finally:
                 analysis = layouts.wait()
             if analysis.ascends or candidate.request == ROW_IDS:
+                if first_run is not None:
+                    first_run(executor)
                 return executor
         return None
 
@@ -112,15 +115,21 @@ class OneOffPlanner:
         problem: SddmmProblem,
         device: Device,
         choice: Choice,
-        is_kept: bool,
+        first_run: FirstRun | None,
     ) -> GpuExecutor:
         """The faster of two kernels for a pattern that is analysed first."""
         late, model = choice.late, device_model(device)
         assert late is not None
         kernel = choice.candidates[0].kernel
+        is_kept = first_run is None or first_run.keeps_pattern
         layouts = AheadLayouts(pattern, device, late.request, is_kept)
         try:  # both, while the GPU is busy
-            plans = {k.name: k.prepare(layouts, problem, model) for k in (kernel, late.kernel)}
+            executors = {
+                k.name: self._executor(
+                    k.prepare(layouts, problem, model), k, problem, device, first_run
+                )
+                for k in (late.kernel, kernel)
+            }
         finally:
             analysis = layouts.wait()
         if analysis.ascends:
@@ -128,7 +137,10 @@ class OneOffPlanner:
             tiles, gather = (k.cost_us(problem, facts, model) for k in (late.kernel, kernel))
             if tiles is not None and gather is not None and tiles.run_us < gather.run_us:
                 kernel = late.kernel
-        return self._executor(plans[kernel.name], kernel, problem, device)
+        executor = executors[kernel.name]
+        if first_run is not None:
+            first_run(executor)
+        return executor
 
     def only_kernel(self, problem: SddmmProblem, device: Device, by_rows: bool) -> GpuKernel | None:
         """The kernel for a single run of any pattern; None if it depends on the pattern. by_rows:
@@ -145,9 +157,14 @@ class OneOffPlanner:
         kernel: GpuKernel,
         problem: SddmmProblem,
         device: Device,
+        first_run: FirstRun | None,
     ) -> GpuExecutor:
+        """What runs these plans, bound to the operands of the first run."""
         explanation = functools.partial(self._explain, kernel, problem, device)
-        return GpuExecutor(plans, explanation, {}, device.index)
+        executor = GpuExecutor(plans, explanation, {}, device.index)
+        if first_run is not None and not first_run.is_launched:
+            executor.bind(*first_run.operands[:2])
+        return executor
 
     def _choose(self, problem: SddmmProblem, device: Device, by_rows: bool = False) -> Choice:
         small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
