@@ -53,7 +53,8 @@ constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
 template <int BATCHES>
 constexpr int GROUP_NONZEROS = BATCH_NONZEROS * BATCHES;
 
-// Calls store(position, sum) for each nonzero begin .. end - 1, a group of them at a time; the groups
+// Calls store(position, sum) for each nonzero begin .. end - 1, and prefetch(position) long before, a
+// group of them at a time; the groups
 // begin `stride` nonzeros apart, so that several warps can take turns. Nonzero i is at (rows[i],
 // cols[i]), its rows are rows_a.row(rows[i]) and rows_b.row(cols[i]), and its position is perm[i], or
 // i if perm is null.
@@ -64,10 +65,11 @@ constexpr int GROUP_NONZEROS = BATCH_NONZEROS * BATCHES;
 // nonzeros load the two halves of 128 bytes in the opposite order. L1 serves eight lanes at once, two
 // nonzeros; what they find there is then in different banks.
 template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, bool SWAPPED, class RowsA,
-          class RowsB, class RowIds, class ColumnIds, class Index, class Store>
+          class RowsB, class RowIds, class ColumnIds, class Index, class Prefetch, class Store>
 __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const RowIds& rows,
                                        const ColumnIds& cols, const int* perm, Index begin, Index end,
-                                       int stride, int k_passes, const Store& store) {
+                                       int stride, int k_passes, const Prefetch& prefetch,
+                                       const Store& store) {
   constexpr int GROUP = GROUP_NONZEROS<BATCHES>;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int passes = ONE_PASS ? 1 : k_passes;
@@ -101,6 +103,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
     const int first_row = __shfl_sync(FULL_MASK, row, 0);
     const bool same_row = IS_ONE_ROW<RowIds> || __all_sync(FULL_MASK, row == first_row);
     const Index group_position = perm == nullptr ? group + lane : position;
+    if (lane < GROUP && group + lane < end) prefetch(group_position);
 
     // Prefetch the indices of the next group.
     if (group + stride < end) {

@@ -112,8 +112,20 @@ struct ScaledTile {
   const Result<T, OUT>& result;
 
   __device__ __forceinline__ void store_segment(int row, int column, int count, OUT* out) const {
-#pragma unroll 1
-    for (int i = threadIdx.x % 32; i < count; i += 32) store(row, column + i, out + i);
+    constexpr int PARTS = BN / 32;
+    const int lane = threadIdx.x % 32;
+    [[maybe_unused]] T weights[PARTS];
+#pragma unroll
+    for (int part = 0; WEIGHTED && part < PARTS; ++part)
+      if (lane + 32 * part < count) weights[part] = weight(out + lane + 32 * part);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+      const int i = lane + 32 * part;
+      if (i >= count) continue;
+      float sum = result.alpha * tile.sum(row, column + i);
+      if constexpr (WEIGHTED) sum *= widened(weights[part]);
+      out[i] = Narrow<OUT>::from(sum);
+    }
   }
   template <int ROWS>
   __device__ __forceinline__ void store_full_rows(int row, int begin, OUT* out) const {
@@ -129,7 +141,8 @@ struct ScaledTile {
         from[r] = __shfl_sync(FULL_MASK, begin, first + r) + static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-          if constexpr (WEIGHTED) weights[r][part] = result.values[from[r] + 32 * part];
+          if constexpr (WEIGHTED)
+            weights[r][part] = load_read_only(result.values + from[r] + 32 * part);
           sums[r][part] = result.alpha * tile.sum(row + r, threadIdx.x % 32 + 32 * part);
         }
       }
@@ -143,14 +156,15 @@ struct ScaledTile {
     }
   }
   __device__ __forceinline__ void store_entry(int row, int column, int nonzero, OUT* out) const {
-    store(row, column, out + nonzero);
+    float sum = result.alpha * tile.sum(row, column);
+    if constexpr (WEIGHTED) sum *= widened(weight(out + nonzero));
+    out[nonzero] = Narrow<OUT>::from(sum);
   }
 
  private:
-  __device__ __forceinline__ void store(int row, int column, OUT* out) const {
-    float sum = result.alpha * tile.sum(row, column);
-    if constexpr (WEIGHTED) sum *= widened(result.values[out - result.out]);
-    *out = Narrow<OUT>::from(sum);
+  // The weight of the nonzero whose result goes to `to`.
+  __device__ __forceinline__ T weight(const OUT* to) const {
+    return load_read_only(result.values + (to - result.out));
   }
 };
 
@@ -177,8 +191,24 @@ struct SegmentRows {
     }
   }
 
+  // Begins to load the values of all nonzeros, if there are any: the main loop takes as long.
+  template <class T>
+  __device__ __forceinline__ void prefetch(const T* values) const {
+    constexpr int LINE = 128 / sizeof(T);  // the values of a line of memory
+    if (values == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_LANE; ++i) {
+#pragma unroll
+      for (int j = 0; j < BN; j += LINE)
+        if (begin[i] + j < end[i]) gemm_core::ptx::prefetch_l2(values + begin[i] + j);
+      if (begin[i] < end[i]) gemm_core::ptx::prefetch_l2(values + end[i] - 1);
+    }
+  }
+
   // Loads columns when the main loop is done; full rows need none.
-  __device__ __forceinline__ void load(const int* cols, int n0) {
+  template <class T, class OUT>
+  __device__ __forceinline__ void load(const int* cols, int n0, const int*,
+                                       const Result<T, OUT>&) {
 #pragma unroll
     for (int i = 0; i < ROWS_PER_LANE; ++i) {
       const int count = end[i] - begin[i];

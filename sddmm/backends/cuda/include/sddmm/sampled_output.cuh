@@ -24,7 +24,7 @@ struct SampledOutput {
                                               const int (&at)[DEPTH]) const {
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d)
-      if (WEIGHTED && at[d] >= 0) loaded[d] = values[positions[d]];
+      if (WEIGHTED && at[d] >= 0) loaded[d] = load_read_only(values + positions[d]);
   }
   // Stores sums[d], which is scaled by scales[d], at positions[d] where at[d] is not negative.
   template <int DEPTH>
@@ -35,17 +35,38 @@ struct SampledOutput {
     for (int d = 0; d < DEPTH; ++d)
       if (at[d] >= 0) out[positions[d]] = result(sums[d], scales[d]);
   }
+  // The values of some nonzeros of several rows, if they scale.
+  template <int ROWS, int DEPTH>
+  struct Scales {
+    T of_row[WEIGHTED ? ROWS : 1][DEPTH];
+  };
+  // Loads those of nonzero first[h] + d * STEP where at[h][d] is not negative.
+  template <int STEP, int ROWS, int DEPTH>
+  __device__ __forceinline__ void load_scales(Scales<ROWS, DEPTH>& scales, const int (&first)[ROWS],
+                                              const int (&at)[ROWS][DEPTH]) const {
+#pragma unroll
+    for (int h = 0; WEIGHTED && h < ROWS; ++h) {
+      int positions[DEPTH];
+#pragma unroll
+      for (int d = 0; d < DEPTH; ++d) {
+        positions[d] = first[h] + d * STEP;
+        if (perm != nullptr && at[h][d] >= 0) positions[d] = perm[positions[d]];
+      }
+      load_values(scales.of_row[h], positions, at[h]);
+    }
+  }
   // Stores sums[h][d] of nonzero first[h] + d * STEP where at[h][d] is not negative.
   template <int STEP, int ROWS, int DEPTH>
   __device__ __forceinline__ void store(const int (&first)[ROWS], const int (&at)[ROWS][DEPTH],
-                                        const STAGED (&sums)[ROWS][DEPTH]) const {
+                                        const STAGED (&sums)[ROWS][DEPTH],
+                                        const Scales<ROWS, DEPTH>& scales) const {
     if (perm == nullptr) {
 #pragma unroll
       for (int h = 0; h < ROWS; ++h) {
         int positions[DEPTH];
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d) positions[d] = first[h] + d * STEP;
-        store_row(positions, at[h], sums[h]);
+        store_at(positions, at[h], sums[h], scales.of_row[WEIGHTED ? h : 0]);
       }
     } else {
 #pragma unroll
@@ -53,13 +74,13 @@ struct SampledOutput {
         int positions[DEPTH];
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d) positions[d] = at[h][d] >= 0 ? perm[first[h] + d * STEP] : 0;
-        store_row(positions, at[h], sums[h]);
+        store_at(positions, at[h], sums[h], scales.of_row[WEIGHTED ? h : 0]);
       }
     }
   }
   // The value of a nonzero that is stored at its own number: perm is null.
   __device__ __forceinline__ T value(int nonzero) const {
-    return WEIGHTED ? values[nonzero] : T{};
+    return WEIGHTED ? load_read_only(values + nonzero) : T{};
   }
   // The result of a sum, for a nonzero with this value.
   static __device__ __forceinline__ OUT result(STAGED sum, T value) {
@@ -69,16 +90,6 @@ struct SampledOutput {
       return sum;
     else
       return Narrow<OUT>::from(sum);
-  }
-
- private:
-  // Values are loaded first, so that they are in flight together.
-  template <int DEPTH>
-  __device__ __forceinline__ void store_row(const int (&positions)[DEPTH], const int (&at)[DEPTH],
-                                            const STAGED (&sums)[DEPTH]) const {
-    T scales[DEPTH];
-    load_values(scales, positions, at);
-    store_at(positions, at, sums, scales);
   }
 };
 

@@ -74,8 +74,15 @@ struct ScatteredRows {
   __device__ __forceinline__ ScatteredRows(const int* offsets_, int row_stride_)
       : offsets(offsets_), row_stride(row_stride_) {}
 
-  // Loads ranges and columns when the main loop, which needs the registers, is done.
-  __device__ __forceinline__ void load(const int* cols, int n0) {
+  // Nothing yet: ranges are loaded after the main loop.
+  template <class T>
+  __device__ __forceinline__ void prefetch(const T*) const {}
+
+  // Loads ranges and columns when the main loop, which needs the registers, is done; begins to load
+  // values.
+  template <class T, class OUT>
+  __device__ __forceinline__ void load(const int* cols, int n0, const int* perm,
+                                       const Result<T, OUT>& result) {
 #pragma unroll
     for (int i = 0; i < ROWS_PER_THREAD; ++i) {
       const int* const own = offsets + static_cast<i64>(row(i)) * row_stride;
@@ -90,38 +97,72 @@ struct ScatteredRows {
         const int nonzero = begin[i] + d * LANES_PER_ROW;
         columns[i][d] = nonzero < end[i] ? cols[nonzero] - n0 : -1;
       }
+    if (result.values == nullptr || perm != nullptr) return;
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
+#pragma unroll
+      for (int d = 0; d < DEPTH; ++d)
+        if (begin[i] + d * LANES_PER_ROW < end[i]) result.prefetch(begin[i] + d * LANES_PER_ROW);
   }
 
-  // Stores all nonzeros once all threads have stored their sums. All sums of prefetched nonzeros
-  // are loaded before the first is stored.
+  // Stores all nonzeros once all threads have stored their sums. All sums and values of prefetched
+  // nonzeros are loaded before the first is stored.
   template <class OUT, class T>
   __device__ __forceinline__ void store(const SampledTile<BM, BN>& tile, const int* cols, int n0,
                                         const int* perm, const Result<T, OUT>& result) const {
-    using Tile = SampledTile<BM, BN>;
-    result.permuted(perm, [&](const auto& store_entry) {
-      float sums[ROWS_PER_THREAD][DEPTH];
-#pragma unroll
-      for (int i = 0; i < ROWS_PER_THREAD; ++i)
-#pragma unroll
-        for (int d = 0; d < DEPTH; ++d)
-          sums[i][d] = tile.sum(row(i), Tile::has_column(columns[i][d]) ? columns[i][d] : 0);
-#pragma unroll
-      for (int i = 0; i < ROWS_PER_THREAD; ++i)
-#pragma unroll
-        for (int d = 0; d < DEPTH; ++d)
-          if (Tile::has_column(columns[i][d]))
-            store_entry(begin[i] + d * LANES_PER_ROW, sums[i][d]);
-      // The nonzeros of longer rows.
-#pragma unroll
-      for (int i = 0; i < ROWS_PER_THREAD; ++i)
-        sample_row<BN>(begin[i] + DEPTH * LANES_PER_ROW, end[i], cols, n0,
-                       [&](int nonzero, int column) {
-                         store_entry(nonzero, tile.sum(row(i), column));
-                       });
-    });
+    if (perm == nullptr && result.values == nullptr)
+      store_all<true>(tile, cols, n0, perm, result);
+    else
+      store_all<false>(tile, cols, n0, perm, result);
   }
 
  private:
+  // PLAIN: there are neither perm nor values, so that stores have no branches.
+  template <bool PLAIN, class OUT, class T>
+  __device__ __forceinline__ void store_all(const SampledTile<BM, BN>& tile, const int* cols, int n0,
+                                            const int* perm, const Result<T, OUT>& result) const {
+    using Tile = SampledTile<BM, BN>;
+    const auto position_of = [&](int nonzero) {
+      return PLAIN || perm == nullptr ? nonzero : perm[nonzero];
+    };
+    float sums[ROWS_PER_THREAD][DEPTH];
+    int positions[ROWS_PER_THREAD][DEPTH];
+    [[maybe_unused]] T weights[ROWS_PER_THREAD][DEPTH];
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
+#pragma unroll
+      for (int d = 0; d < DEPTH; ++d)
+        if (Tile::has_column(columns[i][d]))
+          positions[i][d] = position_of(begin[i] + d * LANES_PER_ROW);
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
+#pragma unroll
+      for (int d = 0; d < DEPTH; ++d) {
+        const bool has_column = Tile::has_column(columns[i][d]);
+        if (!PLAIN && has_column && result.values != nullptr)
+          weights[i][d] = load_read_only(result.values + positions[i][d]);
+        sums[i][d] = result.alpha * tile.sum(row(i), has_column ? columns[i][d] : 0);
+      }
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
+#pragma unroll
+      for (int d = 0; d < DEPTH; ++d) {
+        if (!Tile::has_column(columns[i][d])) continue;
+        if (!PLAIN && result.values != nullptr) sums[i][d] *= widened(weights[i][d]);
+        result.out[positions[i][d]] = Narrow<OUT>::from(sums[i][d]);
+      }
+    // The nonzeros of longer rows.
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
+      sample_row<BN>(begin[i] + DEPTH * LANES_PER_ROW, end[i], cols, n0,
+                     [&](int nonzero, int column) {
+                       const float sum = tile.sum(row(i), column);
+                       if (PLAIN)
+                         result.out[nonzero] = Narrow<OUT>::from(sum * result.alpha);
+                       else
+                         result.store(position_of(nonzero), sum);
+                     });
+  }
   static __device__ __forceinline__ int row(int i) {
     return threadIdx.x / LANES_PER_ROW + i * ROWS_AT_ONCE;
   }

@@ -45,10 +45,9 @@ using TileRows = typename gemm_core::Select<SEGMENTS, SegmentRows<BM, BN, THREAD
 // accumulators to the tile in shared memory. SEGMENTS: as those of `rows`.
 template <int BM, int BN, bool SEGMENTS, class Rows, class T, class OUT, class Fill>
 __device__ __forceinline__ void store_rows(const Rows& rows, const TileArguments<T, OUT>& p,
-                                           int head, int n0, unsigned char* shared,
-                                           const Fill& fill) {
+                                           const Result<T, OUT>& result, int n0,
+                                           unsigned char* shared, const Fill& fill) {
   __syncthreads();  // all threads have read the main loop's last stage
-  const Result<T, OUT> result{p.out + head * p.head_out, p.values, static_cast<float>(p.alpha)};
   const auto filled = [&](const auto& tile) {
     fill(tile);
     __syncthreads();
@@ -87,13 +86,15 @@ __device__ __forceinline__ void compute_tile(const TileArguments<T, OUT>& p, uns
   // Where tiles are found by their coordinates, empty ones are listed too.
   if (p.row_offsets.tile_stride == 0 && is_empty<BM>(offsets, p.row_offsets.row_stride)) return;
   TileRows<BM, BN, Mainloop::THREADS, SEGMENTS, DEPTH> rows(offsets, p.row_offsets.row_stride);
+  rows.prefetch(p.values);
 
   typename Mainloop::Accumulators acc = {};
   Mainloop::run(acc, shared, p.a + head * p.head_a, p.pitch_a, p.b + head * p.head_b, p.pitch_b, m0,
                 n0, p.m, p.n, p.k);
 
-  rows.load(p.cols, n0);
-  store_rows<BM, BN, SEGMENTS>(rows, p, head, n0, shared,
+  const Result<T, OUT> result{p.out + head * p.head_out, p.values, static_cast<float>(p.alpha)};
+  rows.load(p.cols, n0, p.perm, result);
+  store_rows<BM, BN, SEGMENTS>(rows, p, result, n0, shared,
                                [&](const auto& tile) { store_tile(acc, tile); });
 }
 

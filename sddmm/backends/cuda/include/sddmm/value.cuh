@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gemm_core/numeric.cuh"
+#include "gemm_core/ptx/ld_global.cuh"
 
 namespace sddmm {
 
@@ -11,6 +12,7 @@ using gemm_core::i64;
 using gemm_core::Numeric;
 using gemm_core::u32;
 using gemm_core::u16;
+using gemm_core::ptx::load_read_only;
 
 // The type of sums of products of T: double for double, else float.
 template <class T>
@@ -48,22 +50,17 @@ struct Result {
   Sum<T> alpha;
 
   __device__ __forceinline__ void store(i64 position, Sum<T> sum) const {
+    store(position, sum, values == nullptr ? T{} : load_read_only(values + position));
+  }
+  // The same with the nonzero's value, which is loaded already if there are any.
+  __device__ __forceinline__ void store(i64 position, Sum<T> sum, T value) const {
     sum *= alpha;
-    if (values != nullptr) sum *= widened(values[position]);
+    if (values != nullptr) sum *= widened(value);
     out[position] = Narrow<OUT>::from(sum);
   }
-
-  // Calls store_all(store), where store(nonzero, sum) stores at position perm[nonzero]. The common
-  // case, neither perm nor values, has a store of its own without branches.
-  template <class StoreAll>
-  __device__ __forceinline__ void permuted(const int* perm, const StoreAll& store_all) const {
-    if (perm == nullptr && values == nullptr) {
-      store_all([&](int nonzero, Sum<T> sum) { out[nonzero] = Narrow<OUT>::from(sum * alpha); });
-    } else {
-      store_all([&](int nonzero, Sum<T> sum) {
-        store(perm == nullptr ? nonzero : perm[nonzero], sum);
-      });
-    }
+  // Begins to load the value of a nonzero.
+  __device__ __forceinline__ void prefetch(i64 position) const {
+    gemm_core::ptx::prefetch_l2(values + position);
   }
 };
 

@@ -138,5 +138,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1}, share.rows, share.cols, nullptr, 0,
       static_cast<int>(end - begin), GROUP_NONZEROS<Config::BATCHES>,
       (p.k + pass_elements - 1) / pass_elements,
+      [&](i64 position) {
+        if (result.values != nullptr) result.prefetch(position);
+      },
       [&](i64 position, Sum<Element> sum) { result.store(position, sum); });
 }

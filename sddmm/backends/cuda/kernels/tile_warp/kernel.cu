@@ -151,7 +151,7 @@ __device__ __forceinline__ void weigh_row(float (&sums)[LANE_COLUMNS], const Row
 #pragma unroll
   for (int c = 0; c < LANE_COLUMNS; ++c) {
     if (!part.has(c)) continue;
-    sums[c] *= widened(p.values[p.perm == nullptr ? nonzero : p.perm[nonzero]]);
+    sums[c] *= widened(load_read_only(p.values + (p.perm == nullptr ? nonzero : p.perm[nonzero])));
     ++nonzero;
   }
 }

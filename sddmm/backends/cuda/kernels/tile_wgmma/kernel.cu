@@ -95,14 +95,17 @@ struct Sampler {
 
   // Loads the columns of the first nonzeros, while products are in flight.
   __device__ __forceinline__ void prefetch() {
-    for (auto& block : nonzeros) block.prefetch(p.cols);
+    for (auto& block : nonzeros) {
+      block.prefetch(p.cols);
+      if (Config::WEIGHTED && p.perm == nullptr) block.prefetch_values(p.values);
+    }
   }
 
   // Samples the sums of a tile and stores them.
   __device__ __forceinline__ void store(const Mainloop::Accumulators& sums) const {
     const auto store_entry = [&](int position, auto sum) {
       if constexpr (Config::WEIGHTED)
-        out[position] = Narrow<Output>::from(sum * widened(p.values[position]));
+        out[position] = Narrow<Output>::from(sum * widened(load_read_only(p.values + position)));
       else
         out[position] = sum;
     };

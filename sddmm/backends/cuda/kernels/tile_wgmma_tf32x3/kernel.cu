@@ -65,8 +65,11 @@ __device__ __forceinline__ void store_tile(const Arguments& p, unsigned char* sh
   const BlockTile own(p);
   const int n0 = own.coord.y * BN;
   Rows rows(own.offsets, p.row_offsets.row_stride);
-  rows.load(p.cols, n0);
-  store_rows<BM, BN, Config::SEGMENTS>(rows, p, own.head, n0, shared, fill);
+  const Result<Element, Config::Output> result{p.out + own.head * p.head_out, p.values,
+                                               static_cast<float>(p.alpha)};
+  rows.prefetch(p.values);
+  rows.load(p.cols, n0, p.perm, result);
+  store_rows<BM, BN, Config::SEGMENTS>(rows, p, result, n0, shared, fill);
 }
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)

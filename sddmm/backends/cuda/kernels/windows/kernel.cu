@@ -101,24 +101,32 @@ struct Work {
   __device__ __forceinline__ bool stores() const { return !Config::SLICED || last_slice; }
 };
 
-// Where the sum that a lane holds goes, loaded ahead of the products.
+// Where the sum that a lane holds goes, loaded ahead of the products: its position a batch before, then
+// what it depends on.
 struct Destination {
   int position;  // -1 for none
   Sum<Element> so_far;
+  Element weight;
 
   static __device__ __forceinline__ i64 index(int pair) {
     return 2 * static_cast<i64>(pair) + PairDot<Element>::nonzero();
   }
   __device__ __forceinline__ void load(const Work& work, int pair) {
-    position = -1, so_far = 0;
+    position = -1;
     if (!PairDot<Element>::holds_sum() || pair >= work.end) return;
     position = work.stores() ? work.positions[index(pair)] : 0;
+  }
+  __device__ __forceinline__ void load_factors(const Work& work, int pair) {
+    so_far = 0;
+    if (position < 0) return;
     if (work.adds()) so_far = work.partial[work.first_partial + index(pair)];
+    if (work.stores() && work.result.values != nullptr)
+      weight = load_read_only(work.result.values + position);
   }
   __device__ __forceinline__ void store(const Work& work, int pair, Sum<Element> sum) const {
     if (position < 0) return;
     if (work.stores()) {
-      work.result.store(position, sum + so_far);
+      work.result.store(position, sum + so_far, weight);
     } else {
       work.partial[work.first_partial + index(pair)] = sum + so_far;
     }
@@ -153,6 +161,8 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_T
   int number = work.begin + static_cast<int>(threadIdx.x) / 32 * BATCH_PAIRS + g;
   if (number - g >= work.end) return;
   Pair pair = work.load(number), next = work.load(number + STRIDE);
+  Destination next_destination;
+  next_destination.load(work, number);
   Chunk a[STEPS];
   if constexpr (PREFETCH<NO_TAIL>) {
     Row rows[2];
@@ -164,8 +174,9 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_T
 #pragma unroll 1
   for (; number - g < work.end; number += STRIDE) {
     const Pair after_next = work.load(number + 2 * STRIDE);
-    Destination destination;
-    destination.load(work, number);
+    Destination destination = next_destination;
+    destination.load_factors(work, number);
+    next_destination.load(work, number + STRIDE);
     const unsigned char* const b_rows[2] = {shared + (pair.slots & 0xffff) * Config::SLICE_BYTES,
                                             shared + (pair.slots >> 16) * Config::SLICE_BYTES};
     auto load_b = [&](int i, int s) {
