@@ -41,11 +41,11 @@ _SIZE = 128
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
 _LATE_PART, _MOST_LOSS = 0.9, 0.15
-# What the host takes longer for a plan of tiles than for a gather, which is launched before the
-# analysis is done; and the bytes that could be read in the time in which an analysis collects row
-# offsets of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
-_HOST_US = 150.0
-_OFFSETS_BYTES = 24
+# What the host takes longer for a plan of tiles than for a gather, while the GPU analyses, and then
+# to launch; and the bytes that could be read in the time in which an analysis collects row offsets
+# of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
+_HOST_US, _LAUNCH_US = 80.0, 20.0
+_OFFSETS_BYTES = 18
 # The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
 # which on a pattern counts as a mask.
 _MASK_TILES, _MASK_RUN = 1.2, 4
@@ -316,8 +316,9 @@ def _total_us(candidate: Candidate) -> float:
 
 
 def _ahead_us(problem: SddmmProblem, request: AnalysisRequest, model: DeviceModel) -> float:
-    """What a run waits for: the bytes of its analysis; if it is one of tiles, the host too."""
+    """What a run waits for: the bytes of its analysis; if that is one of tiles, the host too."""
     if request == ROW_IDS:
         return 1e6 * problem.nnz * (problem.index_dtype.itemsize + 4) / model.memory_bytes
     offsets = 4 * request.offset_count((problem.m, problem.n))
-    return _HOST_US + 1e6 * (problem.nnz * _OFFSETS_BYTES + offsets) / model.memory_bytes
+    analysis_us = 1e6 * (problem.nnz * _OFFSETS_BYTES + offsets) / model.memory_bytes
+    return max(_HOST_US, analysis_us) + _LAUNCH_US
