@@ -16,7 +16,7 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import FirstRun
 from sddmm.backends.cuda.analysis import Analysis
-from sddmm.backends.cuda.cost_model import DeviceModel
+from sddmm.backends.cuda.cost_model import DeviceModel, are_segments
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts, UniformFacts
@@ -44,7 +44,7 @@ _LATE_PART, _MOST_LOSS = 0.9, 0.15
 # What the host takes longer for a plan of tiles than for a gather, while the GPU analyses, and then
 # to launch; and the bytes that could be read in the time in which an analysis collects row offsets
 # of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
-_HOST_US, _LAUNCH_US = 80.0, 20.0
+_HOST_US, _LAUNCH_US = 150.0, 20.0
 _OFFSETS_BYTES = 18
 # The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
 # which on a pattern counts as a mask.
@@ -104,8 +104,7 @@ class OneOffPlanner:
             finally:
                 analysis = layouts.wait()
             if analysis.ascends or candidate.request == ROW_IDS:
-                if first_run is not None:
-                    first_run(executor)
+                _launch(executor, first_run, analysis)
                 return executor
         return None
 
@@ -138,8 +137,7 @@ class OneOffPlanner:
             if tiles is not None and gather is not None and tiles.run_us < gather.run_us:
                 kernel = late.kernel
         executor = executors[kernel.name]
-        if first_run is not None:
-            first_run(executor)
+        _launch(executor, first_run, analysis)
         return executor
 
     def only_kernel(self, problem: SddmmProblem, device: Device, by_rows: bool) -> GpuKernel | None:
@@ -159,7 +157,8 @@ class OneOffPlanner:
         device: Device,
         first_run: FirstRun | None,
     ) -> GpuExecutor:
-        """What runs these plans, bound to the operands of the first run."""
+        """What runs these plans, bound to the operands of the first run, as if the pattern, which
+        the GPU still analyses, were no mask."""
         explanation = functools.partial(self._explain, kernel, problem, device)
         executor = GpuExecutor(plans, explanation, {}, device.index)
         if first_run is not None and not first_run.is_launched:
@@ -281,6 +280,15 @@ class OneOffPlanner:
             if reason is not None and not kernel.parts:
                 lines.append(f"  not    {kernel.name}: {reason}")
         return lines
+
+
+def _launch(executor: GpuExecutor, first_run: FirstRun | None, analysis: Analysis) -> None:
+    """Launch the first run, unless that was done, of a pattern that is found to be right."""
+    if first_run is None or first_run.is_launched:
+        return
+    if analysis.distinct and are_segments(analysis.cols.numel(), analysis.runs):
+        executor.bind(*first_run.operands[:2])  # a mask's rows are stored in another way
+    first_run(executor)
 
 
 def _facts_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> CountedFacts:

@@ -191,18 +191,19 @@ struct SegmentRows {
     }
   }
 
-  // Begins to load the values of all nonzeros, if there are any: the main loop takes as long.
+  // Begins to load the values of all nonzeros, if there are any: the main loop takes as long. A loop,
+  // as the compiler would wait for the ranges to decide a few prefetches where there are no values.
   template <class T>
   __device__ __forceinline__ void prefetch(const T* values) const {
     constexpr int LINE = 128 / sizeof(T);  // the values of a line of memory
     if (values == nullptr) return;
+#pragma unroll 1
+    for (int i = 0; i < BN + LINE; i += LINE)
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_LANE; ++i) {
-#pragma unroll
-      for (int j = 0; j < BN; j += LINE)
-        if (begin[i] + j < end[i]) gemm_core::ptx::prefetch_l2(values + begin[i] + j);
-      if (begin[i] < end[i]) gemm_core::ptx::prefetch_l2(values + end[i] - 1);
-    }
+      for (int r = 0; r < ROWS_PER_LANE; ++r) {
+        const int nonzero = begin[r] + i < end[r] ? begin[r] + i : end[r] - 1;
+        if (begin[r] < end[r]) gemm_core::ptx::prefetch_l2(values + nonzero);
+      }
   }
 
   // Loads columns when the main loop is done; full rows need none.
