@@ -111,6 +111,7 @@ def test_launches_are_made_while_the_pattern_is_analysed(monkeypatch: pytest.Mon
     choice = Choice(
         [Candidate(tiles, request, 1.0), Candidate(KERNELS["row_gather"], ROW_IDS, 2.0)]
     )
+    # No problem is small enough to emulate and large enough for tiles at once.
     monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     steps: list[str] = []
