@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 # its blocks accumulate. It writes the counts of segments and of runs last.
 _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 2, 2
 INVALID_WORD = 2  # the first flag: whether the pattern is wrong
-# The nonzeros, or entries of crow_indices, that a warp of the kernel reads at once if their indices
-# are of 4 bytes, and if they are of more, which take more registers; the most that a block reads in
-# all; and the blocks that a multiprocessor holds at the same time.
-_WARP_ITEMS, _WIDE_WARP_ITEMS, _MAX_BLOCK_ITEMS, _BLOCKS_PER_SM = 256, 128, 2**15, 4
+# The nonzeros, or entries of crow_indices, that a warp of the kernel reads at once: many of CSR
+# with columns of 4 bytes on Hopper, as others leave too few registers; the most that a block reads
+# in all; and the blocks that a multiprocessor holds at the same time.
+_MANY_WARP_ITEMS, _WARP_ITEMS, _MAX_BLOCK_ITEMS, _BLOCKS_PER_SM = 256, 128, 2**15, 4
 
 
 class AnalyseArguments(ctypes.Structure):
@@ -130,7 +130,9 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     if request.tile_row_offsets:
         memory = cols.new_empty(sizes.offset_count, dtype=torch.int32)
         offsets = TileOffsets(memory, 0, sizes.tile_row_stride, 1, sizes.row_stride)
-    kernel, thread_results = kernel_and_results(cols.device, device.index, narrow, csr)
+    kernel, thread_results = kernel_and_results(
+        cols.device, device.index, device.capability, narrow, csr
+    )
     results = thread_results.own
     results.reset()
     kernel(
@@ -175,7 +177,7 @@ def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest, sm_co
     warps = ANALYSE.threads // 32
     at_once = sm_count * _BLOCKS_PER_SM
     waves = ceil_div(items, at_once * _MAX_BLOCK_ITEMS)
-    share = ceil_div(ceil_div(items, at_once * waves * warps), _WARP_ITEMS) * _WARP_ITEMS
+    share = ceil_div(ceil_div(items, at_once * waves * warps), _MANY_WARP_ITEMS) * _MANY_WARP_ITEMS
     block_m, block_n = (max(size, 1) for size in request.block or shape)
     across = ceil_div(shape[1], block_n)
     row_stride = across + 1
@@ -190,10 +192,11 @@ def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest, sm_co
     )  # fmt: skip
 
 
-def macros_of(narrow: bool, csr: bool) -> Macros:
+def macros_of(narrow: bool, csr: bool, capability: tuple[int, int]) -> Macros:
+    reads_many = narrow and csr and capability == (9, 0)
     return macros({
         "INDEX": INDEX_DTYPES[torch.int32 if narrow else torch.int64], "CSR": csr,
-        "WARP_ITEMS": _WARP_ITEMS if narrow and csr else _WIDE_WARP_ITEMS,
+        "WARP_ITEMS": _MANY_WARP_ITEMS if reads_many else _WARP_ITEMS,
         "MAX_BLOCK_ITEMS": _MAX_BLOCK_ITEMS, "RESULT_WORDS": _RESULT_WORDS,
         "STATE_WORDS": _STATE_WORDS,
     })  # fmt: skip
@@ -201,11 +204,15 @@ def macros_of(narrow: bool, csr: bool) -> Macros:
 
 @functools.cache
 def kernel_and_results(
-    torch_device: torch.device, device_index: int, narrow: bool, csr: bool
+    torch_device: torch.device,
+    device_index: int,
+    capability: tuple[int, int],
+    narrow: bool,
+    csr: bool,
 ) -> tuple[Callable[..., None], ThreadResults]:
     """The kernel for indices of this kind, and the words in which it reports. They share one cache
     look-up, which every analysis makes."""
     kernel = loader.runtime.load_kernel(
-        ANALYSE, macros_of(narrow, csr), AnalyseArguments, device_index
+        ANALYSE, macros_of(narrow, csr, capability), AnalyseArguments, device_index
     )
     return kernel, ThreadResults(torch_device, _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS)

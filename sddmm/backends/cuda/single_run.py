@@ -175,7 +175,7 @@ class AnalysedRun(SingleRun[Variant]):
         sizes = analysis.sizes_of((problem.m, problem.n), items, ROW_IDS, device.sm_count)
         self._blocks, self._sizes = sizes.blocks, (problem.nnz, *sizes.parameters)
         self._analyse, self._results = analysis.kernel_and_results(
-            problem.device, device.index, self._is_narrow, is_csr
+            problem.device, device.index, device.capability, self._is_narrow, is_csr
         )
 
     def _launch(

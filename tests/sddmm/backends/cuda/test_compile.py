@@ -243,7 +243,7 @@ every_arch = pytest.mark.parametrize("arch", cases(DEVICES, here=["sm_90a"]))
 @pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize("csr", [True, False])
 def test_the_analysis_compiles_too(arch: str, narrow: bool, csr: bool) -> None:
-    macros = analysis.macros_of(narrow, csr)
+    macros = analysis.macros_of(narrow, csr, DEVICES[arch].capability)
     macros = loader.compile_macros(analysis.ANALYSE, macros, analysis.AnalyseArguments)
     cubin = compile_kernel(analysis.ANALYSE.path, macros, arch, loader.INCLUDE)
     assert cubin.resources.spill_bytes == 0

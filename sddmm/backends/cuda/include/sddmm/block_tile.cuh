@@ -109,8 +109,12 @@ struct BlockStore {
     for_each([&](int row, int column, Sum<T>(&sums)[WIDTH]) {
       const Result<T, OUT> result{out, values, alpha};
 #pragma unroll
-      for (int i = 0; i < WIDTH; ++i)
-        if (is_inside(row, column + i)) result.store(row * pitch + column + i, sums[i]);
+      for (int i = 0; i < WIDTH; ++i) {
+        if (!is_inside(row, column + i)) continue;
+        const i64 at = row * pitch + column + i;
+        // One after the other, as all values at once take too many registers.
+        result.store(at, sums[i], values == nullptr ? T{} : values[at]);
+      }
     });
   }
 
