@@ -33,6 +33,8 @@ class KernelPlan(NamedTuple):
     can read. takes_any_indices: whether the launch reads nothing outside the operands, even if the
     analysis, which may still run, finds the pattern invalid. launch_once(a, b_t, values, out,
     alpha): launches on operands at addresses that may not come again, without binding them.
+    storing(): how the launch stores nonzeros, where that is for the analysis to say: until it is
+    done, `bind` takes the pattern for one of scattered nonzeros.
     """
 
     bind: Callable[[Tensor, Tensor], LaunchFn]
@@ -40,6 +42,7 @@ class KernelPlan(NamedTuple):
     to_accepted: Callable[[Tensor], Tensor] = Tensor.contiguous
     takes_any_indices: bool = False
     launch_once: Callable[[Tensor, Tensor, int, int, float], None] | None = None
+    storing: Callable[[], object] | None = None
 
 
 PlanT = TypeVar("PlanT")
@@ -81,6 +84,8 @@ class GpuExecutor(PlansExecutor[KernelPlan]):
     _last: tuple[object, list[LaunchFn]] = (None, [])
     # The signature of the last operands, if the only plan was launched on them once.
     _came_once: object = None
+    # How the plans store nonzeros in the launches that `bind` made.
+    _bound_storing: object = None
 
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
@@ -114,7 +119,17 @@ class GpuExecutor(PlansExecutor[KernelPlan]):
         a, b = _in_memory(a), _in_memory(b)
         plans, operands = self._plans, (a, b.mT)
         if plans[0].launch_once is None and all(p.accepts(x) for p in plans for x in operands):
+            self._bound_storing = self._storing()
             self._last = (_signature(a, b), [plan.bind(*operands) for plan in plans])
+
+    def bind_anew(self, a: Tensor, b: Tensor) -> None:
+        """Bind the same operands again if the analysis, which is done now, has changed how nonzeros
+        are stored."""
+        if self._bound_storing is not None and self._bound_storing != self._storing():
+            self.bind(a, b)
+
+    def _storing(self) -> list[object]:
+        return [plan.storing() for plan in self._plans if plan.storing is not None]
 
     def _bind(self, a: Tensor, b_t: Tensor) -> tuple[list[LaunchFn], list[Tensor]]:
         """The launches on these operands, and copies that must live until they are launched."""

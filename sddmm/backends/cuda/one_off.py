@@ -16,7 +16,7 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import FirstRun
 from sddmm.backends.cuda.analysis import Analysis
-from sddmm.backends.cuda.cost_model import DeviceModel, are_segments
+from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts, UniformFacts
@@ -104,7 +104,7 @@ class OneOffPlanner:
             finally:
                 analysis = layouts.wait()
             if analysis.ascends or candidate.request == ROW_IDS:
-                _launch(executor, first_run, analysis)
+                _launch(executor, first_run)
                 return executor
         return None
 
@@ -123,12 +123,7 @@ class OneOffPlanner:
         is_kept = first_run is None or first_run.keeps_pattern
         layouts = AheadLayouts(pattern, device, late.request, is_kept)
         try:  # both, while the GPU is busy
-            executors = {
-                k.name: self._executor(
-                    k.prepare(layouts, problem, model), k, problem, device, first_run
-                )
-                for k in (late.kernel, kernel)
-            }
+            plans = {k.name: k.prepare(layouts, problem, model) for k in (kernel, late.kernel)}
         finally:
             analysis = layouts.wait()
         if analysis.ascends:
@@ -136,8 +131,8 @@ class OneOffPlanner:
             tiles, gather = (k.cost_us(problem, facts, model) for k in (late.kernel, kernel))
             if tiles is not None and gather is not None and tiles.run_us < gather.run_us:
                 kernel = late.kernel
-        executor = executors[kernel.name]
-        _launch(executor, first_run, analysis)
+        executor = self._executor(plans[kernel.name], kernel, problem, device, None)
+        _launch(executor, first_run)
         return executor
 
     def only_kernel(self, problem: SddmmProblem, device: Device, by_rows: bool) -> GpuKernel | None:
@@ -157,8 +152,7 @@ class OneOffPlanner:
         device: Device,
         first_run: FirstRun | None,
     ) -> GpuExecutor:
-        """What runs these plans, bound to the operands of the first run, as if the pattern, which
-        the GPU still analyses, were no mask."""
+        """What runs these plans, bound to the operands of the first run."""
         explanation = functools.partial(self._explain, kernel, problem, device)
         executor = GpuExecutor(plans, explanation, {}, device.index)
         if first_run is not None and not first_run.is_launched:
@@ -282,13 +276,11 @@ class OneOffPlanner:
         return lines
 
 
-def _launch(executor: GpuExecutor, first_run: FirstRun | None, analysis: Analysis) -> None:
+def _launch(executor: GpuExecutor, first_run: FirstRun | None) -> None:
     """Launch the first run, unless that was done, of a pattern that is found to be right."""
-    if first_run is None or first_run.is_launched:
-        return
-    if analysis.distinct and are_segments(analysis.cols.numel(), analysis.runs):
-        executor.bind(*first_run.operands[:2])  # a mask's rows are stored in another way
-    first_run(executor)
+    if first_run is not None and not first_run.is_launched:
+        executor.bind_anew(*first_run.operands[:2])
+        first_run(executor)
 
 
 def _facts_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> CountedFacts:

@@ -139,7 +139,9 @@ class AheadLayouts:
         tiles = every_tile(self._shape, block, cols.device)
         if self._many_runs:
             offsets = by_tile(offsets, block[0])
-        self._tiles = TileWork(tiles, offsets, cols, None)
+        # Of a cached analysis, both are known already.
+        done = self._analysis
+        self._tiles = TileWork(tiles, offsets, cols, None, done.distinct, done.runs)
         return self._tiles
 
     def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:

@@ -67,7 +67,9 @@ class ClusterTileKernel(TileKernel):
 
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         launcher = _Launcher(self, work, problem, device)
-        return KernelPlan(launcher.bind, _accepts, pad_for_tma)
+        return KernelPlan(
+            launcher.bind, _accepts, pad_for_tma, storing=lambda: self.sampling(work, problem)
+        )
 
 
 class _Launcher:

@@ -222,7 +222,9 @@ class BlockTileKernel(TileKernel):
                 "m": problem.m, "n": problem.n, "k": problem.k,
             })  # fmt: skip
 
-        return KernelPlan(bind, _accepts)
+        return KernelPlan(
+            bind, _accepts, storing=lambda: row_storing(work, problem.nnz, self.block[0])
+        )
 
 
 class RowStoring(NamedTuple):

@@ -103,10 +103,15 @@ def test_a_tile_kernel_that_is_good_for_masks_and_others_is_taken_at_once(by_row
     assert choice.late is None
 
 
-def test_launches_are_made_while_the_pattern_is_analysed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the host waits for the analysis; again behind it for a mask, which is stored in
-    another way."""
-    tiles = KERNELS["tile_mma_64x64x32"]
+@pytest.mark.parametrize(
+    ("name", "run"), [("tile_mma_64x64x32", 64), ("tile_wgmma_async_128x256x64", 16)]
+)
+def test_launches_are_made_while_the_pattern_is_analysed(
+    name: str, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the host waits for the analysis; again behind it where nonzeros stand in runs that are
+    long enough for the kernel to store them in another way."""
+    tiles = KERNELS[name]
     request = AnalysisRequest(tiles.tile_sizes[0], tile_row_offsets=True)
     choice = Choice(
         [Candidate(tiles, request, 1.0), Candidate(KERNELS["row_gather"], ROW_IDS, 2.0)]
@@ -127,12 +132,11 @@ def test_launches_are_made_while_the_pattern_is_analysed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(GpuExecutor, "bind", noted_bind)
     monkeypatch.setattr(AheadLayouts, "wait", noted_wait)
-    a, b = torch.randn(200, 40).half(), torch.randn(40, 200).half()
-    scattered = random_pattern(200, 200, 900, layout="csr")
-    for pattern, expected in (
-        (scattered, ["bind", "wait"]),
-        (band(200, 40), ["bind", "wait", "bind"]),
-    ):
+    a, b = torch.randn(256, 64).half(), torch.randn(256, 64).half().t()
+    scattered = random_pattern(256, 256, 3000, layout="csr")
+    in_runs = (torch.arange(256) % (2 * run) < run).expand(256, 256)
+    runs = SparsePattern.from_coo(*in_runs.nonzero(as_tuple=True), (256, 256)).to_csr()
+    for pattern, expected in ((scattered, ["bind", "wait"]), (runs, ["bind", "wait", "bind"])):
         steps.clear()
         with emulated_gpu() as launches:
             assert_close(sddmm.sddmm(pattern, a, b), pattern, a, b)
