@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 2, 2
 INVALID_WORD = 2  # the first flag: whether the pattern is wrong
 # The nonzeros, or entries of crow_indices, that a warp of the kernel reads at once: many of CSR
-# with columns of 4 bytes on Hopper, as others leave too few registers; the most that a block reads
-# in all; and the blocks that a multiprocessor holds at the same time.
-_MANY_WARP_ITEMS, _WARP_ITEMS, _MAX_BLOCK_ITEMS, _BLOCKS_PER_SM = 256, 128, 2**15, 4
+# with columns of 4 bytes on Hopper, as others leave too few registers; and the most that a block
+# reads in all.
+_MANY_WARP_ITEMS, _WARP_ITEMS, _MAX_BLOCK_ITEMS = 256, 128, 2**15
 
 
 class AnalyseArguments(ctypes.Structure):
@@ -123,7 +123,8 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     if row_ids is None and (request.row_ids_too or not request.tile_row_offsets):
         # As the result was allocated: in a first call a second function of torch takes longer.
         row_ids = torch.empty(nnz, dtype=torch.int32, device=cols.device)
-    sizes = sizes_of(pattern.shape, max(nnz, major.numel() - 1) + 1, request, device.sm_count)
+    at_once = blocks_at_once(device, narrow, csr)
+    sizes = sizes_of(pattern.shape, max(nnz, major.numel() - 1) + 1, request, at_once)
     tile_nnz = offsets = None
     if request.count_tiles:
         tile_nnz = cols.new_zeros(sizes.tiles, dtype=torch.int32)
@@ -171,11 +172,10 @@ class Sizes(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest, sm_count: int) -> Sizes:
-    """items: the nonzeros, or entries of crow_indices, that the kernel reads. Equal shares of them
-    fill all multiprocessors, as few times as blocks can count their shares."""
+def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest, at_once: int) -> Sizes:
+    """items: the nonzeros, or entries of crow_indices, that the kernel reads. at_once: the blocks
+    that run at the same time; equal shares occupy them as few times as blocks can count theirs."""
     warps = ANALYSE.threads // 32
-    at_once = sm_count * _BLOCKS_PER_SM
     waves = ceil_div(items, at_once * _MAX_BLOCK_ITEMS)
     share = ceil_div(ceil_div(items, at_once * waves * warps), _MANY_WARP_ITEMS) * _MANY_WARP_ITEMS
     block_m, block_n = (max(size, 1) for size in request.block or shape)
@@ -192,10 +192,20 @@ def sizes_of(shape: tuple[int, int], items: int, request: AnalysisRequest, sm_co
     )  # fmt: skip
 
 
+def blocks_at_once(device: Device, narrow: bool, csr: bool) -> int:
+    """The blocks of the kernel that run at the same time."""
+    return device.sm_count * _blocks_per_sm(narrow, csr)
+
+
+def _blocks_per_sm(narrow: bool, csr: bool) -> int:
+    return 4 if narrow or csr else 3  # pairs of 8 bytes take registers
+
+
 def macros_of(narrow: bool, csr: bool, capability: tuple[int, int]) -> Macros:
     reads_many = narrow and csr and capability == (9, 0)
     return macros({
         "INDEX": INDEX_DTYPES[torch.int32 if narrow else torch.int64], "CSR": csr,
+        "MIN_BLOCKS": _blocks_per_sm(narrow, csr),
         "WARP_ITEMS": _MANY_WARP_ITEMS if reads_many else _WARP_ITEMS,
         "MAX_BLOCK_ITEMS": _MAX_BLOCK_ITEMS, "RESULT_WORDS": _RESULT_WORDS,
         "STATE_WORDS": _STATE_WORDS,

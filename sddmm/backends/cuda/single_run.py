@@ -172,7 +172,8 @@ class AnalysedRun(SingleRun[Variant]):
         self._is_narrow = problem.index_dtype == torch.int32
         self._stores_rows = is_csr or not self._is_narrow
         items = max(problem.nnz, problem.m if is_csr else 0) + 1
-        sizes = analysis.sizes_of((problem.m, problem.n), items, ROW_IDS, device.sm_count)
+        at_once = analysis.blocks_at_once(device, self._is_narrow, is_csr)
+        sizes = analysis.sizes_of((problem.m, problem.n), items, ROW_IDS, at_once)
         self._blocks, self._sizes = sizes.blocks, (problem.nnz, *sizes.parameters)
         self._analyse, self._results = analysis.kernel_and_results(
             problem.device, device.index, device.capability, self._is_narrow, is_csr

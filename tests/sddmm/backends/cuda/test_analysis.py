@@ -146,6 +146,13 @@ def test_rows_outside_the_shape_raise(rows: list[int], at: int) -> None:
             analyse(pattern, (2, 2), counted, starts)
 
 
+def test_a_row_far_outside_many_tiles_raises() -> None:
+    """The number of its tile would take more than 32 bits."""
+    rows, cols = torch.tensor([0, 2**31 - 1]), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match=r"row_indices\[1\] is 2147483647"):
+        analyse(SparsePattern.from_coo(rows, cols, (3, 300)), (100, 1), True)
+
+
 def test_more_tiles_in_a_row_than_a_block_counts_by_itself() -> None:
     """A block of threads counts 1024 tiles in its own memory, those behind them at once."""
     cols = torch.arange(2000).repeat(2)

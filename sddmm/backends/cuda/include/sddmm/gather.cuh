@@ -53,8 +53,8 @@ constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
 template <int BATCHES>
 constexpr int GROUP_NONZEROS = BATCH_NONZEROS * BATCHES;
 
-// Calls store(position, sum) for each nonzero begin .. end - 1, and prefetch(position) long before, a
-// group of them at a time; the groups
+// Calls store(position, sum) for each nonzero begin .. end - 1, and prefetch(position) before its sum
+// is computed. It takes a group of nonzeros at a time; the groups
 // begin `stride` nonzeros apart, so that several warps can take turns. Nonzero i is at (rows[i],
 // cols[i]), its rows are rows_a.row(rows[i]) and rows_b.row(cols[i]), and its position is perm[i], or
 // i if perm is null.

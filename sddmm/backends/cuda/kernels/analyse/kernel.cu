@@ -17,8 +17,8 @@ struct Config {
   using IndexType = SDDMM_INDEX;
   // Whether the pattern is CSR; else it is COO.
   static constexpr bool CSR = SDDMM_CSR;
-  // The number of threads of a block.
-  static constexpr int THREADS = SDDMM_THREADS;
+  // The number of threads of a block, and of blocks that the registers of a multiprocessor hold.
+  static constexpr int THREADS = SDDMM_THREADS, MIN_BLOCKS = SDDMM_MIN_BLOCKS;
   // The number of nonzeros that a warp reads at once, and the most that a block reads in all.
   static constexpr int WARP_ITEMS = SDDMM_WARP_ITEMS, MAX_BLOCK_ITEMS = SDDMM_MAX_BLOCK_ITEMS;
   // The number of bytes of dynamic shared memory that a block has.
@@ -315,9 +315,11 @@ __device__ __forceinline__ void process_tiles(const Arguments& p, const IndexTyp
 #pragma unroll
   for (int q = 0; q < QUAD; ++q) {
     const bool in_matrix = q < left && in_range(col[q], p.n) && in_range(row[q], p.m);
-    const int tile =
-        p.tile_row(row[q]) * p.tiles_across + p.tile_column(static_cast<int>(col[q]));
-    tiles[q] = in_matrix ? tile : -1;
+    // Unsigned, as the product may not exist for an index that is not valid.
+    const u32 tile =
+        static_cast<u32>(p.tile_row(row[q])) * static_cast<u32>(p.tiles_across) +
+        static_cast<u32>(p.tile_column(static_cast<int>(col[q])));
+    tiles[q] = in_matrix ? static_cast<int>(tile) : -1;
     ends[q] = in_matrix ? offsets[q] : q == left ? p.offset_count - 1 : NO_OFFSET;
   }
   if (p.tile_nnz != nullptr) count_tiles(p, tiles, shared);
@@ -427,7 +429,7 @@ __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&st
 
 // Each warp checks and counts its share of the nonzeros and of the entries of crow, WARP_ITEMS at a time;
 // the next ones are loaded meanwhile.
-extern "C" __global__ void __launch_bounds__(THREADS, CSR || sizeof(IndexType) == 4 ? 4 : 3)
+extern "C" __global__ void __launch_bounds__(THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
   Shared& block = *reinterpret_cast<Shared*>(shared);
