@@ -77,6 +77,21 @@ def test_one_window() -> None:
     check(SPMM_WINDOWS, SCATTERED, 40, F32)
 
 
+def test_windows_of_more_than_a_thousand_columns() -> None:
+    """As many as shared memory holds rows of; of the second window all but a few."""
+    check(SPMM_WINDOWS, random_pattern(40, 3600, 5000, layout="csr"), 32, F32)
+
+
+def test_more_windows_than_two_bytes_count() -> None:
+    """Nonzeros come by window, then by row, in either number of bytes of a window's number."""
+    shape = 3, 40_000
+    rows = torch.arange(3, dtype=torch.int32).repeat_interleave(500)
+    cols = torch.cat([torch.randperm(40_000)[:500].sort().values for _ in range(3)]).int()
+    entries = entries_of(Nonzeros(rows, cols, None), shape, width=1)
+    firsts = entries.starts[cols.long() * 3 + rows]
+    assert torch.equal(entries.positions[firsts].long(), torch.arange(1500))
+
+
 @pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
 def test_heads_with_weights_of_their_own_or_the_same(out_dtype: torch.dtype) -> None:
     check(NARROW, SCATTERED, 24, F32, heads=3, out_dtype=out_dtype)
@@ -120,12 +135,22 @@ def test_segments_cover_every_row_of_every_part_once(parts: int, blocks: int) ->
 
 
 def test_why_it_does_not_serve() -> None:
-    def reason(pattern: SparsePattern, dtype: torch.dtype) -> str | None:
+    def reason(
+        pattern: SparsePattern, dtype: torch.dtype, values_dtype: torch.dtype | None = None
+    ) -> str | None:
         values, dense = torch.ones(pattern.nnz, dtype=dtype), torch.ones(200, 8, dtype=dtype)
         problem = product_problem(pattern, values, dense, None, False, None)
-        return SPMM_WINDOWS.refuses(problem, H200)
+        return SPMM_WINDOWS.refuses(
+            problem._replace(values_dtype=values_dtype or dtype), H200
+        )  # fmt: skip
 
     sparse = random_pattern(130, 200, 30)
     assert reason(sparse, torch.float32) == "has 130 sums of rows of windows, for 30 nonzeros"
     assert reason(SCATTERED, torch.float64) == "computes float32, not float64"
     assert reason(SCATTERED, torch.float32) is None
+    assert "float64" in str(reason(SCATTERED, torch.float32, torch.float64))
+    values, dense = torch.ones(3000), torch.ones(200, 8)
+    problem = product_problem(SCATTERED, values, dense, None, False, None)
+    many = problem._replace(nnz=2**31 - 2**12)
+    counted = f"counts at most {2**31 - 2**12} nonzeros and rows, got {2**31 - 2**12 + 130}"
+    assert SPMM_WINDOWS.refuses(many, H200) == counted
