@@ -120,7 +120,7 @@ class GpuExecutor(PlansExecutor[KernelPlan]):
         plans, operands = self._plans, (a, b.mT)
         if plans[0].launch_once is None and all(p.accepts(x) for p in plans for x in operands):
             self._bound_storing = self._storing()
-            self._last = (_signature(a, b), [plan.bind(*operands) for plan in plans])
+            self._last = (_signature(a, b), self._bind(*operands)[0])
 
     def bind_anew(self, a: Tensor, b: Tensor) -> None:
         """Bind the same operands again if the analysis, which is done now, has changed how nonzeros

@@ -93,7 +93,8 @@ class OneOffPlanner:
         by_rows = gather_rows.serves(problem, pattern.is_csr, is_kept)
         choice = self.choose(problem, device, by_rows)
         if choice.late is not None:
-            return self._prepare_late(pattern, problem, device, choice, first_run)
+            layouts = AheadLayouts(pattern, device, choice.late.request, is_kept)
+            return self._prepare_late(layouts, problem, device, choice, first_run)
         for candidate in choice.candidates:
             layouts = AheadLayouts(pattern, device, candidate.request, is_kept)
             try:
@@ -110,19 +111,17 @@ class OneOffPlanner:
 
     def _prepare_late(
         self,
-        pattern: SparsePattern,
+        layouts: AheadLayouts,
         problem: SddmmProblem,
         device: Device,
         choice: Choice,
         first_run: FirstRun | None,
     ) -> GpuExecutor:
         """The faster of two kernels for a pattern that is analysed first."""
-        late, model = choice.late, device_model(device)
+        late, kernel = choice.late, choice.candidates[0].kernel
         assert late is not None
-        kernel = choice.candidates[0].kernel
-        is_kept = first_run is None or first_run.keeps_pattern
-        layouts = AheadLayouts(pattern, device, late.request, is_kept)
         try:  # both, while the GPU is busy
+            model = device_model(device)
             plans = {k.name: k.prepare(layouts, problem, model) for k in (kernel, late.kernel)}
         finally:
             analysis = layouts.wait()

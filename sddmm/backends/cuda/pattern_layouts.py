@@ -139,9 +139,9 @@ class AheadLayouts:
         tiles = every_tile(self._shape, block, cols.device)
         if self._many_runs:
             offsets = by_tile(offsets, block[0])
-        # Of a cached analysis, both are known already.
-        done = self._analysis
-        self._tiles = TileWork(tiles, offsets, cols, None, done.distinct, done.runs)
+        # A cached analysis knows both already; another says so in `wait`.
+        found = self._analysis
+        self._tiles = TileWork(tiles, offsets, cols, None, found.distinct, found.runs)
         return self._tiles
 
     def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:
