@@ -54,10 +54,9 @@ template <int BATCHES>
 constexpr int GROUP_NONZEROS = BATCH_NONZEROS * BATCHES;
 
 // Calls store(position, sum) for each nonzero begin .. end - 1, and prefetch(position) before its sum
-// is computed. It takes a group of nonzeros at a time; the groups
-// begin `stride` nonzeros apart, so that several warps can take turns. Nonzero i is at (rows[i],
-// cols[i]), its rows are rows_a.row(rows[i]) and rows_b.row(cols[i]), and its position is perm[i], or
-// i if perm is null.
+// is computed. It takes a group of nonzeros at a time; the groups begin `stride` nonzeros apart, so that
+// several warps can take turns. Nonzero i is at (rows[i], cols[i]), its rows are rows_a.row(rows[i]) and
+// rows_b.row(cols[i]), and its position is perm[i], or i if perm is null.
 //
 // rows, cols: pointers, or what is indexed as they are. Index: int takes fewer registers than i64, where it holds `end`.
 // BATCHES: the number of batches in a group. LOADS_PER_PASS: the number of chunks of a row that a

@@ -163,6 +163,7 @@ struct ScatteredRows {
                          result.store(position_of(nonzero), sum);
                      });
   }
+
   static __device__ __forceinline__ int row(int i) {
     return threadIdx.x / LANES_PER_ROW + i * ROWS_AT_ONCE;
   }

@@ -58,9 +58,9 @@ struct Result {
     if (values != nullptr) sum *= widened(value);
     out[position] = Narrow<OUT>::from(sum);
   }
-  // Begins to load the value of a nonzero.
+  // Begins to load the value of a nonzero, if there are any.
   __device__ __forceinline__ void prefetch(i64 position) const {
-    gemm_core::ptx::prefetch_l2(values + position);
+    if (values != nullptr) gemm_core::ptx::prefetch_l2(values + position);
   }
 };
 

@@ -3,7 +3,7 @@
 // instructions of the pass; for a small pattern, the memory operations that depend on each other.
 #include "gemm_core/numeric.cuh"
 #include "gemm_core/parameters.cuh"
-#include "sddmm/expand_rows.cuh"
+#include "sddmm/csr_rows.cuh"
 #include "sddmm/warp.cuh"
 
 using namespace sddmm;

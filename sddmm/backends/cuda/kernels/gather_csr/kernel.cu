@@ -2,7 +2,7 @@
 // nonzeros and checks its part of the indices, and reports that before it gathers. Limit: the host,
 // where a pattern is small; a warp's search takes a fifth as long as its nonzeros otherwise.
 #include "gemm_core/parameters.cuh"
-#include "sddmm/expand_rows.cuh"
+#include "sddmm/csr_rows.cuh"
 #include "sddmm/gather.cuh"
 
 using namespace sddmm;
@@ -138,8 +138,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1}, share.rows, share.cols, nullptr, 0,
       static_cast<int>(end - begin), GROUP_NONZEROS<Config::BATCHES>,
       (p.k + pass_elements - 1) / pass_elements,
-      [&](i64 position) {
-        if (result.values != nullptr) result.prefetch(position);
-      },
+      [&](i64 position) { result.prefetch(position); },
       [&](i64 position, Sum<Element> sum) { result.store(position, sum); });
 }

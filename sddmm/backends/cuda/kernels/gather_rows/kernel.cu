@@ -2,7 +2,7 @@
 // that warps side by side find rows of B in L1, and that its first blocks check the caller's indices.
 // Limit: L1's rate where neighbouring rows have the same columns, as those of masks; else L2's.
 #include "gemm_core/parameters.cuh"
-#include "sddmm/expand_rows.cuh"
+#include "sddmm/csr_rows.cuh"
 #include "sddmm/gather.cuh"
 
 using namespace sddmm;
@@ -147,9 +147,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
       RowsA{p.a + head * p.head_a, p.pitch_a, p.k},
       RowsB{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1}, OneRow{piece.row},
       Columns{p.col_indices}, nullptr, begin, piece.end, p.warps_per_piece * GROUP,
-      (p.k + pass_elements - 1) / pass_elements, [&](i64 position) {
-        if (result.values != nullptr) result.prefetch(position);
-      },
+      (p.k + pass_elements - 1) / pass_elements, [&](i64 position) { result.prefetch(position); },
       [&](i64 position, Sum<Element> sum) {
         if (p.partial_sums != nullptr) sum += p.partial_sums[head * p.head_out + position];
         result.store(position, sum);

@@ -65,9 +65,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1},
       p.rows, p.cols, p.perm, begin, end, GROUP_NONZEROS<Config::BATCHES>,
       (p.k + pass_elements - 1) / pass_elements,
-      [&](i64 position) {
-        if (result.values != nullptr) result.prefetch(position);
-      },
+      [&](i64 position) { result.prefetch(position); },
       [&](i64 position, Sum<Element> sum) {
         if (p.partial_sums != nullptr) sum += p.partial_sums[head * p.head_out + position];
         result.store(position, sum);
