@@ -265,22 +265,33 @@ def check_fit(a: Tensor, b: Tensor, shape: tuple[int, int], device: torch.device
 
 
 def problem_of(
-    pattern: SparsePattern, a: Tensor, b: Tensor, out_dtype: Any = None, precision: Any = "ieee"
+    pattern: SparsePattern,
+    a: Tensor,
+    b: Tensor,
+    out_dtype: Any = None,
+    precision: Any = "ieee",
+    scaled: bool = False,
 ) -> SddmmProblem:
     """The problem of sampling a @ b with `pattern`. Raises for operands that do not fit it."""
     check_operands(a, b)
-    return problem_of_checked(pattern, a, b, out_dtype, precision)
+    return problem_of_checked(pattern, a, b, out_dtype, precision, scaled)
 
 
 def problem_of_checked(
-    pattern: SparsePattern, a: Tensor, b: Tensor, out_dtype: Any, precision: Any
+    pattern: SparsePattern,
+    a: Tensor,
+    b: Tensor,
+    out_dtype: Any,
+    precision: Any,
+    scaled: bool,
 ) -> SddmmProblem:
     """As `problem_of`, of operands that are known to fit each other."""
     check_fit(a, b, pattern.shape, pattern.device)
     heads = a.shape[0] if a.dim() == 3 else None
     return make_problem(
-        pattern, k=a.shape[-1], dtype=a.dtype, heads=heads, out_dtype=out_dtype, precision=precision
-    )
+        pattern, k=a.shape[-1], dtype=a.dtype, heads=heads, out_dtype=out_dtype,
+        precision=precision, scaled=scaled,
+    )  # fmt: skip
 
 
 def check_values(values: Tensor, problem: SddmmProblem) -> None:

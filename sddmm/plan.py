@@ -230,7 +230,7 @@ class Plan:
             and (a.layout == b.layout == torch.strided)
         ):
             return
-        other = problem_of(self.pattern, a, b, p.out_dtype, p.precision)
+        other = problem_of(self.pattern, a, b, p.out_dtype, p.precision, p.scaled)
         for name in ("dtype", "k", "heads"):
             ours, theirs = getattr(p, name), getattr(other, name)
             if ours != theirs:

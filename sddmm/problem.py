@@ -19,7 +19,8 @@ class SddmmProblem(NamedTuple):
     An m x n pattern of nnz nonzeros, an inner dimension k, operands of `dtype`, values of
     `out_dtype`; `heads` is None for 2-D operands. `precision` is the least exact arithmetic that
     the caller accepts for float32; half types accumulate in float32. `blocksize`: that of a BSR
-    pattern, whose order of nonzeros is its; None for the other forms.
+    pattern, whose order of nonzeros is its; None for the other forms. `scaled`: whether the samples
+    are multiplied by S's values, which a kernel then reads.
     """
 
     m: int
@@ -33,6 +34,7 @@ class SddmmProblem(NamedTuple):
     heads: int | None
     device: torch.device
     blocksize: tuple[int, int] | None = None
+    scaled: bool = False
 
     def values_shape(self) -> tuple[int, ...]:
         return (self.nnz,) if self.heads is None else (self.heads, self.nnz)
@@ -131,6 +133,7 @@ def make_problem(
     heads: Any = None,
     out_dtype: Any = None,
     precision: Any = "ieee",
+    scaled: bool = False,
 ) -> SddmmProblem:
     """The problem of sampling with `pattern`, every argument checked."""
     out_dtype = dtype if out_dtype is None else out_dtype
@@ -144,7 +147,7 @@ def make_problem(
     heads = None if heads is None else checked_integer(heads, "heads", 0)
     return SddmmProblem(  # by position, as names cost a third of a microsecond at every plan
         *pattern.shape, checked_integer(k, "k", 0), pattern.nnz, dtype, out_dtype, precision,
-        pattern.index_dtype, heads, pattern.device, pattern.blocksize,
+        pattern.index_dtype, heads, pattern.device, pattern.blocksize, scaled,
     )  # fmt: skip
 
 

@@ -59,7 +59,8 @@ def sample_and_add_csr(S: Tensor, a: Tensor, b: Tensor, beta: float, alpha: floa
     """What `sddmm.sampled_addmm` returns for these, which `can_sample_csr`; None if the backend
     needs a pattern."""
     crow, cols, values = S.crow_indices(), S.col_indices(), S.values()
-    sampler = _sampler(S, crow, cols, a, b, values if beta != 0 else None, sum_dtype(a.dtype, beta))
+    checked, out_dtype = values if beta != 0 else None, sum_dtype(a.dtype, beta)
+    sampler = _sampler(S, crow, cols, a, b, checked, out_dtype, is_sum=True)
     if sampler is None:
         return None
     new = add_scaled(sampler.sample(crow, cols, (a, b, None, alpha)), beta, values)
@@ -84,17 +85,19 @@ def _sampler(
     values: Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str = "ieee",
+    is_sum: bool = False,
 ) -> CsrSampler | None:
-    """What computes such calls; raises if a, b and values, unless None, do not fit S."""
+    """What computes such calls; raises if a, b and values, unless None, do not fit S. is_sum: the
+    samples are not multiplied by the values, to which they are added."""
     key = (
         S.shape, crow.numel(), cols.numel(), crow.dtype, cols.dtype, a.shape, b.shape, a.dtype,
-        b.dtype, a.layout, b.layout, out_dtype, precision,
+        b.dtype, a.layout, b.layout, out_dtype, precision, is_sum,
         None if values is None else (values.shape, values.dtype),
     )  # fmt: skip
     try:
         return _SAMPLERS[key]
     except KeyError:
-        sampler = _find_sampler(S, a, b, values, out_dtype, precision)
+        sampler = _find_sampler(S, a, b, values, out_dtype, precision, is_sum)
     return remember(_SAMPLERS, key, sampler)
 
 
@@ -105,8 +108,11 @@ def _find_sampler(
     values: Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str,
+    is_sum: bool,
 ) -> CsrSampler | None:
-    problem = problem_of(pattern_and_values(S, reads_values=False)[0], a, b, out_dtype, precision)
+    pattern = pattern_and_values(S, reads_values=False)[0]
+    scaled = values is not None and not is_sum
+    problem = problem_of(pattern, a, b, out_dtype, precision, scaled)
     if values is not None:
         check_values(values, problem)
     backend = select_backend(problem, None)[0]

@@ -79,7 +79,8 @@ def sddmm(
     On a GPU the first call with a pattern is computed as is cheapest for a single run. The second
     prepares what pays over many, so it may round differently from the first; all further ones give
     its bits. With torch.use_deterministic_algorithms(True) the first call is prepared for many, so
-    that all calls give the same bits. Calls with other sizes or dtypes of operands count apart.
+    that all calls give the same bits. Calls with other sizes or dtypes of operands, or with
+    another `scale`, count apart.
 
     What is prepared for torch indices is kept while they live (`cache_info`, `set_cache_limit`,
     `clear_cache`) and used for as long as they hold the same indices. Of a tuple's tensors torch
@@ -217,10 +218,11 @@ def plan(
     pattern = sparse.stable_pattern()
     if sparse.is_cupyx:
         make_cupy_wait(pattern.device)
-    problem = make_problem(
-        pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision
-    )
     values = sparse.values if scale else None
+    problem = make_problem(
+        pattern, k=k, dtype=dtype, heads=heads, out_dtype=out_dtype, precision=precision,
+        scaled=values is not None,
+    )  # fmt: skip
     if values is not None:
         check_values(values, problem)
         values = traced.without_base(values)
@@ -256,7 +258,7 @@ def _sample(
     """
     signature = (
         a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout,
-        out_dtype, precision,
+        out_dtype, precision, values is not None and read_values,
     )  # fmt: skip
     plan = plans = None
     is_kept = sparse is None or not (sparse.is_scipy or sparse.new_tensor is not None)
@@ -350,7 +352,7 @@ def _sample_new(
     values, in more steps."""
     signature = (
         a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, a.layout, b.layout,
-        out_dtype, precision,
+        out_dtype, precision, values is not None,
     )  # fmt: skip
     pattern, new_tensor = sparse.pattern, sparse.new_tensor
     assert new_tensor is not None
@@ -385,6 +387,7 @@ def _first_calls(
     )  # fmt: skip
     first = _FIRST_CALLS.get(key)
     if first is None:
-        problem = problem_of(pattern, a, b, *signature[-2:])
+        *_, out_dtype, precision, scaled = signature
+        problem = problem_of(pattern, a, b, out_dtype, precision, scaled is True)
         first = remember(_FIRST_CALLS, key, first_calls(problem, pattern.is_csr, is_kept))
     return first

@@ -60,7 +60,8 @@ def _compute(
 ) -> Tensor:
     check_operands(a, b)
     pattern = pattern_of(rows, cols, a.shape[-2], b.shape[-1], compressed, blocksize)
-    problem = problem_of_checked(pattern, a, b, out_dtype, precision)
+    scaled = values is not None
+    problem = problem_of_checked(pattern, a, b, out_dtype, precision, scaled)
     if values is not None:
         check_values(values, problem)
     if calls is None:

@@ -55,10 +55,13 @@ def test_a_second_call_with_the_same_sparse_tensor_prepares_nothing(
     S, a, b = sparse(layout), torch.randn(6, 4), torch.randn(4, 5)
     for _ in range(3):
         sddmm.sddmm(S, a, b, alpha=2.0)
-        sddmm.sampled_addmm(S, a, b)
     assert len(prepared) == plans  # CSR indices are read as they are
-    sddmm.sddmm(S, a.double(), b.double(), scale=False)
+    for _ in range(3):  # neither multiplies the samples by S's values
+        sddmm.sddmm(S, a, b, scale=False)
+        sddmm.sampled_addmm(S, a, b)
     assert len(prepared) == 2 * plans
+    sddmm.sddmm(S, a.double(), b.double(), scale=False)
+    assert len(prepared) == 3 * plans
 
 
 def test_training_prepares_once(prepared: list[Any]) -> None:
