@@ -20,7 +20,7 @@ NOT_INTERLEAVED = (
 # The columns that say what a row is about, from left to right.
 KEYS = (
     *("device", "class", "matrix", "shape", "nnz", "sparsity", "K", "d", "dtype", "heads"),
-    *("transpose", "sums", "B rows", "method", "variant"),
+    *("scaled", "transpose", "sums", "B rows", "method", "variant"),
 )
 _LEFT = (
     *("matrix", "shape", "run", "device", "dtype", "method", "variant", "status", "reason"),

@@ -27,7 +27,8 @@ class Case:
     """SDDMM of `pattern` (CSR, columns sorted) with a (m, k) and b (k, n), random normal.
 
     b is the transpose of a contiguous (n, k) tensor, the layout that every method may rely on. With
-    several heads, a is (heads, m, k) and b (heads, k, n). family: the class of patterns that the
+    several heads, a is (heads, m, k) and b (heads, k, n). values: (nnz,), random normal and of the
+    operands' dtype, where samples are multiplied by them. family: the class of patterns that the
     matrix belongs to, for reports.
     """
 
@@ -40,6 +41,7 @@ class Case:
     seed: int
     device: str
     family: str = ""
+    values: Tensor | None = None
 
     @property
     def m(self) -> int:
@@ -153,6 +155,9 @@ def make_case(name: str, config: Config, identity: Mapping[str, Any] | None = No
         torch.randn(*heads, size, config.k, generator=generator, device=device).to(dtype)
         for size in pattern.shape
     )
+    values = None
+    if config.scaled:
+        values = torch.randn(pattern.nnz, generator=generator, device=device).to(dtype)
     return Case(
         matrix=name,
         definition=definition(source)
@@ -165,6 +170,7 @@ def make_case(name: str, config: Config, identity: Mapping[str, Any] | None = No
         seed=config.seed,
         device=device,
         family=config.family,
+        values=values,
     )
 
 

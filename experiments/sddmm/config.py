@@ -58,6 +58,11 @@ class Config:
         False, "Compute the gradients too, as a step of training does; in attention only.",
         "+study=attention_smoke backward=true",
     )  # fmt: skip
+    scaled: bool = key(
+        False,
+        "Multiply the samples by values of the matrix, as sddmm(S, a, b) does; in sddmm only.",
+        "+study=scaled",
+    )
     sparsity: float | None = key(
         None,
         "The fraction of entries of a uniform matrix that are not stored; null: the matrix's own.",
@@ -165,6 +170,8 @@ class Config:
             self.records = default_records(self.objective)
         if self.transpose:
             require(self.objective == "spmm", "transpose", "false but in spmm", self.transpose)
+        if self.scaled:
+            require(self.objective == "sddmm", "scaled", "false but in sddmm", self.scaled)
         if self.backward:
             is_attention = self.objective == "attention"
             require(is_attention, "backward", "false but in attention", self.backward)

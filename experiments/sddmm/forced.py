@@ -14,6 +14,7 @@ class ForcedKernel(forced_kernel.ForcedKernel):
     """A kernel of sddmm as a method."""
 
     __file__ = ours.__file__
+    scales = ours.scales
 
     def new_plan(self, case: Case) -> sddmm.Plan:
         return ours.new_plan(case, self.kernel)

@@ -26,7 +26,7 @@ def _cell(name: str) -> str:
 
 
 def _appearance(r: Record) -> tuple[object, ...]:
-    return (r.place, r.matrix, r.nnz, r.k, r.dtype, r.heads)
+    return (r.place, r.matrix, r.nnz, r.k, r.dtype, r.heads, r.scaled)
 
 
 def _details(r: Record) -> dict[str, object]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments.bench.columns import measurements
 from experiments.bench.digest import file_of
@@ -12,12 +14,14 @@ from experiments.bench.table import figure
 from experiments.bench.verify import Trial
 from experiments.sddmm import published, verify
 from experiments.sddmm.case import Case, make_case
+from experiments.sddmm.config import Config
 from experiments.sddmm.explanation import note_choice
 from experiments.sddmm.forced import forced_kernels
 from experiments.sddmm.methods import BASELINE, METHODS, OURS, REIMPLEMENTED, ours
 from experiments.sddmm.on_pattern import OnPattern
 from experiments.sddmm.record import Record
 from experiments.sddmm.regret import REGRET
+from experiments.sddmm.scaled import then_scaled
 from experiments.sddmm.verify import Reference
 from sddmm import testing
 
@@ -34,8 +38,18 @@ class Sddmm(OnPattern[Case, Record]):
     )
     reimplemented = REIMPLEMENTED
 
+    def methods(self, config: Config) -> Mapping[str, Method]:
+        methods = super().methods(config)
+        return then_scaled(methods) if config.scaled else methods
+
     def forced_kernels(self) -> Mapping[str, Method]:
         return forced_kernels()
+
+    def identity(self, config: Config) -> dict[str, Any]:
+        return super().identity(config) | ({"scaled": True} if config.scaled else {})
+
+    def case_fields(self, case: Case) -> dict[str, Any]:
+        return super().case_fields(case) | {"scaled": case.values is not None}
 
     def annotate(self, record: Record, method: Method, case: Case) -> None:
         """Note the planner's choice and its predictions."""
@@ -46,7 +60,9 @@ class Sddmm(OnPattern[Case, Record]):
         return Reference(case)
 
     def trials(self, method: Method, case: Case, run: Run, reference: Reference) -> Sequence[Trial]:
-        trials = verify.trials(lambda: self.first_call(method, case), run, reference)
+        first_call = functools.partial(self.first_call, method, case)
+        roundings = getattr(method, "extra_roundings", 0)
+        trials = verify.trials(first_call, run, reference, roundings)
         return trials if self.times_first_call(method) else trials[-1:]
 
     def figures(self, record: Record) -> dict[str, str]:

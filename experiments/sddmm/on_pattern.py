@@ -139,11 +139,13 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
 
     def case_title(self, label: str, config: Config) -> str:
         heads = f", {config.heads} heads" if config.heads > 1 else ""
-        return f"{label}, K {config.k}, {config.dtype}{heads}"
+        scaled = ", scaled" if config.scaled else ""
+        return f"{label}, K {config.k}, {config.dtype}{heads}{scaled}"
 
     def labels(self, records: Sequence[RecordT]) -> dict[tuple[object, ...], dict[str, str]]:
         names = shown_names(records)
         several_heads = any(r.heads > 1 for r in records)
+        some_scaled = any(r.scaled for r in records)
         return {
             r.case: {
                 "matrix": names[r.case],
@@ -152,6 +154,7 @@ class OnPattern(Objective[Config, Method, CaseT, RecordT]):
                 "K": str(r.k),
                 "dtype": r.dtype,
                 **({"heads": str(r.heads)} if several_heads else {}),
+                **({"scaled": "yes" if r.scaled else "no"} if some_scaled else {}),
             }
             for r in records
         }

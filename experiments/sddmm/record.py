@@ -13,9 +13,9 @@ from experiments.bench import record
 class Record(record.Record):
     """A record of SDDMM: the matrix with its definition, k, and the method.
 
-    error: the largest error relative to |a_i| |b_j|. family: the class of patterns. kernel: the GPU
-    kernel of ours that computed. predicted_us: what the planner expects of each kernel; with `ours`
-    only.
+    scaled: whether samples were multiplied by the matrix's values. error: the largest error
+    relative to |a_i| |b_j|, and to the value. family: the class of patterns. kernel: the GPU kernel
+    of ours that computed. predicted_us: what the planner expects of each kernel; with `ours` only.
     """
 
     retired: ClassVar[frozenset[str]] = frozenset({"facts"})
@@ -30,6 +30,7 @@ class Record(record.Record):
     seed: int
     method: str
     heads: int = 1
+    scaled: bool = False
     family: str = ""
     kernel: str = ""
     predicted_us: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +46,8 @@ class Record(record.Record):
         content = json.dumps(defined, sort_keys=True, default=str)
         name = self.matrix if not defined.get("digest") else ""
         sizes = (self.m, self.n, self.nnz, self.k)
-        return (*self.place, name, content, *sizes, self.dtype, self.heads, self.seed)
+        kind = self.dtype, self.heads, self.scaled
+        return (*self.place, name, content, *sizes, *kind, self.seed)
 
     @property
     def is_forced(self) -> bool:

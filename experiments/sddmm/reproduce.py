@@ -77,7 +77,7 @@ def _methods(records: Sequence[Record]) -> str:
 
 def _flags(r: Record) -> dict[str, bool]:
     """The keys that are true or false, and that the records of some objectives hold."""
-    return {name: bool(getattr(r, name, False)) for name in ("transpose", "backward")}
+    return {name: bool(getattr(r, name, False)) for name in ("transpose", "backward", "scaled")}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ class Reference:
     """The float64 values of a case, and how far a result may be from them.
 
     The largest error of a verdict is relative to |a_i| |b_j|, the norms of the row and the column
-    of each value.
+    of each value, and to the matrix's value where samples are multiplied by it.
     """
 
     def __init__(self, case: Case, full_work: int = _FULL_WORK) -> None:
@@ -32,11 +33,17 @@ class Reference:
         rows, cols = case.pattern.row_ids, case.pattern.col_indices
         if self._sample is not None:
             rows, cols = rows[self._sample], cols[self._sample]
-        self._pattern = sddmm.SparsePattern.from_coo(rows, cols, case.pattern.shape)
-        self._values = testing.reference(self._pattern, case.a, case.b)
+        self._sparse: Any = sddmm.SparsePattern.from_coo(rows, cols, case.pattern.shape)
+        norms = testing.magnitude(self._sparse, case.a, case.b)
+        if case.values is not None:
+            values = case.values if self._sample is None else case.values[self._sample]
+            self._sparse = torch.sparse_coo_tensor(
+                torch.stack([rows, cols]), values, case.pattern.shape, check_invariants=False
+            )
+            norms *= values.double().abs()
+        self._values = testing.reference(self._sparse, case.a, case.b)
         self._case = case
         self._bounds: dict[torch.dtype, Tensor] = {}
-        norms = testing.magnitude(self._pattern, case.a, case.b)
         self._scale = norms.clamp_min(torch.finfo(torch.float64).tiny)
 
     def check(self, values: Tensor, extra_roundings: int = 0) -> Verdict:
@@ -61,17 +68,17 @@ class Reference:
         """The error bound of values of this dtype, which a method chooses for itself."""
         if dtype not in self._bounds:
             self._bounds[dtype] = testing.error_bound(
-                self._pattern, self._case.a, self._case.b, self._values, out_dtype=dtype
+                self._sparse, self._case.a, self._case.b, self._values, out_dtype=dtype
             )
         return self._bounds[dtype]
 
 
-def trials(first_call: Callable[[], Run], run: Run, reference: Reference) -> list[Trial]:
+def trials(
+    first_call: Callable[[], Run], run: Run, reference: Reference, extra_roundings: int = 0
+) -> list[Trial]:
     """The first call and a prepared run, each with NaN in memory that it did not write."""
-    return [
-        Trial(poisoned(lambda: first_call()()), reference.check),
-        Trial(poisoned(run), reference.check),
-    ]
+    check = functools.partial(reference.check, extra_roundings=extra_roundings)
+    return [Trial(poisoned(lambda: first_call()()), check), Trial(poisoned(run), check)]
 
 
 def poisoned(call: Run) -> Run:

@@ -10,6 +10,9 @@ and, where its user calls something else for a single product, a third one:
 
     public_call(case) -> run         run() is that call; making its arguments is not part of it
 
+A method that multiplies its values by those of the matrix, where a case has some, says so by
+`scales = True`; the values of all others are multiplied when they are computed (`scaled.py`).
+
 A method that is a re-implementation is named in REIMPLEMENTED too, from which every table says it.
 """
 

@@ -10,6 +10,9 @@ from experiments.bench.methods import Run
 from experiments.sddmm.case import Case
 from experiments.sddmm.unseen import new_pattern, unseen_csr
 
+# It multiplies the samples by the matrix's values itself.
+scales = True
+
 
 def refuses(case: Case) -> str | None:
     return None
@@ -24,7 +27,7 @@ def new_plan(case: Case, kernel: str | None = None) -> sddmm.Plan:
     """A plan by this kernel, or by the one that the planner chooses."""
     heads = None if case.heads == 1 else case.heads
     return sddmm.plan(
-        new_pattern(case),
+        new_pattern(case) if case.values is None else unseen_csr(case, case.values),
         k=case.k,
         dtype=case.a.dtype,
         heads=heads,
@@ -34,10 +37,13 @@ def new_plan(case: Case, kernel: str | None = None) -> sddmm.Plan:
 
 
 def public_call(case: Case) -> Run:
-    S = unseen_csr(case, torch.ones(case.nnz, dtype=case.a.dtype, device=case.device))
+    scaled, values = case.values is not None, case.values
+    if values is None:
+        values = torch.ones(case.nnz, dtype=case.a.dtype, device=case.device)
+    S = unseen_csr(case, values)
 
     def run() -> Tensor:
-        product = sddmm.sddmm(S, case.a, case.b, scale=False, out_dtype=case.out_dtype)
+        product = sddmm.sddmm(S, case.a, case.b, scale=scaled, out_dtype=case.out_dtype)
         return product.values() if case.heads == 1 else product
 
     return run
