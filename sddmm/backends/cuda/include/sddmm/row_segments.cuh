@@ -13,6 +13,7 @@ struct RoundedTile {
   static constexpr int ROW_WORDS = BN / 2;
   static constexpr int GROUPS = ROW_WORDS / 4 < 8 ? ROW_WORDS / 4 : 8, LINE_ROWS = 8 / GROUPS;
   static_assert(sizeof(OUT) == 2 && BN % 32 == 0 && (GROUPS & (GROUPS - 1)) == 0, "whole words");
+  static constexpr int SEGMENTS_AT_ONCE = 1;
   u32* words;
   float alpha;
 
@@ -25,9 +26,13 @@ struct RoundedTile {
         Narrow<OUT>::from(alpha * v);
   }
 
-  // Stores `count` > 0 results of a row from `column` on to out[0 ..], by all lanes of a warp, two at a
-  // time to addresses that are multiples of four bytes.
-  __device__ __forceinline__ void store_segment(int row, int column, int count, OUT* out) const {
+  // Stores counts[0] results of a row from columns[0] on to out[from[0] ..], by all lanes of a warp,
+  // two at a time to addresses that are multiples of four bytes.
+  __device__ __forceinline__ void store_segments(int row, const int (&columns)[1],
+                                                 const int (&counts)[1], const int (&from)[1],
+                                                 OUT* first_out) const {
+    const int column = columns[0], count = counts[0];
+    OUT* const out = first_out + from[0];
     const int odd = starts_between_words(out);
 #pragma unroll 1
     for (int i = 2 * lane() - odd; i < count; i += 64) {
@@ -108,24 +113,35 @@ struct RoundedTile {
 // The same of float sums, which are scaled when they are stored.
 template <int BM, int BN, bool WEIGHTED, class T, class OUT>
 struct ScaledTile {
+  // The number of rows whose weights are loaded before the first is stored.
+  static constexpr int SEGMENTS_AT_ONCE = WEIGHTED ? 4 : 1;
   SampledTile<BM, BN> tile;
   const Result<T, OUT>& result;
 
-  __device__ __forceinline__ void store_segment(int row, int column, int count, OUT* out) const {
+  // Stores counts[r] results of row `row` + r from columns[r] on to out[from[r] ..].
+  template <int COUNT>
+  __device__ __forceinline__ void store_segments(int row, const int (&columns)[COUNT],
+                                                 const int (&counts)[COUNT],
+                                                 const int (&from)[COUNT], OUT* out) const {
     constexpr int PARTS = BN / 32;
     const int lane = threadIdx.x % 32;
-    [[maybe_unused]] T weights[PARTS];
+    [[maybe_unused]] T weights[COUNT][PARTS];
 #pragma unroll
-    for (int part = 0; WEIGHTED && part < PARTS; ++part)
-      if (lane + 32 * part < count) weights[part] = weight(out + lane + 32 * part);
+    for (int r = 0; WEIGHTED && r < COUNT; ++r)
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-      const int i = lane + 32 * part;
-      if (i >= count) continue;
-      float sum = result.alpha * tile.sum(row, column + i);
-      if constexpr (WEIGHTED) sum *= widened(weights[part]);
-      out[i] = Narrow<OUT>::from(sum);
-    }
+      for (int part = 0; part < PARTS; ++part)
+        if (lane + 32 * part < counts[r])
+          weights[r][part] = load_read_only(result.values + from[r] + lane + 32 * part);
+#pragma unroll
+    for (int r = 0; r < COUNT; ++r)
+#pragma unroll
+      for (int part = 0; part < PARTS; ++part) {
+        const int i = lane + 32 * part;
+        if (i >= counts[r]) continue;
+        float sum = result.alpha * tile.sum(row + r, columns[r] + i);
+        if constexpr (WEIGHTED) sum *= widened(weights[r][part]);
+        out[from[r] + i] = Narrow<OUT>::from(sum);
+      }
   }
   template <int ROWS>
   __device__ __forceinline__ void store_full_rows(int row, int begin, OUT* out) const {
@@ -157,14 +173,8 @@ struct ScaledTile {
   }
   __device__ __forceinline__ void store_entry(int row, int column, int nonzero, OUT* out) const {
     float sum = result.alpha * tile.sum(row, column);
-    if constexpr (WEIGHTED) sum *= widened(weight(out + nonzero));
+    if constexpr (WEIGHTED) sum *= widened(load_read_only(result.values + nonzero));
     out[nonzero] = Narrow<OUT>::from(sum);
-  }
-
- private:
-  // The weight of the nonzero whose result goes to `to`.
-  __device__ __forceinline__ T weight(const OUT* to) const {
-    return load_read_only(result.values + (to - result.out));
   }
 };
 
@@ -224,6 +234,7 @@ struct SegmentRows {
   // Stores all nonzeros of a RoundedTile or ScaledTile that all threads have filled.
   template <class Tile, class OUT>
   __device__ __forceinline__ void store(const Tile& tile, const int* cols, int n0, OUT* out) const {
+    constexpr int TOGETHER = Tile::SEGMENTS_AT_ONCE, UNROLLED = TOGETHER > 1 ? 1 : 2;
 #pragma unroll
     for (int i = 0; i < ROWS_PER_LANE; ++i) {
       const int count = end[i] - begin[i], row = warp_row() + 32 * i;
@@ -231,12 +242,17 @@ struct SegmentRows {
         tile.template store_full_rows<SHARED_ROWS>(row, begin[i], out);
         continue;
       }
-#pragma unroll 2
-      for (int r = 0; r < SHARED_ROWS; ++r) {
-        const int from = __shfl_sync(FULL_MASK, begin[i], r);
-        const int length = __shfl_sync(FULL_MASK, count, r);
-        const int column = __shfl_sync(FULL_MASK, first[i], r);
-        if (column >= 0 && length > 0) tile.store_segment(row + r, column, length, out + from);
+#pragma unroll UNROLLED
+      for (int r = 0; r < SHARED_ROWS; r += TOGETHER) {
+        int from[TOGETHER], length[TOGETHER], column[TOGETHER];
+#pragma unroll
+        for (int j = 0; j < TOGETHER; ++j) {
+          from[j] = __shfl_sync(FULL_MASK, begin[i], r + j);
+          length[j] = __shfl_sync(FULL_MASK, count, r + j);
+          column[j] = __shfl_sync(FULL_MASK, first[i], r + j);
+          if (column[j] < 0) length[j] = 0;
+        }
+        if (TOGETHER > 1 || length[0] > 0) tile.store_segments(row + r, column, length, from, out);
       }
       if (__all_sync(FULL_MASK, first[i] >= 0)) continue;
 #pragma unroll 1
