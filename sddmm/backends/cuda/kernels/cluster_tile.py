@@ -16,12 +16,18 @@ from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from gemm_core.runtime.tensor_map import TensorMap, is_tma_readable, pad_for_tma
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous
+from sddmm.backends.cuda.kernels.scale_samples.host import (
+    SAMPLES_DTYPE,
+    scaling_us,
+    then_scaled,
+)
 from sddmm.backends.cuda.kernels.tile import ROW_OFFSETS, TileKernel, tile_args
 from sddmm.backends.cuda.layouts import TileWork
 from sddmm.backends.cuda.spec import macros, type_macros
 from sddmm.dtypes import HALF_DTYPES
 
 if TYPE_CHECKING:
+    from sddmm.backends.cuda.cost_model import DeviceModel
     from sddmm.problem import SddmmProblem
 
 # Blocks of a cluster; they share the longer side of their tiles' operands.
@@ -36,12 +42,12 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         ("a", TensorMap),
         ("b", TensorMap),
-        *((name, POINTER) for name in ("values", "out", "cols", "perm", "tiles")),
+        *((name, POINTER) for name in ("out", "cols", "perm", "tiles")),
         *ROW_OFFSETS,
         ("head_out", LONG),
         ("alpha", DOUBLE),
         *((name, INT) for name in ("tile_count", "heads", "k")),
-        *((f"unused{i}", INT) for i in range(7)),
+        *((f"unused{i}", INT) for i in range(9)),
     ]
 
 
@@ -53,13 +59,22 @@ class KernelArrays(NamedTuple):
 
 
 class ClusterTileKernel(TileKernel):
-    """Serves half types on Hopper, by wgmma on operands that TMA loads."""
+    """Serves half types on Hopper, by wgmma on operands that TMA loads.
+
+    Another launch multiplies by S's values: the few warps that store have no time to read them.
+    """
 
     parameters: ClassVar[type[ctypes.Structure]] = Arguments
 
     def arrays(self, work: TileWork) -> KernelArrays:
         """The tiles and their nonzeros."""
         return KernelArrays(tile_args(work), work)
+
+    def tiles_us(
+        self, problem: SddmmProblem, tiles: int, nnz: int, runs: int, model: DeviceModel
+    ) -> float:
+        run_us = super().tiles_us(problem, tiles, nnz, runs, model)
+        return run_us + scaling_us(problem, model) if problem.scaled else run_us
 
     @abc.abstractmethod
     def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
@@ -73,7 +88,7 @@ class ClusterTileKernel(TileKernel):
 
 
 class _Launcher:
-    """Binds operands to launches over fixed tiles; there is one kernel with values, one without."""
+    """Binds operands to launches over fixed tiles; there is one with values, one without."""
 
     def __init__(
         self, spec: ClusterTileKernel, work: TileWork, problem: SddmmProblem, device: Device
@@ -86,13 +101,14 @@ class _Launcher:
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
         tensor_maps = self._tensor_maps(a, b_t)
-        launches = {False: self._launch(False, tensor_maps)}
+        expected = self._problem.scaled
+        launches = {expected: self._launch(expected, tensor_maps)}
 
         def launch(values: int, out: int, alpha: float) -> None:
-            weighted = values != 0
-            if weighted not in launches:
-                launches[weighted] = self._launch(weighted, tensor_maps)
-            launches[weighted](values, out, alpha)
+            scaled = values != 0
+            if scaled not in launches:
+                launches[scaled] = self._launch(scaled, tensor_maps)
+            launches[scaled](values, out, alpha)
 
         return launch
 
@@ -107,20 +123,24 @@ class _Launcher:
             "b": loader.runtime.tensor_map(b_t, rows_b, block_k),
         }
 
-    def _launch(self, weighted: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
-        problem = self._problem
-        return make_launch(self._kernel(weighted), self._blocks, {
-            **tensor_maps, **self._arrays.args, "head_out": problem.nnz,
-            "heads": problem.heads or 1, "k": problem.k,
-        })  # fmt: skip
+    def _launch(self, scaled: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
+        problem = self._problem._replace(scaled=scaled)
+        if not scaled:
+            return self._sample(problem, tensor_maps)
+        unscaled = problem._replace(scaled=False, out_dtype=SAMPLES_DTYPE)
+        return then_scaled(self._sample(unscaled, tensor_maps), problem, self._device)
 
-    def _kernel(self, weighted: bool) -> Kernel:
-        problem = self._problem
-        sampling = {**self._spec.sampling(self._work, problem), "WEIGHTED": weighted}
-        return _load(
+    def _sample(self, problem: SddmmProblem, tensor_maps: dict[str, bytes]) -> LaunchFn:
+        sampling = self._spec.sampling(self._work, problem)
+        kernel = _load(
             loader.runtime, self._spec, problem.dtype, problem.out_dtype,
             tuple(sampling.items()), self._device.index,
         )  # fmt: skip
+        launch = make_launch(kernel, self._blocks, {
+            **tensor_maps, **self._arrays.args, "head_out": problem.nnz,
+            "heads": problem.heads or 1, "k": problem.k,
+        }, ("out", "alpha"))  # fmt: skip
+        return lambda values, out, alpha: launch(out, alpha)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ from sddmm.backends.cuda.kernels.place_values.host import PLACE_VALUES
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
+from sddmm.backends.cuda.kernels.scale_samples.host import SCALE_SAMPLES
 from sddmm.backends.cuda.kernels.send_rows.host import SEND_ROWS
 from sddmm.backends.cuda.kernels.signals.host import SIGNALS
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
@@ -340,6 +341,6 @@ def test_every_source_is_of_a_kernel() -> None:
     )
     spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_WEIGHTS)
     between_gpus = (SEND_ROWS, SIGNALS, ADD_ROWS, PLACE_VALUES)
-    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), *spmm, *between_gpus)
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SCALE_SAMPLES, *spmm, *between_gpus)
     used = {spec.path for spec in (*kernels, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

@@ -52,22 +52,25 @@ struct ListCursor {
   }
 };
 
-// THREADS threads share the entries of a slot, each DEPTH of them at once. AHEAD batches are loaded
-// before the first of them is sampled, so that their latency does not count.
+// THREADS threads share the entries of a slot, DEPTH of each at once. A thread copies its own entries
+// to shared memory, AHEAD batches before it samples them. Registers would hold as many only in code
+// that is unrolled by them, and such code takes longer to fetch than to run: one warp of a scheduler
+// samples, and waits for all of its instructions.
 template <class Ring, class Output, int THREADS, int DEPTH, int AHEAD>
 struct ListSampler {
   using Staged = typename Ring::Element;
-  using Value = typename Output::Value;
   static constexpr int SLOTS = Ring::GROUPS * Ring::PARTS;
+  static constexpr int BYTES = AHEAD * DEPTH * THREADS * 8;  // of `copies`
+  static_assert(AHEAD <= 32, "a bit for each");
   // A batch of entries of one slot; at < 0: there is none.
   struct Batch {
     int positions[DEPTH], at[DEPTH];
-    bool is_last;  // of its slot
   };
 
   Ring ring;
   SlotLists lists;
-  int thread;  // among those that sample
+  int2* copies;  // in shared memory
+  int thread;    // among those that sample
 
   // Samples all tiles of a scheduler. find: as in ListCursor. output_of(index) says where the results
   // of a tile go.
@@ -75,66 +78,73 @@ struct ListSampler {
   __device__ __forceinline__ void run(TileScheduler scheduler, const Find& find,
                                       const OutputOf& output_of) const {
     ListCursor<SLOTS, TileScheduler, Find> cursor(lists.starts, find, scheduler);
-    Batch ahead[AHEAD];
+    u32 lasts = 0;  // bit i: whether the batch that is sampled i batches later is the last of its slot
 #pragma unroll
-    for (int i = 0; i < AHEAD; ++i) ahead[i] = load(cursor);
+    for (int i = 0; i < AHEAD; ++i) lasts |= begin_copy(cursor, i) << i;
     Output output = output_of(scheduler.tile);
     u32 count = 0;  // of the tiles before
-    int slot = 0;
+    int slot = 0, part = 0;
     const Staged* staged = nullptr;
-    Value scales[DEPTH], next_scales[DEPTH];
-    output.load_values(next_scales, ahead[0].positions, ahead[0].at);
-    for (bool is_first = true;;) {
-#pragma unroll
-      for (int i = 0; i < AHEAD; ++i) {
-        const Batch batch = ahead[i];
-        ahead[i] = load(cursor);
-        copy(scales, next_scales);
-        const Batch& next = ahead[(i + 1) % AHEAD];
-        output.load_values(next_scales, next.positions, next.at);
-        // The two warpgroups take turns, as both fill their slots at the same time.
-        const typename Ring::Slot filled(count, 0, slot % 2, slot / 2);
-        if (is_first) staged = ring.wait(filled);
-        sample(staged, batch, scales, output);
-        is_first = batch.is_last;
-        if (!is_first) continue;
-        ring.release(filled);
-        if (++slot < SLOTS) continue;
-        slot = 0, ++count;
-        scheduler.advance();
-        if (!scheduler.has_tile()) return;
-        output = output_of(scheduler.tile);
-      }
+    for (bool is_first = true;; part = part + 1 < AHEAD ? part + 1 : 0) {
+      gemm_core::ptx::cp_async_wait<AHEAD - 1>();
+      const Batch batch = copied(part);
+      const bool is_last = lasts & 1;
+      lasts = lasts >> 1 | begin_copy(cursor, part) << (AHEAD - 1);
+      // The two warpgroups take turns, as both fill their slots at the same time.
+      const typename Ring::Slot filled(count, 0, slot % 2, slot / 2);
+      if (is_first) staged = ring.wait(filled);
+      sample(staged, batch, output);
+      is_first = is_last;
+      if (!is_first) continue;
+      ring.release(filled);
+      if (++slot < SLOTS) continue;
+      slot = 0, ++count;
+      scheduler.advance();
+      if (!scheduler.has_tile()) return;
+      output = output_of(scheduler.tile);
     }
   }
 
  private:
+  __device__ __forceinline__ int2* copy(int part, int d) const {
+    return copies + (part * DEPTH + d) * THREADS + thread;
+  }
+  // Begins to copy the next batch; returns whether it is the last of its slot.
   template <class Cursor>
-  __device__ __forceinline__ Batch load(Cursor& cursor) const {
-    Batch batch;
+  __device__ __forceinline__ u32 begin_copy(Cursor& cursor, int part) const {
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
       const int i = cursor.begin + thread + d * THREADS;
-      const int2 entry = i < cursor.end ? lists.entries[i] : int2{0, -1};
+      if (i < cursor.end)
+        gemm_core::ptx::cp_async_8(gemm_core::ptx::shared_address(copy(part, d)), lists.entries + i);
+      else
+        *copy(part, d) = int2{0, -1};
+    }
+    gemm_core::ptx::cp_async_commit();
+    cursor.begin += THREADS * DEPTH;
+    const bool is_last = cursor.begin >= cursor.end;
+    if (is_last) cursor.next_slot();
+    return is_last;
+  }
+  __device__ __forceinline__ Batch copied(int part) const {
+    Batch batch;
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d) {
+      const int2 entry = *copy(part, d);
       batch.positions[d] = entry.x, batch.at[d] = entry.y;
     }
-    cursor.begin += THREADS * DEPTH;
-    batch.is_last = cursor.begin >= cursor.end;
-    if (batch.is_last) cursor.next_slot();
     return batch;
   }
 
-  static __device__ __forceinline__ void copy(Value (&to)[DEPTH], const Value (&from)[DEPTH]) {
-#pragma unroll
-    for (int d = 0; d < DEPTH; ++d) to[d] = from[d];
-  }
   static __device__ __forceinline__ void sample(const Staged* staged, const Batch& batch,
-                                                const Value (&scales)[DEPTH], const Output& output) {
+                                                const Output& output) {
     Staged sums[DEPTH];
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d)
       if (batch.at[d] >= 0) sums[d] = staged[batch.at[d]];
-    output.store_at(batch.positions, batch.at, sums, scales);
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+      if (batch.at[d] >= 0) output.out[batch.positions[d]] = Output::result(sums[d]);
   }
 };
 

@@ -44,14 +44,6 @@ struct SampledWarp {
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d) columns[h][d] = exists(h, d) ? cols[nonzero(h, d)] : -1;
     }
-    template <class T>
-    __device__ __forceinline__ void prefetch_values(const T* values) const {
-#pragma unroll
-      for (int h = 0; h < ROWS_PER_LANE; ++h)
-#pragma unroll
-        for (int d = 0; d < DEPTH; ++d)
-          if (exists(h, d)) gemm_core::ptx::prefetch_l2(values + nonzero(h, d));
-    }
     __device__ __forceinline__ int nonzero(int h, int d) const {
       return begin[h] + lane() % LANES_PER_ROW + d * LANES_PER_ROW;
     }

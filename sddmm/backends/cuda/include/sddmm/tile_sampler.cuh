@@ -24,8 +24,7 @@ struct TileSampler {
   static_assert(ROWS_PER_LANE * ROWS_AT_ONCE * BATCHES == Rows::WARP_ROWS, "");
   // The number of slots of a tile, and of slots whose columns are prefetched, as registers allow.
   static constexpr int SLOTS = Ring::GROUPS * Ring::PARTS;
-  static constexpr int AHEAD =
-      BATCHES == 1 && DEPTH <= 3 && Ring::GROUPS == 2 && !Output::SCALES ? 2 : 1;
+  static constexpr int AHEAD = BATCHES == 1 && DEPTH <= 3 && Ring::GROUPS == 2 ? 2 : 1;
   static_assert(SLOTS % AHEAD == 0, "");
 
   // A tile: its rows, its first column, and the output of its head.
@@ -142,38 +141,27 @@ struct TileSampler {
       prefetch_next();
     } else if constexpr (BATCHES == 1) {
       Entries current = entries;
-      Scales scales;
-      load_scales(scales, current, rows);
       locate(current, tile.n0, 0);
       prefetch_next();
-      sample(ring.wait(filled), current, scales, rows, 0);
+      sample(ring.wait(filled), current, rows, 0);
     } else {
       // The columns of each batch are loaded before the one before it is sampled.
       const Staged* const slot = ring.wait(filled);
 #pragma unroll 1
       for (int batch = 0; batch < BATCHES; ++batch) {
         Entries current = entries;
-        Scales scales;
-        load_scales(scales, current, rows);
         if (batch + 1 < BATCHES) prefetch(entries, rows, batch + 1);
         locate(current, tile.n0, batch);
-        sample(slot, current, scales, rows, batch);
+        sample(slot, current, rows, batch);
       }
       prefetch_next();
     }
     ring.release(filled);
   }
 
-  using Scales = typename Output::template Scales<ROWS_PER_LANE, DEPTH>;
-  static __device__ __forceinline__ void load_scales(Scales& scales, const Entries& entries,
-                                                     const SlotRows& rows) {
-    rows.tile.output.template load_scales<LANES_PER_ROW>(scales, entries.first, entries.at);
-  }
-
   // Stores the sums of a batch.
   __device__ __forceinline__ void sample(const Staged* slot, const Entries& entries,
-                                         const Scales& scales, const SlotRows& rows,
-                                         int batch) const {
+                                         const SlotRows& rows, int batch) const {
     Staged sums[ROWS_PER_LANE][DEPTH];
 #pragma unroll
     for (int h = 0; h < ROWS_PER_LANE; ++h)
@@ -182,7 +170,7 @@ struct TileSampler {
         if (entries.at[h][d] >= 0)
           sums[h][d] = *reinterpret_cast<const Staged*>(reinterpret_cast<const char*>(slot) +
                                                         entries.at[h][d]);
-    rows.tile.output.template store<LANES_PER_ROW>(entries.first, entries.at, sums, scales);
+    rows.tile.output.template store<LANES_PER_ROW>(entries.first, entries.at, sums);
     sample_rest(slot, entries, rows, batch);
   }
 
@@ -203,9 +191,7 @@ struct TileSampler {
 #pragma unroll
       for (int h = 0; h < ROWS_PER_LANE; ++h)
         if (at[h][0] >= 0) sums[h][0] = slot[element(batch, h, at[h][0] - rows.tile.n0)];
-      typename Output::template Scales<ROWS_PER_LANE, 1> scales;
-      rows.tile.output.template load_scales<1>(scales, nonzeros, at);
-      rows.tile.output.template store<1>(nonzeros, at, sums, scales);
+      rows.tile.output.template store<1>(nonzeros, at, sums);
     }
   }
 

@@ -60,14 +60,10 @@ struct TileSegments {
           if (first + i >= begin && first + i < end) output.out[first + i] = element(words, i);
       }
     } else {
-      typename Output::Value values[VECTOR];
-#pragma unroll
-      for (int i = 0; i < VECTOR; ++i)
-        if (first + i >= begin && first + i < end) values[i] = output.value(first + i);
 #pragma unroll
       for (int i = 0; i < VECTOR; ++i)
         if (first + i >= begin && first + i < end)
-          output.out[first + i] = Output::result(slot[Ring::element(row, column + i)], values[i]);
+          output.out[first + i] = Output::result(slot[Ring::element(row, column + i)]);
     }
   }
 

@@ -13,8 +13,6 @@ struct Config {
   // The types of the operands and of the output.
   using Element = SDDMM_ELEMENT;
   using Output = SDDMM_OUTPUT;
-  // Whether results are scaled by values.
-  static constexpr bool WEIGHTED = SDDMM_WEIGHTED;
   // The number of rows and of columns of a tile, and of elements of k that a stage holds.
   static constexpr int BLOCK_M = SDDMM_BLOCK_M, BLOCK_N = SDDMM_BLOCK_N, BLOCK_K = SDDMM_BLOCK_K;
   // The number of stages of the ring that TMA fills.
@@ -38,10 +36,9 @@ struct Config {
 using Output = Config::Output;
 using Mainloop = gemm_core::MainloopWgmma<Config::Element, Config::BLOCK_M, Config::BLOCK_N,
                                           Config::STAGES>;
-// The type of sums in shared memory. A sum that is stored unscaled may be rounded before, which
-// halves the bytes; a double result is converted from a float.
-using Staged =
-    gemm_core::Select<Config::WEIGHTED || sizeof(Output) == 8, float, Output>::type;
+// The type of sums in shared memory. A sum may be rounded before it is stored there, which halves the
+// bytes; a double result is converted from a float.
+using Staged = gemm_core::Select<sizeof(Output) == 8, float, Output>::type;
 using Warp = SampledWarp<Staged, Mainloop::BN, Config::LANES_PER_ROW, Config::PREFETCH_DEPTH,
                          Config::ROW_BYTES>;
 // The number of warps that have sums; the others load.
@@ -55,7 +52,6 @@ static_assert(Mainloop::SHARED_BYTES + CONSUMER_WARPS * Warp::BYTES <= Config::S
 
 struct Arguments {
   gemm_core::ptx::TensorMap a, b;  // of (heads, m, k) and (heads, n, k)
-  const Config::Element* values;
   Output* out;
   const int *cols, *perm;  // (nnz,); perm may be null
   const int2* tiles;       // (tile row, tile column) of each tile to compute
@@ -64,7 +60,7 @@ struct Arguments {
   double alpha;
   int tile_count, heads, k;
   // The alignment of the maps rounds the size up to a multiple of 64.
-  int unused0, unused1, unused2, unused3, unused4, unused5, unused6;
+  int unused0, unused1, unused2, unused3, unused4, unused5, unused6, unused7, unused8;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
@@ -95,20 +91,12 @@ struct Sampler {
 
   // Loads the columns of the first nonzeros, while products are in flight.
   __device__ __forceinline__ void prefetch() {
-    for (auto& block : nonzeros) {
-      block.prefetch(p.cols);
-      if (Config::WEIGHTED && p.perm == nullptr) block.prefetch_values(p.values);
-    }
+    for (auto& block : nonzeros) block.prefetch(p.cols);
   }
 
   // Samples the sums of a tile and stores them.
   __device__ __forceinline__ void store(const Mainloop::Accumulators& sums) const {
-    const auto store_entry = [&](int position, auto sum) {
-      if constexpr (Config::WEIGHTED)
-        out[position] = Narrow<Output>::from(sum * widened(load_read_only(p.values + position)));
-      else
-        out[position] = sum;
-    };
+    const auto store_entry = [&](int position, auto sum) { out[position] = sum; };
     const auto sample = [&](const auto& store_nonzero) {
 #pragma unroll
       for (int block = 0; block < Mainloop::ROW_BLOCKS; ++block)

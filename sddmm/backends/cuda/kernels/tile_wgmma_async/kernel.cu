@@ -13,8 +13,6 @@ struct Config {
   // The types of the operands and of the output.
   using Element = SDDMM_ELEMENT;
   using Output = SDDMM_OUTPUT;
-  // Whether results are scaled by values.
-  static constexpr bool WEIGHTED = SDDMM_WEIGHTED;
   // The number of rows and of columns of a tile, and of elements of k that a stage holds.
   static constexpr int BLOCK_M = SDDMM_BLOCK_M, BLOCK_N = SDDMM_BLOCK_N, BLOCK_K = SDDMM_BLOCK_K;
   // The number of stages of the ring that TMA fills.
@@ -45,16 +43,15 @@ struct Config {
 using Output = Config::Output;
 using Mainloop = gemm_core::MainloopWgmmaAsync<Config::Element, Config::BLOCK_M, Config::BLOCK_N,
                                                Config::STAGES, Config::LEAD>;
-// The type of sums in shared memory. A sum that is stored unscaled may be rounded before, which
-// halves the bytes; a double result is converted from a float.
-using Staged =
-    gemm_core::Select<Config::WEIGHTED || sizeof(Output) == 8, float, Output>::type;
+// The type of sums in shared memory. A sum may be rounded before it is stored there, which halves the
+// bytes; a double result is converted from a float.
+using Staged = gemm_core::Select<sizeof(Output) == 8, float, Output>::type;
 constexpr bool NARROW = sizeof(Staged) == 2;
 using Ring = StagingRing<Staged, Mainloop::BN, Mainloop::ROW_BLOCKS, Mainloop::CONSUMER_WARPGROUPS,
                          (NARROW ? Config::HALF_PITCH : Config::FLOAT_PITCH) / sizeof(Staged),
                          NARROW ? Config::HALF_SLOTS : Config::FLOAT_SLOTS,
                          Mainloop::STORER_WARPS>;
-using SampledEntries = SampledOutput<Config::Element, Output, Staged, Config::WEIGHTED>;
+using SampledEntries = SampledOutput<Output, Staged>;
 using Sampler = TileSampler<Ring, SampledEntries, Config::LANES_PER_ROW, Config::PREFETCH_DEPTH,
                             Config::SEGMENTS, (Config::LEAD > 0)>;
 static_assert(Mainloop::BK == Config::BLOCK_K, "the tensor maps have boxes of BLOCK_K columns");
@@ -66,7 +63,6 @@ static_assert(Mainloop::SHARED_BYTES + Ring::BYTES <= Config::SHARED_BYTES, "bot
 
 struct Arguments {
   gemm_core::ptx::TensorMap a, b;  // of (heads, m, k) and (heads, n, k)
-  const Config::Element* values;
   Output* out;
   const int *cols, *perm;  // (nnz,); perm may be null
   const int2* tiles;       // (tile row, tile column) of each tile to compute
@@ -75,7 +71,7 @@ struct Arguments {
   double alpha;
   int tile_count, heads, k;
   // The alignment of the maps rounds the size up to a multiple of 64.
-  int unused0, unused1, unused2, unused3, unused4, unused5, unused6;
+  int unused0, unused1, unused2, unused3, unused4, unused5, unused6, unused7, unused8;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
@@ -94,7 +90,7 @@ __device__ __forceinline__ TilePlace find_tile(const Arguments& p, int index) {
 __device__ __forceinline__ void load_tile(const Arguments& p, int warp, const TilePlace& place,
                                           Sampler::Tile& tile) {
   tile.n0 = place.coord.y * Mainloop::BN;
-  tile.output = {p.out + place.head * p.head_out, p.values, p.perm};
+  tile.output = {p.out + place.head * p.head_out, p.perm};
   const int* const offsets =
       place.number >= 0 ? p.row_offsets.first_row(place.number, place.coord) : nullptr;
   tile.rows.load_ranges(warp, offsets, p.row_offsets.row_stride);

@@ -27,9 +27,10 @@ _STAGES = 3
 # The slots of 32 rows that each of two warpgroups has: one for float sums, two for sums of two
 # bytes. Rows are padded by as many elements as put neighbouring rows into different banks.
 _FLOAT_SLOTS, _HALF_SLOTS, _PADDING = 1, 2, 8
-# The threads that sample, and the nonzeros that each of them loads at once, at most; the batches of
-# them in flight where a slot is sampled in one, and in several.
-_SAMPLERS, _MAX_DEPTH, _AHEAD, _MORE_AHEAD = 96, 6, 2, 4
+# The threads that sample, the nonzeros that each of them copies at once, at most, and the batches
+# of them under way.
+_SAMPLERS, _MAX_DEPTH, _AHEAD = 96, 7, 3
+_COPIED_BYTES = _AHEAD * _MAX_DEPTH * _SAMPLERS * 8
 
 
 class Arguments(ctypes.Structure):
@@ -38,11 +39,11 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         ("a", TensorMap),
         ("b", TensorMap),
-        *((name, POINTER) for name in ("values", "out", "entries", "slot_starts", "tiles")),
+        *((name, POINTER) for name in ("out", "entries", "slot_starts", "tiles")),
         ("head_out", LONG),
         ("alpha", DOUBLE),
         *((name, INT) for name in ("tile_count", "heads", "k")),
-        *((f"unused{i}", INT) for i in range(15)),
+        *((f"unused{i}", INT) for i in range(17)),
     ]
 
 
@@ -75,14 +76,11 @@ class TileWgmmaListed(ClusterTileKernel):
 
 
 def list_batches(nnz: int, slots: int) -> dict[str, int | bool]:
-    """Batches of equal size, in which most slots are sampled, and how many are in flight."""
+    """Batches of equal size, in which most slots are sampled, and how many are under way."""
     mean = nnz / max(1, slots)
     per_thread = ceil_div(int(mean + 2 * math.sqrt(mean)), _SAMPLERS) or 1
     batches = ceil_div(per_thread, _MAX_DEPTH)
-    return {
-        "DEPTH": ceil_div(per_thread, batches),
-        "AHEAD": _AHEAD if batches == 1 else _MORE_AHEAD,
-    }
+    return {"DEPTH": ceil_div(per_thread, batches), "AHEAD": _AHEAD}
 
 
 def tile_wgmma_listed(block_n: int, rate: TileRate) -> TileWgmmaListed:
@@ -90,7 +88,7 @@ def tile_wgmma_listed(block_n: int, rate: TileRate) -> TileWgmmaListed:
     pitch = block_n + _PADDING
     slot_bytes = max(_FLOAT_SLOTS * (32 * 4 * pitch + 16), _HALF_SLOTS * (32 * 2 * pitch + 16))
     facts = cluster_tile_facts(
-        "tile_wgmma_listed", (128, block_n), _STAGES, 16 + 2 * slot_bytes,
+        "tile_wgmma_listed", (128, block_n), _STAGES, 16 + 2 * slot_bytes + _COPIED_BYTES,
         FLOAT_SLOTS=_FLOAT_SLOTS, HALF_SLOTS=_HALF_SLOTS, PITCH=pitch,
     )  # fmt: skip
     return TileWgmmaListed(rate=rate, **facts)

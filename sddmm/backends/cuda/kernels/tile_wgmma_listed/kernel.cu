@@ -13,8 +13,6 @@ struct Config {
   // The types of the operands and of the output.
   using Element = SDDMM_ELEMENT;
   using Output = SDDMM_OUTPUT;
-  // Whether results are scaled by values.
-  static constexpr bool WEIGHTED = SDDMM_WEIGHTED;
   // The number of rows and of columns of a tile, and of elements of k that a stage holds.
   static constexpr int BLOCK_M = SDDMM_BLOCK_M, BLOCK_N = SDDMM_BLOCK_N, BLOCK_K = SDDMM_BLOCK_K;
   // The number of stages of the ring that TMA fills.
@@ -23,32 +21,29 @@ struct Config {
   static constexpr int CLUSTER_BLOCKS = SDDMM_CLUSTER_BLOCKS;
   // Whether the blocks of a cluster share rows of a; else they share rows of b.
   static constexpr bool A_IS_SHARED = SDDMM_A_IS_SHARED;
-  // The number of entries of a slot that a thread loads at once, and of such batches in flight: at
-  // most three with values, which take registers too.
-  static constexpr int DEPTH = SDDMM_DEPTH;
-  static constexpr int AHEAD = WEIGHTED && SDDMM_AHEAD > 3 ? 3 : SDDMM_AHEAD;
+  // The number of entries of a slot that a thread copies at once, and of such batches under way.
+  static constexpr int DEPTH = SDDMM_DEPTH, AHEAD = SDDMM_AHEAD;
   // The number of slots of each warpgroup, for float sums and for sums of two bytes.
   static constexpr int FLOAT_SLOTS = SDDMM_FLOAT_SLOTS, HALF_SLOTS = SDDMM_HALF_SLOTS;
   // The number of elements from row to row of a slot.
   static constexpr int PITCH = SDDMM_PITCH;
   // The number of threads of a block.
   static constexpr int THREADS = SDDMM_THREADS;
-  // The number of bytes of dynamic shared memory of a block: the ring of stages, then the
-  // ring of sums.
+  // The number of bytes of dynamic shared memory of a block: the ring of stages, the ring of sums,
+  // then entries.
   static constexpr int SHARED_BYTES = SDDMM_SHARED_BYTES;
 };
 
 using Output = Config::Output;
 using Mainloop = gemm_core::MainloopWgmmaAsync<Config::Element, Config::BLOCK_M, Config::BLOCK_N,
                                                Config::STAGES, 0>;
-// The type of sums in shared memory. A sum that is stored unscaled may be rounded before, which
-// halves the bytes; a double result is converted from a float.
-using Staged =
-    gemm_core::Select<Config::WEIGHTED || sizeof(Output) == 8, float, Output>::type;
+// The type of sums in shared memory. A sum may be rounded before it is stored there, which halves the
+// bytes; a double result is converted from a float.
+using Staged = gemm_core::Select<sizeof(Output) == 8, float, Output>::type;
 using Ring = StagingRing<Staged, Mainloop::BN, Mainloop::ROW_BLOCKS, Mainloop::CONSUMER_WARPGROUPS,
                          Config::PITCH, sizeof(Staged) == 2 ? Config::HALF_SLOTS : Config::FLOAT_SLOTS,
                          Mainloop::STORER_WARPS>;
-using SampledEntries = SampledOutput<Config::Element, Output, Staged, Config::WEIGHTED>;
+using SampledEntries = SampledOutput<Output, Staged>;
 using Sampler = ListSampler<Ring, SampledEntries, 32 * Mainloop::STORER_WARPS, Config::DEPTH,
                             Config::AHEAD>;
 static_assert(Mainloop::BM == 128, "lists are made for tiles of four slots");
@@ -56,11 +51,11 @@ static_assert(Mainloop::BK == Config::BLOCK_K, "the tensor maps have boxes of BL
 static_assert(Mainloop::CLUSTER == Config::CLUSTER_BLOCKS, "the host launches whole clusters");
 static_assert(Mainloop::THREADS == Config::THREADS, "the host launches all warpgroups");
 static_assert(Mainloop::A_IS_SHARED == Config::A_IS_SHARED, "its tensor map has half boxes");
-static_assert(Mainloop::SHARED_BYTES + Ring::BYTES <= Config::SHARED_BYTES, "both rings fit");
+static_assert(Mainloop::SHARED_BYTES + Ring::BYTES + Sampler::BYTES <= Config::SHARED_BYTES,
+              "the rings and the entries fit");
 
 struct Arguments {
   gemm_core::ptx::TensorMap a, b;  // of (heads, m, k) and (heads, n, k)
-  const Config::Element* values;
   Output* out;
   const int2* entries;     // of all slots (list_sampler.cuh)
   const int* slot_starts;  // (4 * tile_count + 1,)
@@ -70,7 +65,7 @@ struct Arguments {
   int tile_count, heads, k;
   // The alignment of the maps rounds the size up to a multiple of 64.
   int unused0, unused1, unused2, unused3, unused4, unused5, unused6, unused7, unused8, unused9;
-  int unused10, unused11, unused12, unused13, unused14;
+  int unused10, unused11, unused12, unused13, unused14, unused15, unused16;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
@@ -95,10 +90,13 @@ extern "C" __global__ void __cluster_dims__(Config::CLUSTER_BLOCKS, 1, 1)
         ring.write(tile++, 0, warpgroup, sums[0], static_cast<float>(p.alpha));
       },
       [&](int, const Mainloop::TileScheduler& scheduler) {
-        Sampler{ring, {p.entries, p.slot_starts}, static_cast<int>(threadIdx.x)}.run(
-            scheduler, [&](int index) { return find_tile(p, index); },
-            [&](int index) {
-              return SampledEntries{p.out + index / p.tile_count * p.head_out, p.values, nullptr};
-            });
+        const Sampler sampler{ring,
+                              {p.entries, p.slot_starts},
+                              reinterpret_cast<int2*>(ring.memory + Ring::BYTES),
+                              static_cast<int>(threadIdx.x)};
+        sampler.run(scheduler, [&](int index) { return find_tile(p, index); },
+                    [&](int index) {
+                      return SampledEntries{p.out + index / p.tile_count * p.head_out, nullptr};
+                    });
       });
 }

@@ -1,0 +1,74 @@
+"""scale_samples multiplies the samples of every head by S's values, and rounds once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gemm_core.runtime.device import Device
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.scale_samples.host import load
+from sddmm.dtypes import DTYPES, HALF_DTYPES
+from sddmm.ops.sddmm import plan
+from sddmm.testing import assert_close, poisoned_outputs, random_pattern
+from tests.cases import cases
+from tests.sddmm.backends.cuda.on_either import DEVICES as EITHER
+from tests.sddmm.backends.cuda.on_either import kernels_of
+from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, own_cache
+
+__all__ = ["compiler", "own_cache"]
+
+LISTED = next(name for name in SPECS if name.startswith("tile_wgmma_listed"))
+
+
+@pytest.mark.parametrize("device", EITHER)
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(("nnz", "first"), [(1, 0), (2048, 1), (2049, 3), (6000, 0)])
+def test_scaled_samples_are_rounded_once(
+    device: str, heads: int | None, out_dtype: torch.dtype, nnz: int, first: int
+) -> None:
+    """Of values that begin anywhere in memory, and fill no block, or some."""
+    pattern = random_pattern(150, 300, nnz, device=device)
+    values = torch.randn(nnz + first, device=device).bfloat16()[first:]
+    S = torch.sparse_csr_tensor(
+        pattern.major_indices, pattern.col_indices, values, pattern.shape, check_invariants=False
+    )
+    lead = () if heads is None else (heads,)
+    a = torch.randn(*lead, 150, 64, device=device).bfloat16()
+    b = torch.randn(*lead, 300, 64, device=device).bfloat16().mT
+    with kernels_of(device) as launches:
+        made = plan(
+            S, k=64, dtype=torch.bfloat16, heads=heads, out_dtype=out_dtype, kernel=LISTED,
+            alpha=0.5,
+        )  # fmt: skip
+        launches.clear()
+        with poisoned_outputs():
+            got = made.run(a, b)
+    assert_close(got, S, a, b, alpha=0.5)
+    assert launches in ([], [LISTED, "scale_samples"])
+
+
+@pytest.mark.parametrize("device", EITHER)
+def test_a_plan_without_values_launches_no_scaling(device: str) -> None:
+    pattern = random_pattern(150, 300, 900, device=device)
+    a, b = torch.randn(150, 64, device=device).half(), torch.randn(64, 300, device=device).half()
+    with kernels_of(device) as launches:
+        made = plan(pattern, k=64, dtype=torch.float16, kernel=LISTED)
+        launches.clear()
+        assert_close(made.run(a, b), pattern, a, b)
+    assert launches in ([], [LISTED])
+
+
+@pytest.mark.parametrize("arch", cases(DEVICES, here=["sm_90a"]))
+def test_it_compiles_without_spilling(arch: str, compiler: Callable[[Device], Compiler]) -> None:
+    made = compiler(DEVICES[arch])
+    for dtype in HALF_DTYPES:
+        for out_dtype in DTYPES:
+            load(loader.runtime, dtype, out_dtype, DEVICES[arch].index)
+    assert len(made.cubins["scale_samples"]) == len(HALF_DTYPES) * len(DTYPES)
+    for cubin in made.cubins["scale_samples"]:
+        assert cubin.resources.spill_bytes == 0
