@@ -41,7 +41,9 @@ class TileRate:
     than 0 where short runs are stored more easily; round_ps: by which each further 32 nonzeros of a
     tile's row do, past the first 32. segment_us, full_us: the fixed time of a tile where rows
     mostly are segments, and where all tiles are full, so that segments are aligned; nonzeros then
-    add nothing. start_us: the time from the launch to the first tile, beyond that of any launch.
+    add nothing. scaled_ps, scaled_segment_ps: by which multiplying a nonzero by S's value lengthens
+    the run, where nonzeros are scattered, and where rows mostly are segments.
+    start_us: the time from the launch to the first tile, beyond that of any launch.
     overlap: the exponent p by which arithmetic of time t and all else of time u take
     (t^p + u^p)^(1/p): 1 if one waits for the other, more if they overlap.
     """
@@ -53,6 +55,8 @@ class TileRate:
     round_ps: float = 0.0
     segment_us: float | None = None
     full_us: float | None = None
+    scaled_ps: float = 0.0
+    scaled_segment_ps: float = 0.0
     start_us: float = 0.0
     overlap: float = 1.0
 

@@ -128,13 +128,17 @@ class TileKernel(KernelSpec, abc.ABC):
     ) -> float:
         """The time of a tile, of its nonzeros and runs."""
         assert self.rate is not None
-        block_m, block_n = self.block
-        if self.rate.full_us is not None and nnz == block_m * block_n:
-            return self.one_tile_us(problem, model, self.rate.full_us)
-        if self.rate.segment_us is not None and are_segments(nnz, runs):
-            return self.one_tile_us(problem, model, self.rate.segment_us)
+        rate, (block_m, block_n), segments = self.rate, self.block, are_segments(nnz, runs)
+        scaled_ps = 0.0
+        if problem.scaled:
+            scaled_ps = nnz * (rate.scaled_segment_ps if segments else rate.scaled_ps)
+        fixed_us = rate.segment_us if segments else None
+        if rate.full_us is not None and nnz == block_m * block_n:
+            fixed_us = rate.full_us
+        if fixed_us is not None:
+            return self.one_tile_us(problem, model, fixed_us, 1e-6 * scaled_ps / model.stores)
         rounds = block_m * further_rounds(nnz / block_m)
-        ps = nnz * self.rate.nonzero_ps + runs * self.rate.run_ps + rounds * self.rate.round_ps
+        ps = nnz * rate.nonzero_ps + runs * rate.run_ps + rounds * rate.round_ps + scaled_ps
         return self.one_tile_us(problem, model, stored_us=1e-6 * ps / model.stores)
 
     @property

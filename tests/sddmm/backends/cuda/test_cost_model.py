@@ -39,7 +39,7 @@ def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float1
 
 
 @pytest.fixture(autouse=True)
-def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200's figures, whatever was measured here."""
     for module in ("planner", "one_off"):
         monkeypatch.setattr(f"sddmm.backends.cuda.{module}.device_model", scaled_by_sm_count)
@@ -67,11 +67,13 @@ def best(asked: SddmmProblem, facts: PatternFacts | None = None) -> str:
     [
         (problem(10_000, 5_000_000), "tile_wgmma_listed"),
         (problem(10_000, 20_000_000), "tile_wgmma_listed"),
-        (problem(10_000, 5_000_000, k=128), "tile_wgmma_128x256x64"),
-        (problem(10_000, 5_000_000, k=1024), "tile_wgmma_listed"),
+        (problem(10_000, 5_000_000, k=128), "tile_wgmma_listed"),
+        (problem(10_000, 5_000_000, k=1024), "tile_wgmma_async"),
         (problem(10_000, 20_000_000, k=512), "tile_wgmma_listed"),
-        (problem(10_000, 40_000_000, k=64), "tile_mma_64x64x32"),
-        (problem(6_000, 10_800_000, k=64), "tile_mma_64x64x32"),
+        (problem(10_000, 40_000_000, k=64), "tile_wgmma_listed"),
+        (problem(6_000, 10_800_000, k=64), "tile_wgmma_listed"),
+        (problem(4_096, 840_000, k=64), "tile_wgmma_listed"),
+        (problem(10_000, 20_000_000, k=128, dtype=torch.float32), "windows"),
         (problem(6_000, 10_800_000, k=128), "tile_wgmma_listed"),
         (problem(4_096, 10_000_000, k=256), "tile_wgmma_listed"),
         (problem(16_384, 53_700_000, k=64), "tile_wgmma_listed"),

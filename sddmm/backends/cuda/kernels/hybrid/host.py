@@ -118,7 +118,9 @@ def _dense_class(kernel: TileKernel, problem: SddmmProblem, runs: float, model: 
     less than gathering them. runs: runs of consecutive columns per nonzero."""
     assert kernel.rate is not None
     gathered_us = 1e6 * problem.k * problem.dtype.itemsize / model.l2_bytes
-    stored_us = 1e-6 * (kernel.rate.nonzero_ps + runs * kernel.rate.run_ps) / model.stores
+    scaled_ps = kernel.rate.scaled_ps if problem.scaled else 0.0
+    stored_ps = kernel.rate.nonzero_ps + runs * kernel.rate.run_ps + scaled_ps
+    stored_us = 1e-6 * stored_ps / model.stores
     saved_us = gathered_us - stored_us  # per nonzero of a tile that is computed
     if saved_us <= 0:
         return _MAX_CLASS

@@ -58,8 +58,8 @@ _PASS_BYTES, _SEGMENT_BYTES = 512, 64
 _LONG_ROW = 32
 
 # The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
-# row, and of each segment.
-_LOAD_PS, _SEGMENT_PS = 3.4, 4.5
+# row, and of each segment; and by which a value of S lengthens a nonzero.
+_LOAD_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 1.3
 # The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
 # part of a row has.
 NEAR_COLUMNS = 64
@@ -377,10 +377,9 @@ def gather_us(
     parts: the non-empty parts of rows, of NEAR_COLUMNS columns each, per nonzero; None where the
     pattern is uniform. Near nonzeros find rows of B in L1, so that instructions are the limit.
     """
-    itemsize, heads = problem.dtype.itemsize, problem.heads or 1
     width = gather_slice(problem, nnz, model.device)
     slices = ceil_div(problem.k, width) if width else 1
-    row_bytes = problem.k * itemsize
+    heads, row_bytes = problem.heads or 1, problem.k * problem.dtype.itemsize
     segments = ceil_div(row_bytes, _SEGMENT_BYTES)
     rows, columns = min(problem.m, nnz), min(problem.n, nnz)
     from_l2 = 1.0 if parts is None else min(1.0, _L2_BASE + _L2_SCATTERED * parts)
@@ -392,7 +391,8 @@ def gather_us(
         from_memory += round(missed * (nnz - columns) * max(row_bytes, _LINE_BYTES))
     from_memory += nnz * problem.out_dtype.itemsize + 8 * nnz * (slices - 1)
     memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)
-    return slices * model.launch_us + heads * max(instructions_us, l2_us) + memory_us
+    values_us = 1e-6 * nnz * _VALUE_PS / model.stores if problem.scaled else 0.0
+    return slices * model.launch_us + heads * (max(instructions_us, l2_us) + values_us) + memory_us
 
 
 ROW_GATHER = RowGather(

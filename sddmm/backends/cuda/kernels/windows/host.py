@@ -57,6 +57,8 @@ _MEMORY_PART = 0.57
 # The time of storing a value, windows apart from its neighbours, where L2 has no room to gather
 # lines; and the bytes per nonzero that lie between two stores to a line, beside the values.
 _STORE_US, _READ_BYTES = 13.7e-6, 16
+# The same of loading the values of S of a run, there, and of a value in any pattern.
+_LOAD_RUN_US, _VALUE_US = 20e-6, 0.7e-6
 # The fraction of L2 that operands can be expected to fill.
 _L2_FRACTION = 0.8
 # Microseconds of preparing a pattern, and each of its nonzeros.
@@ -184,6 +186,9 @@ def _run_us(
     stored_bytes = heads * problem.nnz * (_READ_BYTES + problem.out_dtype.itemsize)
     beyond_l2 = min(1.0, max(0.0, stored_bytes / l2_bytes - 0.5))
     storing_us = heads * problem.nnz * beyond_l2 * _STORE_US
+    if problem.scaled:
+        storing_us += heads * runs * beyond_l2 * _LOAD_RUN_US
+        computing_us += heads * problem.nnz * _VALUE_US
 
     windows_per_block = ceil_div(problem.n, geometry.width) / model.device.sm_count
     filled = geometry.width * geometry.slice_bytes / _SHARED_BYTES
