@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 # The fraction of L2 that operands can be expected to fill, the bytes of a row that a warp reads at
 # a time, and how often a row must be read before slices that stay in L2 pay.
 _L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
-
 # The most bytes of a row that one pass of a warp reads, and the bytes that the four lanes of a
 # nonzero load at once.
 _PASS_BYTES, _SEGMENT_BYTES = 512, 64
@@ -56,10 +55,10 @@ _PASS_BYTES, _SEGMENT_BYTES = 512, 64
 # The mean nonzeros of a row from which on rows are long: most groups are then of one row, and warps
 # that share a multiprocessor find some rows of B in L1, where these are near.
 _LONG_ROW = 32
-
 # The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
-# row, and of each segment; and by which a value of S lengthens a nonzero.
-_LOAD_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 1.3
+# row, and of each segment, of half types and of others, which have fewer products; and by which a
+# value of S lengthens a nonzero.
+_LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.45, 1.3
 # The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
 # part of a row has.
 NEAR_COLUMNS = 64
@@ -383,7 +382,8 @@ def gather_us(
     segments = ceil_div(row_bytes, _SEGMENT_BYTES)
     rows, columns = min(problem.m, nnz), min(problem.n, nnz)
     from_l2 = 1.0 if parts is None else min(1.0, _L2_BASE + _L2_SCATTERED * parts)
-    instructions_us = 1e-6 * (nnz + rows) * (_LOAD_PS + _SEGMENT_PS * segments) / model.stores
+    segment_ps = _HALF_SEGMENT_PS if DTYPES[problem.dtype].is_half else _SEGMENT_PS
+    instructions_us = 1e-6 * (nnz + rows) * (_LOAD_PS + segment_ps * segments) / model.stores
     l2_us = 1e6 * (nnz * from_l2 + rows) * segments * _SEGMENT_BYTES / model.l2_bytes
     from_memory = (rows + columns) * row_bytes
     if parts is None and slices == 1:  # rows of B that L2 has no room for come from memory
