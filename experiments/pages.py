@@ -54,6 +54,7 @@ RESULTS: dict[str, AnyObjective] = {
     "docs/results/h200/peers": SDDMM,
     "docs/results/h200/published": SDDMM,
     "docs/results/h200/regret": SDDMM,
+    "docs/results/h200/scaled": SDDMM,
     "docs/results/h200/gemm": GEMM,
 }
 # Studies whose records are committed when they are measured.
