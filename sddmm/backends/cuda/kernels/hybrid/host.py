@@ -82,6 +82,8 @@ class Hybrid:
             split = self._split(problem, uniform, model)
         assert split is not None, "some tile kernel serves"
         block, min_nnz = split.kernel.block, 2**split.dense_class
+        # In this order: where another launch multiplies what tiles stored by S's values, it takes
+        # all nonzeros, and the gather overwrites its own.
         return (
             split.kernel.plan(layouts.tiles(block, min_nnz), problem, model.device),
             self._gather.plan(layouts.outside_tiles(block, min_nnz), problem, model.device),
