@@ -14,7 +14,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import Explanation, GpuExecutor
 from sddmm.backends.cuda.kernels.block import BlockKernel
-from sddmm.backends.cuda.kernels.row_gather.host import gather_us
+from sddmm.backends.cuda.kernels.row_gather.costs import gather_us
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.spec import ROW_IDS
 

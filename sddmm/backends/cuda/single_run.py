@@ -23,10 +23,10 @@ from sddmm.backends.cuda.analysis import Analysis, raise_invalid
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.kernels.gather_csr import host as gather_csr
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
+from sddmm.backends.cuda.kernels.row_gather.costs import gather_us
 from sddmm.backends.cuda.kernels.row_gather.host import (
     RowGather,
     Variant,
-    gather_us,
     new_partial_sums,
     slices_of,
     specialise,

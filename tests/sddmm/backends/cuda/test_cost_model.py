@@ -14,11 +14,8 @@ from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS, SPMM_KERNELS
-from sddmm.backends.cuda.kernels.row_gather.host import (
-    gather_slice,
-    gather_us,
-    share_of_warp,
-)
+from sddmm.backends.cuda.kernels.row_gather.costs import gather_slice, gather_us
+from sddmm.backends.cuda.kernels.row_gather.host import share_of_warp
 from sddmm.backends.cuda.kernels.spmm_gather import host as spmm_gather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.kernels.tile import TileKernel

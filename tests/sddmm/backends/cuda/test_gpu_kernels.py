@@ -11,7 +11,7 @@ from torch import Tensor
 import sddmm
 from gemm_core.runtime.device import device
 from sddmm.backends.cuda.kernels.registry import SPECS
-from sddmm.backends.cuda.kernels.row_gather.host import gather_slice
+from sddmm.backends.cuda.kernels.row_gather.costs import gather_slice
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close, random_pattern, reference

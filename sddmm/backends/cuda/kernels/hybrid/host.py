@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel, sort_us
 from sddmm.backends.cuda.facts import PatternFacts, UniformFacts
-from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_us, parts_per_nonzero
+from sddmm.backends.cuda.kernels.row_gather.costs import gather_us, parts_per_nonzero
+from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.spec import GpuKernel, Layouts
 

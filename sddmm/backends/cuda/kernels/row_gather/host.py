@@ -30,6 +30,12 @@ from sddmm.backends.cuda.executor import (
     rows_are_contiguous,
 )
 from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.kernels.row_gather.costs import (
+    SEGMENT_BYTES,
+    gather_slice,
+    gather_us,
+    parts_per_nonzero,
+)
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import (
     ROW_IDS,
@@ -45,26 +51,12 @@ from sddmm.memory import new_memory
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
-# The fraction of L2 that operands can be expected to fill, the bytes of a row that a warp reads at
-# a time, and how often a row must be read before slices that stay in L2 pay.
-_L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
-# The most bytes of a row that one pass of a warp reads, and the bytes that the four lanes of a
-# nonzero load at once.
-_PASS_BYTES, _SEGMENT_BYTES = 512, 64
+# The most bytes of a row that one pass of a warp reads.
+_PASS_BYTES = 512
 
 # The mean nonzeros of a row from which on rows are long: most groups are then of one row, and warps
 # that share a multiprocessor find some rows of B in L1, where these are near.
 _LONG_ROW = 32
-# The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
-# row, and of each segment, of half types and of others, which have fewer products; and by which a
-# value of S lengthens a nonzero.
-_LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.45, 1.3
-# The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
-# part of a row has.
-NEAR_COLUMNS = 64
-_L2_BASE, _L2_SCATTERED = 0.48, 1.7
-# The least that L2 reads of memory at once, and by how much faster that seems beside its own loads.
-_LINE_BYTES, _MEMORY_OVERLAP = 128, 2.0
 
 # Warps that a multiprocessor holds at the registers of this kernel, at least.
 _WARPS_PER_SM = 16
@@ -301,7 +293,7 @@ def new_partial_sums(problem: SddmmProblem) -> Tensor:
 
 def pass_bytes(row_bytes: int) -> int:
     """The bytes that one pass of a warp reads of a row: a short row whole, rounded up."""
-    size = _SEGMENT_BYTES
+    size = SEGMENT_BYTES
     while size < _PASS_BYTES and size < row_bytes:
         size *= 2
     return size
@@ -312,7 +304,7 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
     bytes. long_rows: whether the pattern's rows are long, in more shares than warps run at once."""
     row_bytes = k * dtype.itemsize
     per_pass = pass_bytes(row_bytes)
-    segments = per_pass // _SEGMENT_BYTES
+    segments = per_pass // SEGMENT_BYTES
     # Nonzeros at a time, by eights: as many as registers hold.
     four = step == 16 and segments <= (4 if DTYPES[dtype].is_half else 2)
     most = 4 if DTYPES[dtype].is_half else 8
@@ -350,49 +342,6 @@ def share_of_warp(
         warps = device.sm_count * max(1, warps_per_sm)
         warps *= ceil_div(total, warps * most)  # a last wave that is not full costs a whole one
     return max(group, min(most, ceil_div(ceil_div(total, warps), group) * group))
-
-
-def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:
-    """The `parts` of gather_us."""
-    return None if facts.is_uniform else facts.row_parts(NEAR_COLUMNS) / max(1, nnz)
-
-
-def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
-    """Elements of k to gather at a time: all, unless only a slice of the operands stays in L2."""
-    row_bytes = problem.k * problem.dtype.itemsize
-    rows = min(problem.n, nnz) + min(problem.m, nnz)
-    reused = nnz >= _MIN_REUSE * rows
-    if not reused or rows * row_bytes <= _L2_FRACTION * device.l2_bytes:
-        return problem.k
-    slices = int(_L2_FRACTION / 2 * device.l2_bytes) // rows // _SLICE_BYTES
-    return min(problem.k, max(1, slices) * _SLICE_BYTES // problem.dtype.itemsize)
-
-
-def gather_us(
-    problem: SddmmProblem, nnz: int, model: DeviceModel, parts: float | None = None
-) -> float:
-    """Gathering so many of the problem's nonzeros.
-
-    parts: the non-empty parts of rows, of NEAR_COLUMNS columns each, per nonzero; None where the
-    pattern is uniform. Near nonzeros find rows of B in L1, so that instructions are the limit.
-    """
-    width = gather_slice(problem, nnz, model.device)
-    slices = ceil_div(problem.k, width) if width else 1
-    heads, row_bytes = problem.heads or 1, problem.k * problem.dtype.itemsize
-    segments = ceil_div(row_bytes, _SEGMENT_BYTES)
-    rows, columns = min(problem.m, nnz), min(problem.n, nnz)
-    from_l2 = 1.0 if parts is None else min(1.0, _L2_BASE + _L2_SCATTERED * parts)
-    segment_ps = _HALF_SEGMENT_PS if DTYPES[problem.dtype].is_half else _SEGMENT_PS
-    instructions_us = 1e-6 * (nnz + rows) * (_LOAD_PS + segment_ps * segments) / model.stores
-    l2_us = 1e6 * (nnz * from_l2 + rows) * segments * _SEGMENT_BYTES / model.l2_bytes
-    from_memory = (rows + columns) * row_bytes
-    if parts is None and slices == 1:  # rows of B that L2 has no room for come from memory
-        missed = 1 - min(1.0, _L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes))
-        from_memory += round(missed * (nnz - columns) * max(row_bytes, _LINE_BYTES))
-    from_memory += nnz * problem.out_dtype.itemsize + 8 * nnz * (slices - 1)
-    memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)
-    values_us = 1e-6 * nnz * _VALUE_PS / model.stores if problem.scaled else 0.0
-    return slices * model.launch_us + heads * (max(instructions_us, l2_us) + values_us) + memory_us
 
 
 ROW_GATHER = RowGather(
