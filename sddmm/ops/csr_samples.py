@@ -49,7 +49,7 @@ def sample_csr(
     pattern."""
     crow, cols = S.crow_indices(), S.col_indices()
     values = S.values() if scale else None
-    sampler = _sampler(S, crow, cols, a, b, values, out_dtype, precision)
+    sampler = _sampler(S, crow, cols, a, b, values, out_dtype, precision, scale)
     if sampler is None:
         return None
     return _wrapped(S, crow, cols, sampler.sample(crow, cols, (a, b, values, alpha)))
@@ -60,7 +60,7 @@ def sample_and_add_csr(S: Tensor, a: Tensor, b: Tensor, beta: float, alpha: floa
     needs a pattern."""
     crow, cols, values = S.crow_indices(), S.col_indices(), S.values()
     checked, out_dtype = values if beta != 0 else None, sum_dtype(a.dtype, beta)
-    sampler = _sampler(S, crow, cols, a, b, checked, out_dtype, is_sum=True)
+    sampler = _sampler(S, crow, cols, a, b, checked, out_dtype)
     if sampler is None:
         return None
     new = add_scaled(sampler.sample(crow, cols, (a, b, None, alpha)), beta, values)
@@ -85,19 +85,19 @@ def _sampler(
     values: Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str = "ieee",
-    is_sum: bool = False,
+    scaled: bool = False,
 ) -> CsrSampler | None:
-    """What computes such calls; raises if a, b and values, unless None, do not fit S. is_sum: the
-    samples are not multiplied by the values, to which they are added."""
+    """What computes such calls; raises if a, b and values, unless None, do not fit S. scaled:
+    whether the values multiply the samples."""
     key = (
         S.shape, crow.numel(), cols.numel(), crow.dtype, cols.dtype, a.shape, b.shape, a.dtype,
-        b.dtype, a.layout, b.layout, out_dtype, precision, is_sum,
+        b.dtype, a.layout, b.layout, out_dtype, precision, scaled,
         None if values is None else (values.shape, values.dtype),
     )  # fmt: skip
     try:
         return _SAMPLERS[key]
     except KeyError:
-        sampler = _find_sampler(S, a, b, values, out_dtype, precision, is_sum)
+        sampler = _find_sampler(S, a, b, values, out_dtype, precision, scaled)
     return remember(_SAMPLERS, key, sampler)
 
 
@@ -108,10 +108,9 @@ def _find_sampler(
     values: Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str,
-    is_sum: bool,
+    scaled: bool,
 ) -> CsrSampler | None:
     pattern = pattern_and_values(S, reads_values=False)[0]
-    scaled = values is not None and not is_sum
     problem = problem_of(pattern, a, b, out_dtype, precision, scaled)
     if values is not None:
         check_values(values, problem)

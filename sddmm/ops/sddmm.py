@@ -388,6 +388,6 @@ def _first_calls(
     first = _FIRST_CALLS.get(key)
     if first is None:
         *_, out_dtype, precision, scaled = signature
-        problem = problem_of(pattern, a, b, out_dtype, precision, scaled is True)
+        problem = problem_of(pattern, a, b, out_dtype, precision, bool(scaled))
         first = remember(_FIRST_CALLS, key, first_calls(problem, pattern.is_csr, is_kept))
     return first

@@ -42,10 +42,10 @@ class TileRate:
     tile's row do, past the first 32. segment_us, full_us: the fixed time of a tile where rows
     mostly are segments, and where all tiles are full, so that segments are aligned; nonzeros then
     add nothing. scaled_ps, scaled_segment_ps: by which multiplying a nonzero by S's value lengthens
-    the run, where nonzeros are scattered, and where rows mostly are segments.
-    start_us: the time from the launch to the first tile, beyond that of any launch.
-    overlap: the exponent p by which arithmetic of time t and all else of time u take
-    (t^p + u^p)^(1/p): 1 if one waits for the other, more if they overlap.
+    the run, where nonzeros are scattered, and where rows mostly are segments. start_us: the time
+    from the launch to the first tile, beyond that of any launch. overlap: the exponent p by which
+    arithmetic of time t and all else of time u take (t^p + u^p)^(1/p): 1 if one waits for the
+    other, more if they overlap.
     """
 
     flops: float

@@ -18,6 +18,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous
 from sddmm.backends.cuda.kernels.scale_samples.host import (
     SAMPLES_DTYPE,
+    SampleFn,
     scaling_us,
     then_scaled,
 )
@@ -124,23 +125,23 @@ class _Launcher:
         }
 
     def _launch(self, scaled: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
-        problem = self._problem._replace(scaled=scaled)
-        if not scaled:
-            return self._sample(problem, tensor_maps)
-        unscaled = problem._replace(scaled=False, out_dtype=SAMPLES_DTYPE)
-        return then_scaled(self._sample(unscaled, tensor_maps), problem, self._device)
+        if scaled:
+            sample = self._sample(SAMPLES_DTYPE, tensor_maps)
+            return then_scaled(sample, self._problem, self._device)
+        sample = self._sample(self._problem.out_dtype, tensor_maps)
+        return lambda values, out, alpha: sample(out, alpha)
 
-    def _sample(self, problem: SddmmProblem, tensor_maps: dict[str, bytes]) -> LaunchFn:
+    def _sample(self, out_dtype: torch.dtype, tensor_maps: dict[str, bytes]) -> SampleFn:
+        problem = self._problem
         sampling = self._spec.sampling(self._work, problem)
         kernel = _load(
-            loader.runtime, self._spec, problem.dtype, problem.out_dtype,
-            tuple(sampling.items()), self._device.index,
+            loader.runtime, self._spec, problem.dtype, out_dtype, tuple(sampling.items()),
+            self._device.index,
         )  # fmt: skip
-        launch = make_launch(kernel, self._blocks, {
+        return make_launch(kernel, self._blocks, {
             **tensor_maps, **self._arrays.args, "head_out": problem.nnz,
             "heads": problem.heads or 1, "k": problem.k,
         }, ("out", "alpha"))  # fmt: skip
-        return lambda values, out, alpha: launch(out, alpha)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -29,27 +29,23 @@ from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, KernelSpec, Pro
 # Rates are measured on an H200 of 132 multiprocessors (docs/results/h200).
 TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_wgmma(128, 256, 256, TileRate(
-        flops=900e12, fixed_us=9.4e-3, nonzero_ps=9.4, run_ps=-5.7, round_ps=256,
-        start_us=0.9,
+        flops=900e12, fixed_us=9.4e-3, nonzero_ps=9.4, run_ps=-5.7, round_ps=256, start_us=0.9,
     )),
     tile_wgmma(128, 224, 256, TileRate(
-        flops=824e12, fixed_us=11.3e-3, nonzero_ps=7.9, run_ps=-4.8, round_ps=291,
-        start_us=0.2, overlap=1.17,
+        flops=824e12, fixed_us=11.3e-3, nonzero_ps=7.9, run_ps=-4.8, round_ps=291, start_us=0.2,
+        overlap=1.17,
     )),
     tile_wgmma(256, 152, 176, TileRate(
         flops=856e12, fixed_us=6.6e-3, nonzero_ps=15.3, run_ps=4.8, start_us=0.8,
     )),
     tile_wgmma_async((128, 256), 3, StagingSlots(1, 1024), StagingSlots(2, 512), TileRate(
-        flops=777e12, fixed_us=15.6e-3, nonzero_ps=5.6, run_ps=-0.8, round_ps=200,
-        start_us=0.2, overlap=1.73,
+        flops=777e12, fixed_us=15.6e-3, nonzero_ps=5.6, run_ps=-0.8, round_ps=200, start_us=0.2,
+        overlap=1.73,
     ), lead=1),
     tile_wgmma_async((128, 224), 3, StagingSlots(1, 896), StagingSlots(2, 464), TileRate(
-        flops=759e12, fixed_us=18.4e-3, nonzero_ps=5.6, run_ps=-2.1, round_ps=213,
-        overlap=2.09,
+        flops=759e12, fixed_us=18.4e-3, nonzero_ps=5.6, run_ps=-2.1, round_ps=213, overlap=2.09,
     ), lead=0),
-    tile_wgmma_listed(256, TileRate(
-        flops=747e12, fixed_us=10.1e-3, nonzero_ps=3.8, overlap=1.89,
-    )),
+    tile_wgmma_listed(256, TileRate(flops=747e12, fixed_us=10.1e-3, nonzero_ps=3.8, overlap=1.89)),
     tile_mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(
         flops=545e12, fixed_us=10.7e-3, nonzero_ps=4.3, run_ps=-1.7, round_ps=43, segment_us=25e-3,
         full_us=21e-3, scaled_ps=5.0, scaled_segment_ps=1.0, start_us=1.2,

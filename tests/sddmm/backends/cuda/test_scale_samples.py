@@ -31,7 +31,7 @@ LISTED = next(name for name in SPECS if name.startswith("tile_wgmma_listed"))
 def test_scaled_samples_are_rounded_once(
     device: str, heads: int | None, out_dtype: torch.dtype, nnz: int, first: int
 ) -> None:
-    """Of values that begin anywhere in memory, and fill no block, or some."""
+    """Values begin anywhere in memory, and fill no block, or some."""
     pattern = random_pattern(150, 300, nnz, device=device)
     values = torch.randn(nnz + first, device=device).bfloat16()[first:]
     S = torch.sparse_csr_tensor(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,6 +38,9 @@ SCALE_SAMPLES = KernelSpec("scale_samples", "scale_samples", HALF_DTYPES, thread
 # The dtype of samples of half types that are not rounded yet.
 SAMPLES_DTYPE = torch.float32
 
+SampleFn = Callable[[int, float], None]
+"""sample(out, alpha): launch a kernel that stores samples, times alpha."""
+
 
 @functools.lru_cache(maxsize=64)
 def load(
@@ -46,11 +50,11 @@ def load(
     return runtime.load_kernel(SCALE_SAMPLES, defines, Arguments, device_index)
 
 
-def then_scaled(sample: LaunchFn, problem: SddmmProblem, device: Device) -> LaunchFn:
+def then_scaled(sample: SampleFn, problem: SddmmProblem, device: Device) -> LaunchFn:
     """The launch of a kernel and, behind it, of the multiplication of what it has stored.
 
-    sample: launches a kernel of half types that stores samples of SAMPLES_DTYPE: to the output, if
-    that has this dtype, else to memory of (heads, nnz) samples, which the launch allocates.
+    sample: of half types, stores samples of SAMPLES_DTYPE: to the output, if that has this dtype,
+    else to memory of (heads, nnz) samples, which the launch allocates.
     """
     kernel = load(loader.runtime, problem.dtype, problem.out_dtype, device.index)
     blocks = ceil_div(problem.nnz, _THREADS * _ITEMS)
@@ -63,7 +67,7 @@ def then_scaled(sample: LaunchFn, problem: SddmmProblem, device: Device) -> Laun
         else:
             memory = new_memory("unscaled samples", (heads * nnz,), SAMPLES_DTYPE, problem.device)
             samples = memory.data_ptr()
-        sample(0, samples, alpha)
+        sample(samples, alpha)
         kernel(heads * blocks, samples, values, out, nnz, blocks)  # in the order of Arguments
 
     return launch
