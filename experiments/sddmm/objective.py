@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from experiments.bench.columns import measurements
@@ -21,7 +22,7 @@ from experiments.sddmm.methods import BASELINE, METHODS, OURS, REIMPLEMENTED, ou
 from experiments.sddmm.on_pattern import OnPattern
 from experiments.sddmm.record import Record
 from experiments.sddmm.regret import REGRET
-from experiments.sddmm.scaled import then_scaled
+from experiments.sddmm.scaled import ThenScaled, then_scaled
 from experiments.sddmm.verify import Reference
 from sddmm import testing
 
@@ -44,6 +45,10 @@ class Sddmm(OnPattern[Case, Record]):
 
     def forced_kernels(self) -> Mapping[str, Method]:
         return forced_kernels()
+
+    def sources(self, method: Method) -> list[Path]:
+        own = super().sources(method)
+        return [*own, file_of(ThenScaled)] if isinstance(method, ThenScaled) else own
 
     def identity(self, config: Config) -> dict[str, Any]:
         return super().identity(config) | ({"scaled": True} if config.scaled else {})

@@ -80,6 +80,15 @@ def test_records_tell_scaled_cases_from_others() -> None:
     assert SDDMM.case_title("x", CONFIG).endswith(", scaled")
 
 
+def test_a_record_of_a_peer_is_kept_only_while_its_multiplication_is_the_same() -> None:
+    peers = {name: m for name, m in SDDMM.methods(CONFIG).items() if name != "ours"}
+    plain = SDDMM.methods(replace(CONFIG, scaled=False))
+    assert len(peers) > 3
+    for name, peer in peers.items():
+        more = set(SDDMM.sources(peer)) - set(SDDMM.sources(plain[name]))
+        assert [path.name for path in more] == ["scaled.py"]
+
+
 def test_only_sddmm_has_scaled_cases() -> None:
     with pytest.raises(ValueError, match="scaled must be false but in sddmm, got"):
         replace(CONFIG, objective="spmm")

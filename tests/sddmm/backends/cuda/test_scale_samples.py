@@ -9,10 +9,17 @@ import torch
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.executor import GpuExecutor
+from sddmm.backends.cuda.kernels.cluster_tile import ClusterTileKernel
+from sddmm.backends.cuda.kernels.hybrid.host import Hybrid
 from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.scale_samples.host import load
+from sddmm.backends.cuda.planner import Planner
 from sddmm.dtypes import DTYPES, HALF_DTYPES
 from sddmm.ops.sddmm import plan
+from sddmm.problem import make_problem
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close, poisoned_outputs, random_pattern
 from tests.cases import cases
 from tests.sddmm.backends.cuda.on_either import DEVICES as EITHER
@@ -21,7 +28,8 @@ from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, 
 
 __all__ = ["compiler", "own_cache"]
 
-LISTED = next(name for name in SPECS if name.startswith("tile_wgmma_listed"))
+CLUSTER_TILES = {n: spec for n, spec in SPECS.items() if isinstance(spec, ClusterTileKernel)}
+LISTED = next(name for name in CLUSTER_TILES if "listed" in name)
 
 
 @pytest.mark.parametrize("device", EITHER)
@@ -50,6 +58,31 @@ def test_scaled_samples_are_rounded_once(
             got = made.run(a, b)
     assert_close(got, S, a, b, alpha=0.5)
     assert launches in ([], [LISTED, "scale_samples"])
+
+
+@pytest.mark.parametrize("device", EITHER)
+@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("name", CLUSTER_TILES)
+def test_what_a_hybrid_gathers_is_multiplied_once(
+    device: str, out_dtype: torch.dtype, name: str
+) -> None:
+    """Its dense tiles are multiplied with all samples, before the others are gathered."""
+    hybrid = Hybrid("hybrid", (CLUSTER_TILES[name],), ROW_GATHER)
+    planner = Planner({"hybrid": hybrid}, GpuExecutor)
+    mask = torch.rand(300, 600) < 0.01
+    mask[:128, :128] = True
+    pattern = SparsePattern.from_coo(*mask.nonzero().T.to(device), mask.shape)
+    values = torch.randn(pattern.nnz, device=device).half()
+    a, b = (torch.randn(n, 64, device=device).half() for n in mask.shape)
+    problem = make_problem(pattern, k=64, dtype=torch.float16, out_dtype=out_dtype, scaled=True)
+    out = torch.full((pattern.nnz,), torch.nan, dtype=out_dtype, device=device)
+    with kernels_of(device) as launches:
+        gpu = loader.runtime.device(loader.runtime.index_of(pattern.device))
+        executor = planner.prepare(pattern, problem, gpu, "hybrid")
+        launches.clear()
+        executor(a, b.mT, values, 0.5, out)
+    assert_close(out, pattern.to_torch(values), a, b.mT, alpha=0.5)
+    assert launches in ([], [name, "scale_samples", "row_gather"])
 
 
 @pytest.mark.parametrize("device", EITHER)
