@@ -231,11 +231,12 @@ inline void __syncthreads() {
 }
 inline void __syncwarp() { emulation::with_warp(0, [](const int*, int) {}); }
 
-// Every lane of the warp takes part in these.
+// Every lane of the warp takes part in these. width: the lanes of a segment, in which `lane` counts.
 template <class T>
-inline T __shfl_sync(unsigned, T value, int lane) {
+inline T __shfl_sync(unsigned, T value, int lane, int width = emulation::warp_size) {
+  const int own = int(threadIdx.x % emulation::warp_size), from = own - own % width + lane % width;
   T got;
-  emulation::with_warp(value, [&](const T* all, int) { got = all[lane % emulation::warp_size]; });
+  emulation::with_warp(value, [&](const T* all, int) { got = all[from]; });
   return got;
 }
 template <class T>
