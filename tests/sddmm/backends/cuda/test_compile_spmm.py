@@ -27,10 +27,14 @@ SIZES = [(64, 16), (512, 16), (300, 8), (33, 2), (1, 2), (16, 16), (32, 16), (10
 
 
 def problem_of(
-    k: int, dtype: torch.dtype, values_dtype: torch.dtype, out_dtype: torch.dtype
+    k: int,
+    dtype: torch.dtype,
+    values_dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    nnz: int = 1000,
 ) -> SpmmProblem:
     return SpmmProblem(
-        100, 100, k, 1000, dtype, values_dtype, out_dtype, torch.int32, None, False, False,
+        100, 100, k, nnz, dtype, values_dtype, out_dtype, torch.int32, None, False, False,
         torch.device("cuda", 0),
     )  # fmt: skip
 
@@ -45,15 +49,18 @@ def problem_of(
 def test_it_compiles_without_spilling(
     arch: str, dtype: torch.dtype, compiler: Callable[[Device], Compiler]
 ) -> None:
-    """On Hopper every size, and every dtype of values and of results with some size."""
+    """On Hopper every size, with short and with long rows, and every dtype of values and of results
+    with some size."""
     device = DEVICES[arch]
     made = compiler(device)
     is_hopper = arch == "sm_90a"
-    for i, (k, step) in enumerate(SIZES if is_hopper else SIZES[:2]):
+    lengths = (1000, 10_000) if is_hopper else (1000,)
+    sizes = SIZES if is_hopper else SIZES[:2]
+    for nnz, (i, (k, step)) in itertools.product(lengths, enumerate(sizes)):
         step = max(step, dtype.itemsize)
         values_dtype = list(DTYPES)[i % 4] if is_hopper and i >= 2 else dtype
         out_dtype = list(DTYPES)[(i + i // 4) % 4] if is_hopper and i >= 2 else dtype
-        problem = problem_of(k, dtype, values_dtype, out_dtype)
+        problem = problem_of(k, dtype, values_dtype, out_dtype, nnz)
         step_out = max(step, out_dtype.itemsize)
         options = problem, device, i % 2 == 1, step, step_out
         host.specialise(loader.runtime, SPMM_GATHER, *options)

@@ -232,6 +232,15 @@ def test_nan_and_infinities_stay_in_their_own_rows() -> None:
     assert got.isfinite().sum() > got.numel() // 2
 
 
+def test_infinite_factors_stay_in_their_own_rows() -> None:
+    """A lane's factors of before reach nothing past the end of its group."""
+    pattern = random_pattern(90, 110, 5000)
+    dense, values, factors = torch.randn(110, 64), torch.randn(5000), torch.randn(5000)
+    factors[pattern.row_ids % 3 == 0] = torch.inf
+    got = run(pattern, values.half(), dense.half(), factors.half())
+    assert torch.equal(got.isfinite().all(1), torch.arange(90) % 3 != 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_sums_round_once(dtype: torch.dtype) -> None:
     pattern = random_pattern(40, 500, 9000)

@@ -49,10 +49,13 @@ _LANE_BYTES, _MAX_LANES = 16, 32
 # through a permutation, in bytes of the row (on an H200).
 _NONZERO_BYTES, _WEIGHT_BYTES = 24, 48
 
-# The most nonzeros and rows of a warp, and the mean length of a long row.
-_MAX_SHARE, _LONG_ROW = 1024, 64
-# The bytes of shared memory of a group beside its sums.
-_GROUP_BYTES = 28
+# The most nonzeros and rows of a warp; the mean lengths of long and of short rows; and the nonzeros
+# of all heads from which on shorter rows are read in long batches, too.
+_MAX_SHARE, _LONG_ROW, _SHORT_ROW, _MANY_NONZEROS = 1024, 64, 12, 2**22
+# The bytes of shared memory of a group beside its sums, and of a block.
+_GROUP_BYTES, _BLOCK_BYTES = 28, 16
+# The most nonzeros that the kernel counts by int: it counts a little further.
+_MOST_BY_INT = 2**31 - 2**12
 # The most bytes from row to row of X that the kernel can step over.
 _MAX_PITCH_BYTES = 2**31 - 1
 
@@ -251,13 +254,22 @@ def batch_of_group(
     if step < _LANE_BYTES or lane_sums > 32:  # loads of few bytes need more registers
         return 4, 2
     is_hopper = device.capability >= (9, 0)  # older GPUs' code needs more registers
-    # Short rows are stored often, which many warps hide better than many loads of a warp.
     if problem.accumulator == torch.float64:
         return 4, 3 if is_hopper else 2
-    if lanes >= 16 and problem.nnz >= _LONG_ROW * problem.m and not has_perm:
+    # Short rows are stored often, which many warps hide better than many loads of a warp.
+    if lanes >= 8 and problem.nnz >= _LONG_ROW * problem.m and not has_perm:
         return 8, 3 if is_hopper else 2
-    has_positions = has_perm and lanes < 4  # of several nonzeros in a lane
-    return 4, 4 if is_hopper and not has_positions else 3
+    if lanes <= 4 and is_hopper and _fills_batches(problem):
+        needs_few_registers = lanes == 4 and not has_perm and not problem.has_factors
+        return 8, 3 if needs_few_registers else 2
+    return 4, 4 if is_hopper and lanes >= 4 else 3  # of fewer, a lane holds several nonzeros
+
+
+def _fills_batches(problem: SpmmProblem) -> bool:
+    """Whether the many groups of few lanes find longer batches without the end of a row, or have so
+    many that they wait for memory."""
+    is_short = problem.nnz < _SHORT_ROW * problem.m
+    return not is_short or problem.nnz * (problem.heads or 1) >= _MANY_NONZEROS
 
 
 @functools.lru_cache(maxsize=64)
@@ -283,9 +295,13 @@ def specialise(
     lanes, columns, _ = slices_of(problem)
     lane_sums = _LANE_BYTES // itemsize * accumulator.itemsize
     batch, min_blocks = batch_of_group(problem, lanes, has_perm, step, device)
-    if has_addend:  # its addresses take registers: so many blocks, and nothing spills
-        min_blocks = min(min_blocks, 2 if batch == 8 and problem.dtype == torch.float32 else 3)
+    # The addresses of either take registers: so many blocks, and nothing spills.
+    if batch == 8 and (has_addend or (has_beyond and lanes < _MAX_LANES)):
+        min_blocks = 2 if lanes > 1 else 1
+    elif has_addend:
+        min_blocks = min(min_blocks, 3)
     shared_bytes = 2 * spec.threads * lane_sums + _GROUP_BYTES * spec.threads // lanes
+    shared_bytes += _BLOCK_BYTES
     spec = _spec_with_memory(spec, shared_bytes, min_blocks)
     defines: dict[str, str | int | bool] = {
         **type_macros(problem.dtype, problem.out_dtype),
@@ -294,6 +310,7 @@ def specialise(
         "NO_TAIL": step == _LANE_BYTES and problem.k % columns == 0,
         "HAS_PERM": has_perm, "HAS_FACTORS": problem.has_factors, "HAS_BEYOND": has_beyond,
         "HAS_ADDEND": has_addend,
+        "POSITION": "int" if problem.nnz <= _MOST_BY_INT else "long long",
         "LANES": lanes, "BATCH": batch, "MIN_BLOCKS": min_blocks,
     }  # fmt: skip
     kernel = runtime.load_kernel(spec, macros(defines), Arguments, device.index)

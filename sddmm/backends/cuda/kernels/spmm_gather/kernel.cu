@@ -26,6 +26,8 @@ struct Config {
   static constexpr bool HAS_BEYOND = SDDMM_HAS_BEYOND;
   // Whether row i is added to `addend` and stored at row out_rows[i] of the result; without heads.
   static constexpr bool HAS_ADDEND = SDDMM_HAS_ADDEND;
+  // The type of a number of a nonzero: int where there are few enough.
+  using Position = SDDMM_POSITION;
   // The number of lanes that load a slice of a row, 16 bytes each: a group; a power of two.
   static constexpr int LANES = SDDMM_LANES;
   // The number of nonzeros of a group whose loads are in flight together.
@@ -40,6 +42,7 @@ using Element = Config::Element;
 using Value = Config::Value;
 constexpr bool IS_DOUBLE = sizeof(Element) == 8 || sizeof(Value) == 8;
 using Acc = gemm_core::Select<IS_DOUBLE, double, float>::type;
+using Position = Config::Position;
 constexpr int LANES = Config::LANES, BATCH = Config::BATCH;
 constexpr int WARPS = Config::THREADS / 32, GROUPS_PER_WARP = 32 / LANES;
 constexpr int GROUPS = WARPS * GROUPS_PER_WARP;
@@ -75,28 +78,37 @@ struct Arguments {
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
+// What a block keeps in shared memory until its end: its number among those of its part, a slice of
+// a head, and the part; the row of the nonzero before it, and whether its last row goes on after it.
+struct BlockFacts {
+  int number, part, row_before, goes_on;
+};
+
 // What a group leaves for other groups: the sums of its first row, if that begins before the group,
 // and those of its last row, if that begins in the group and ends after it.
 struct Pieces {
   static constexpr int SUMS = Config::THREADS * ELEMENTS;
   static constexpr int BYTES =
-      2 * SUMS * sizeof(Acc) + GROUPS * (sizeof(double) + sizeof(i64) + 3 * sizeof(int));
+      2 * SUMS * sizeof(Acc) + GROUPS * (sizeof(i64) + sizeof(Acc) + 3 * sizeof(int)) +
+      sizeof(BlockFacts);
   Acc* sums;
   // What a group keeps of its own in shared memory, as it has few registers: its first nonzero, a
   // copy of alpha, its first row, -1 if that does not begin before the group, and the row of the
   // nonzero after the group.
   i64* begin;
-  double* alpha;
+  Acc* alpha;
   int *first_row, *after;
   int* has_last;
+  BlockFacts* block;
 
   explicit __device__ Pieces(unsigned char* shared)
       : sums(reinterpret_cast<Acc*>(shared)),
         begin(reinterpret_cast<i64*>(sums + 2 * SUMS)),
-        alpha(reinterpret_cast<double*>(begin + GROUPS)),
+        alpha(reinterpret_cast<Acc*>(begin + GROUPS)),
         first_row(reinterpret_cast<int*>(alpha + GROUPS)),
         after(first_row + GROUPS),
-        has_last(after + GROUPS) {}
+        has_last(after + GROUPS),
+        block(reinterpret_cast<BlockFacts*>(has_last + GROUPS)) {}
   __device__ __forceinline__ Acc& at(int which, int i, int thread) const {
     return sums[(which * ELEMENTS + i) * Config::THREADS + thread];
   }
@@ -123,11 +135,11 @@ static_assert(Pieces::BYTES <= Config::SHARED_BYTES, "they fit into shared memor
 struct LaneColumns {
   Config::Output* first;  // of row 0
   int pitch, elements;
-  const double* alpha;  // in shared memory
+  const Acc* alpha;  // in shared memory
   const Arguments& p;
   __device__ __forceinline__ void store(int row, const Acc (&sums)[ELEMENTS]) const {
     Acc scaled[ELEMENTS];
-    const Acc factor = static_cast<Acc>(*alpha);
+    const Acc factor = *alpha;
 #pragma unroll
     for (int i = 0; i < ELEMENTS; ++i) scaled[i] = sums[i] * factor;
     i64 out_row = row;
@@ -147,9 +159,16 @@ struct LaneColumns {
 };
 
 // The indices and the weights of the nonzeros of a group, STRIDE at a time, PER_LANE in each lane.
+// Weights stay as they are loaded until they are multiplied: a conversion waits for the load.
 struct Indices {
   int row[PER_LANE], col[PER_LANE];  // row: -1 past the end of the group
-  Acc weight[PER_LANE];
+  Value value[PER_LANE];
+  Element factor[PER_LANE];
+
+  __device__ __forceinline__ Acc weight(int q) const {
+    const Acc weight = static_cast<Acc>(widened(value[q]));
+    return Config::HAS_FACTORS ? weight * static_cast<Acc>(widened(factor[q])) : weight;
+  }
 };
 
 // Loads the indices of the nonzeros of a group. Past the end of the group they are those of column
@@ -167,20 +186,21 @@ struct IndexLoader {
   __device__ __forceinline__ void load_positions(int at, int (&positions)[PER_LANE]) const {
 #pragma unroll
     for (int q = 0; Config::HAS_PERM && q < PER_LANE; ++q)
-      if (own(at, q) < count) positions[q] = perm[*begin + own(at, q)];
+      if (own(at, q) < count) positions[q] = perm[static_cast<Position>(*begin) + own(at, q)];
   }
   __device__ __forceinline__ void load(int at, const int (&positions)[PER_LANE],
                                        Indices& indices) const {
 #pragma unroll
     for (int q = 0; q < PER_LANE; ++q) {
-      indices.row[q] = -1, indices.col[q] = 0, indices.weight[q] = 0;
+      indices.row[q] = -1, indices.col[q] = 0;
+      indices.value[q] = Value{}, indices.factor[q] = Element{};
       if (own(at, q) >= count) continue;
-      const i64 i = *begin + own(at, q);
-      const i64 position = Config::HAS_PERM ? positions[q] : i;
+      const Position i = static_cast<Position>(*begin) + own(at, q);
+      const Position position = Config::HAS_PERM ? positions[q] : i;
       indices.row[q] = rows[i];
       indices.col[q] = cols[i];
-      indices.weight[q] = static_cast<Acc>(widened(values[position]));
-      if (Config::HAS_FACTORS) indices.weight[q] *= static_cast<Acc>(widened(factors[position]));
+      indices.value[q] = values[position];
+      if (Config::HAS_FACTORS) indices.factor[q] = factors[position];
     }
   }
 };
@@ -219,44 +239,70 @@ struct DenseRows {
   }
 };
 
-// Adds BATCH nonzeros of each group, number `batch` of those in `now` and the next ones.
-__device__ __forceinline__ void add_batch(const DenseRows& dense, const Indices& now, int batch,
-                                          const LaneColumns& out, const Pieces& pieces,
-                                          RowSums& sums) {
-  const int in_group = threadIdx.x % LANES, first_lane = threadIdx.x % 32 - in_group;
-  // The lane and the register that hold nonzero j of the batch.
-  auto lane_of = [&](int j) { return first_lane + (PER_LANE > 1 ? j % LANES : batch + j); };
-  auto register_of = [](int j) { return PER_LANE > 1 ? j / LANES : 0; };
-  bool alike = true;
+// The nonzeros of all groups of a warp at which a row begins, or which are past the end of their
+// group: for each of a lane's nonzeros, the bits of the lanes.
+struct Breaks {
+  u32 lanes[PER_LANE];
+
+  // row: that of the nonzero before.
+  __device__ __forceinline__ Breaks(const Indices& now, int row) {
+    const int in_group = threadIdx.x % LANES;
 #pragma unroll
-  for (int q = 0; q < PER_LANE; ++q) {
-    const bool elsewhere = PER_LANE == 1 && (in_group < batch || in_group >= batch + BATCH);
-    alike = alike && (elsewhere || now.row[q] == sums.row);
+    for (int q = 0; q < PER_LANE; ++q) {
+      const int before = __shfl_sync(FULL_MASK, now.row[q], in_group + LANES - 1, LANES);
+      const bool begins = now.row[q] != (in_group == 0 ? row : before);
+      lanes[q] = __ballot_sync(FULL_MASK, begins || now.row[q] < 0);
+      row = before;
+    }
   }
-  alike = __all_sync(FULL_MASK, alike);
+  // Whether there is one among COUNT nonzeros of any group, from number `first` on.
+  template <int COUNT>
+  __device__ __forceinline__ bool any(int first) const {
+    constexpr u32 groups = LANES == 32 ? 1u : FULL_MASK / ((1u << LANES % 32) - 1);
+    u32 found = 0;
+    if constexpr (COUNT <= LANES) {
+      found = lanes[first / LANES] & (groups * ((1ull << COUNT) - 1)) << first % LANES;
+    } else {
+#pragma unroll
+      for (int q = 0; q < PER_LANE; ++q) found |= lanes[q];
+    }
+    return found != 0;
+  }
+};
+
+// Adds BATCH nonzeros of each group, number `batch` of those in `now` and the next ones.
+__device__ __forceinline__ void add_batch(const DenseRows& dense, const Indices& now,
+                                          const Acc (&weights)[PER_LANE], const Breaks& breaks,
+                                          int batch, const LaneColumns& out, const Pieces& pieces,
+                                          RowSums& sums) {
+  // That of nonzero j of the batch, from the lane and the register that hold it.
+  auto of = [&](const auto& own, int j) {
+    return PER_LANE > 1 ? __shfl_sync(FULL_MASK, own[j / LANES], j % LANES, LANES)
+                        : __shfl_sync(FULL_MASK, own[0], batch + j, LANES);
+  };
   Chunk x[BATCH];
 #pragma unroll
-  for (int j = 0; j < BATCH; ++j) {
-    const int col = __shfl_sync(FULL_MASK, now.col[register_of(j)], lane_of(j));
-    x[j] = load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(dense.row(col), 0, out.elements);
-  }
-  if (alike) {
+  for (int j = 0; j < BATCH; ++j)
+    x[j] = load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(dense.row(of(now.col, j)), 0,
+                                                           out.elements);
+  if (!breaks.any<BATCH>(PER_LANE > 1 ? 0 : batch)) {
 #pragma unroll
-    for (int j = 0; j < BATCH; ++j)
-      add_scaled<Element>(sums.sums, x[j],
-                          __shfl_sync(FULL_MASK, now.weight[register_of(j)], lane_of(j)));
+    for (int j = 0; j < BATCH; ++j) add_scaled<Element>(sums.sums, x[j], of(weights, j));
     return;
   }
 #pragma unroll
   for (int j = 0; j < BATCH; ++j) {
-    const int row = __shfl_sync(FULL_MASK, now.row[register_of(j)], lane_of(j));
-    const Acc weight = __shfl_sync(FULL_MASK, now.weight[register_of(j)], lane_of(j));
-    if (row < 0) continue;
-    if (row != sums.row) {
-      sums.finish(out, pieces);
-      while (++sums.row < row) out.store_empty(sums.row);
+    if (breaks.any<1>(PER_LANE > 1 ? j : batch + j)) {
+      const int row = of(now.row, j);
+      if (row < 0) {
+        x[j] = Chunk{};
+      } else if (row != sums.row) {
+        sums.finish(out, pieces);
+#pragma unroll 1
+        while (++sums.row < row) out.store_empty(sums.row);
+      }
     }
-    add_scaled<Element>(sums.sums, x[j], weight);
+    add_scaled<Element>(sums.sums, x[j], of(weights, j));
   }
 }
 
@@ -264,9 +310,9 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(16) unsigned char shared[];
   const Pieces pieces(shared);
-  const int part = blockIdx.x / p.own_blocks;
+  const int part = gridDim.x == p.own_blocks ? 0 : blockIdx.x / p.own_blocks;
   const int block = p.first_block + blockIdx.x - part * p.own_blocks;
-  const int head = part / p.slices, slice = part - head * p.slices;
+  const int head = part == 0 ? 0 : part / p.slices, slice = part - head * p.slices;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = threadIdx.x / LANES, group_of_warp = lane / LANES, in_group = lane % LANES;
   const int column = slice * COLUMNS + in_group * ELEMENTS;
@@ -274,14 +320,21 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
                         Config::NO_TAIL ? ELEMENTS : p.k - column, pieces.alpha + group, p};
   const DenseRows dense(p, head, column);
 
-  const RowShare* const own_share = p.shares + block * WARPS + warp;
-  const RowShare share = *own_share;
+  const RowShare share = p.shares[block * WARPS + warp];
   const int count = static_cast<int>(share.end - share.begin);
-  const int per_group = (count + GROUPS_PER_WARP * BATCH - 1) / (GROUPS_PER_WARP * BATCH) * BATCH;
+  const int per_group = (count + GROUPS_PER_WARP - 1) / GROUPS_PER_WARP;
   auto least = [](int a, int b) { return a < b ? a : b; };
   const int first = least(group_of_warp * per_group, count), end = least(first + per_group, count);
   const IndexLoader loader{p.rows, p.cols, p.perm, p.values + head * p.head_values, p.factors,
                            pieces.begin + group, end - first};
+
+  if (in_group == 0) pieces.begin[group] = share.begin + first;
+  __syncwarp();
+  Indices next;
+  int positions[PER_LANE] = {};
+  loader.load_positions(0, positions);
+  loader.load(0, positions, next);
+  loader.load_positions(STRIDE, positions);
 
   // The rows of the nonzero before the group's, of its first, and of that after its last.
   int before = share.before, row = -2, after = share.after;
@@ -293,9 +346,14 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   if (in_group == 0) {
     pieces.first_row[group] = row == before ? row : -1;
     pieces.after[group] = first < end ? after : -1;
-    pieces.alpha[group] = p.alpha;
-    pieces.begin[group] = share.begin + first;
+    pieces.alpha[group] = static_cast<Acc>(p.alpha);
   }
+  if (threadIdx.x == 0) {
+    pieces.block->number = block, pieces.block->part = part;
+    pieces.block->row_before = share.before;
+  }
+  if (threadIdx.x == Config::THREADS - 1)
+    pieces.block->goes_on = share.last == share.after && share.last >= 0;
   __syncwarp();
   if (first < end && row != before)
     for (int r = before >= share.first_row ? before + 1 : share.first_row; r < row; ++r)
@@ -305,25 +363,22 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
        r < share.end_row; r += GROUPS_PER_WARP)
     out.store_empty(r);
 
-  // The number of nonzeros of the longest group, rounded up unless there is one.
+  // The number of nonzeros of the longest group.
   const int longest = GROUPS_PER_WARP == 1 ? loader.count : per_group;
-  if (longest > 0) {
-    Indices next;
-    int positions[PER_LANE] = {};
-    loader.load_positions(0, positions);
-    loader.load(0, positions, next);
-    loader.load_positions(STRIDE, positions);
 #pragma unroll 1
-    for (int at = 0; at < longest; at += STRIDE) {
-      const Indices now = next;
-      if (at + STRIDE < longest) {
-        loader.load(at + STRIDE, positions, next);
-        loader.load_positions(at + 2 * STRIDE, positions);
-      }
-#pragma unroll 1
-      for (int batch = 0; batch < STRIDE && at + batch < longest; batch += BATCH)
-        add_batch(dense, now, batch, out, pieces, sums);
+  for (int at = 0; at < longest; at += STRIDE) {
+    const Indices now = next;
+    Acc weights[PER_LANE];
+#pragma unroll
+    for (int q = 0; q < PER_LANE; ++q) weights[q] = now.weight(q);
+    const Breaks breaks(now, sums.row);
+    if (at + STRIDE < longest) {
+      loader.load(at + STRIDE, positions, next);
+      loader.load_positions(at + 2 * STRIDE, positions);
     }
+#pragma unroll 1
+    for (int batch = 0; batch < STRIDE && at + batch < longest; batch += BATCH)
+      add_batch(dense, now, weights, breaks, batch, out, pieces, sums);
   }
 
   // What is left of the group's last row.
@@ -339,13 +394,16 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     out.store(sums.row, sums.sums);
   }
   if (in_group == 0) pieces.has_last[group] = !is_first && is_open;
-  const bool records = part == 0 && p.records != nullptr;
-  if (records && threadIdx.x == 0)
-    p.records[2 * block] = own_share->before, p.records[2 * block + 1] = -1;
+  if (threadIdx.x == 0 && pieces.block->part == 0 && p.records != nullptr) {
+    int* const record = p.records + 2 * pieces.block->number;
+    record[0] = pieces.block->row_before, record[1] = -1;
+  }
   __syncthreads();
 
-  Acc* const of_block =
-      p.pieces + (static_cast<i64>(part) * p.blocks + block) * 2 * COLUMNS + in_group * ELEMENTS;
+  const BlockFacts own = *pieces.block;
+  Acc* const of_block = p.pieces +
+                        (static_cast<i64>(own.part) * p.blocks + own.number) * 2 * COLUMNS +
+                        in_group * ELEMENTS;
   auto store_piece = [&](int which, const Acc(&piece)[ELEMENTS]) {
     store_elements<16>(of_block + which * COLUMNS, piece, ELEMENTS);
   };
@@ -357,14 +415,12 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
       out.store(first_row, piece);
     } else {
       store_piece(0, piece);
-      if (records && in_group == 0) p.records[2 * block + 1] = first_row;
+      if (own.part == 0 && in_group == 0 && p.records != nullptr)
+        p.records[2 * own.number + 1] = first_row;
     }
   }
-  if (group == GROUPS - 1) {
-    const RowShare last_share = *own_share;
-    if (last_share.last == last_share.after && last_share.last >= 0) {  // the row goes on
-      Acc piece[ELEMENTS] = {};
-      store_piece(pieces.add_before(GROUPS, piece), piece);
-    }
+  if (group == GROUPS - 1 && own.goes_on) {
+    Acc piece[ELEMENTS] = {};
+    store_piece(pieces.add_before(GROUPS, piece), piece);
   }
 }
