@@ -57,6 +57,20 @@ def test_a_small_ragged_case(spec: KernelSpec) -> None:
         assert_close(plan.run(a, b), pattern, a, b, precision=spec.precision)
 
 
+@pytest.mark.parametrize("name", [name for name in SPECS if "wgmma" in name])
+def test_samples_that_a_second_launch_multiplies(name: str) -> None:
+    """These tiles leave S's values to scale_samples."""
+    spec = SPECS[name]
+    pattern = random_pattern(150, 290, 900, layout="coo", shuffled=True, device="cuda")
+    dtype = spec.dtypes[0]
+    indices = torch.stack([pattern.row_ids, pattern.col_indices])
+    scaled = torch.sparse_coo_tensor(indices, torch.randn(900).to("cuda", dtype), pattern.shape)
+    a = torch.randn(150, 104, device="cuda").to(dtype)
+    b = torch.randn(290, 104, device="cuda").to(dtype).mT
+    plan = sddmm.plan(scaled, k=104, dtype=dtype, precision=spec.precision, kernel=name)
+    assert_close(plan.run(a, b), scaled, a, b, precision=spec.precision)
+
+
 @pytest.mark.parametrize(
     "kernel", [pytest.param(kernel, id=name) for name, kernel in BLOCK_KERNELS.items()]
 )
