@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -123,6 +123,40 @@ class AttentionProblem(NamedTuple):
 
 Problem = SddmmProblem | SpmmProblem | AttentionProblem
 """A problem of any operator."""
+
+P = TypeVar("P", bound=Problem)
+
+# The significant bits of the sizes of alike problems, and the size from which on none are alike.
+_ALIKE_BITS, _LARGE = 5, 2**24
+
+
+def alike(problem: P) -> P:
+    """The problem that stands for all of about its sizes, so that what is chosen for one mini-batch
+    is chosen for the next.
+
+    m and n are rounded up, by 6 % at most, which leaves the number of tiles across a small matrix;
+    nnz to the nearest, by 3 % at most. A full pattern stays full. Sizes from 2^24 on are kept.
+    """
+    m, n = (_rounded(size, up=True) for size in (problem.m, problem.n))
+    is_full = problem.nnz == problem.m * problem.n
+    nnz = m * n if is_full else min(rounded(problem.nnz), max(m * n, problem.nnz))
+    return cast("P", problem._replace(m=m, n=n, nnz=nnz))
+
+
+def without_sizes(problem: P) -> P:
+    """What an m x n pattern of nnz nonzeros shares with all others: its kernels' types and k."""
+    return cast("P", problem._replace(m=0, n=0, nnz=0))
+
+
+def rounded(size: int) -> int:
+    """The nearest size of alike problems."""
+    return _rounded(size, up=False)
+
+
+def _rounded(size: int, up: bool) -> int:
+    unit = 1 << max(0, size.bit_length() - _ALIKE_BITS)
+    more = unit - 1 if up else unit // 2
+    return size if size >= _LARGE else (size + more) // unit * unit
 
 
 def make_problem(

@@ -16,6 +16,7 @@ from sddmm.backends.cuda.executor import Explanation, GpuExecutor
 from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_us
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
+from sddmm.backends.cuda.planning_context import refused
 from sddmm.backends.cuda.spec import ROW_IDS
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class BlockPlanner:
             reason = chosen.refuses(problem, device)
             if reason is not None:
                 raise ValueError(f"kernel {kernel!r} {reason}")
-            return _prepared(chosen, pattern, problem, device, lambda: [_requested(kernel)], {})
-        ranking, refusals = self._rank(problem, device)
+            return _prepared(chosen, pattern, problem, device, lambda: [_requested(kernel)])
+        ranking = self._rank(problem, device)
         gathered = gather_us(problem, problem.nnz, device_model(device))
         if not ranking or gathered < ranking[0][0]:
             return None
@@ -58,24 +59,20 @@ class BlockPlanner:
         def explanation() -> list[str]:
             (_, best), *others = ((us, f"{x.name}: {us:.3g} us predicted") for us, x in ranking)
             lines = [f"kernel   {best}", *(f"  not    {other}" for _, other in others)]
-            return [*lines, f"  not    gathering each nonzero: {gathered:.3g} us predicted"]
+            lines.append(f"  not    gathering each nonzero: {gathered:.3g} us predicted")
+            return lines + refused(self.kernels, problem, device)
 
-        return _prepared(ranking[0][1], pattern, problem, device, explanation, refusals)
+        return _prepared(ranking[0][1], pattern, problem, device, explanation)
 
-    def _ranking(
-        self, problem: SddmmProblem, device: Device
-    ) -> tuple[list[tuple[float, BlockKernel]], dict[str, str]]:
-        """The kernels that serve with their predicted microseconds, the fastest first; and the
-        refusals of the others."""
+    def _ranking(self, problem: SddmmProblem, device: Device) -> list[tuple[float, BlockKernel]]:
+        """The kernels that serve with their predicted microseconds, the fastest first."""
         model = device_model(device)
-        refusals = {name: x.refuses(problem, device) for name, x in self.kernels.items()}
         ranking = [
-            (self.kernels[name].block_cost(problem, model).run_us, self.kernels[name])
-            for name, reason in refusals.items()
-            if reason is None
+            (kernel.block_cost(problem, model).run_us, kernel)
+            for kernel in self.kernels.values()
+            if kernel.refuses(problem, device) is None
         ]
-        ranking.sort(key=lambda prediction: prediction[0])
-        return ranking, {name: reason for name, reason in refusals.items() if reason is not None}
+        return sorted(ranking, key=lambda prediction: prediction[0])
 
 
 def _requested(kernel: str) -> str:
@@ -88,7 +85,6 @@ def _prepared(
     problem: SddmmProblem,
     device: Device,
     explanation: Explanation,
-    refusals: Mapping[str, str],
 ) -> GpuExecutor:
     """Bound to the blocks' indices while the GPU still checks them."""
     layouts = AheadLayouts(pattern.blocks, device, ROW_IDS)
@@ -100,4 +96,4 @@ def _prepared(
         except ValueError:
             pattern.check()  # whose message counts the nonzeros, not the blocks
             raise
-    return GpuExecutor((plan,), explanation, refusals, device.index)
+    return GpuExecutor((plan,), explanation, device.index)

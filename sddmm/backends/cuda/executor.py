@@ -22,7 +22,8 @@ PER_CALL = ("values", "out", "alpha")
 addresses and the strides of the operands."""
 
 Explanation = Callable[[], list[str]]
-"""Formats the explanation of a kernel choice; called only by explain()."""
+"""Formats the explanation of a kernel choice, with the reasons of the kernels that do not serve the
+problem; called only by explain()."""
 
 
 class KernelPlan(NamedTuple):
@@ -51,27 +52,20 @@ PlanT = TypeVar("PlanT")
 class PlansExecutor(Generic[PlanT]):
     """Holds the plans of a problem and what was said of them; a subclass runs them.
 
-    refusals: the reasons of the kernels that do not serve the problem. device_index: that of the
-    device whose kernels the plans launch.
+    device_index: that of the device whose kernels the plans launch.
     """
 
     def __init__(
-        self,
-        plans: tuple[PlanT, ...],
-        explanation: Explanation,
-        refusals: Mapping[str, str],
-        device_index: int,
+        self, plans: tuple[PlanT, ...], explanation: Explanation, device_index: int
     ) -> None:
-        self._plans = plans
-        self._explanation, self._refusals = explanation, refusals
+        self._plans, self._explanation = plans, explanation
         self._device_index = device_index
         # That of the runtime whose kernels these are: an emulated one refuses to run outside.
         self._current_device = loader.runtime.current_device
 
     @property
     def notes(self) -> list[str]:
-        refused = [f"  not    {name}: {reason}" for name, reason in self._refusals.items()]
-        return self._explanation() + refused
+        return self._explanation()
 
 
 class GpuExecutor(PlansExecutor[KernelPlan]):

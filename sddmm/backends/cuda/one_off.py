@@ -23,6 +23,7 @@ from sddmm.backends.cuda.facts import CountedFacts, TileCounts, UniformFacts
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
+from sddmm.problem import alike
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -74,7 +75,16 @@ class OneOffPlanner:
     def __init__(self, kernels: tuple[GpuKernel, ...]) -> None:
         self._kernels = kernels
         self._serving = functools.lru_cache(maxsize=256)(self._kernels_for)
-        self.choose = functools.lru_cache(maxsize=1024)(self._choose)
+        self._choice = functools.lru_cache(maxsize=1024)(self._choose)
+
+    def choose(self, problem: SddmmProblem, device: Device, by_rows: bool = False) -> Choice:
+        """The kernels for a problem, which are those for all that are alike. by_rows: whether
+        gather_rows does what row_gather would."""
+        choice: Choice = self._choice(alike(problem), device, by_rows)
+        kernels = [x.kernel for x in (*choice.candidates, choice.late) if x is not None]
+        if any(kernel.refuses(problem, device) is not None for kernel in kernels):
+            choice = self._choice(problem, device, by_rows)
+        return choice
 
     def prepare(
         self,
@@ -136,7 +146,7 @@ class OneOffPlanner:
 
     def only_kernel(self, problem: SddmmProblem, device: Device, by_rows: bool) -> GpuKernel | None:
         """The kernel for a single run of any pattern; None if it depends on the pattern. by_rows:
-        whether gather_rows does what row_gather would."""
+        as of `choose`."""
         choice = self.choose(problem, device, by_rows)
         if choice.late is not None or not choice.candidates:
             return None
@@ -153,12 +163,12 @@ class OneOffPlanner:
     ) -> GpuExecutor:
         """What runs these plans, bound to the operands of the first run."""
         explanation = functools.partial(self._explain, kernel, problem, device)
-        executor = GpuExecutor(plans, explanation, {}, device.index)
+        executor = GpuExecutor(plans, explanation, device.index)
         if first_run is not None and not first_run.is_launched:
             executor.bind(*first_run.operands[:2])
         return executor
 
-    def _choose(self, problem: SddmmProblem, device: Device, by_rows: bool = False) -> Choice:
+    def _choose(self, problem: SddmmProblem, device: Device, by_rows: bool) -> Choice:
         small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
         any_order, every_tile = self._serving(small, device)
         may_be_late = problem.nnz * problem.k * (problem.heads or 1) >= _LATE_PRODUCTS

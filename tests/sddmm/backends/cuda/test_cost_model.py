@@ -11,7 +11,6 @@ import torch
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
-from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS, SPMM_KERNELS
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_slice, gather_us
@@ -20,7 +19,7 @@ from sddmm.backends.cuda.kernels.spmm_gather import host as spmm_gather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.one_off import OneOffPlanner
-from sddmm.backends.cuda.planner import PlanningContext
+from sddmm.backends.cuda.planning_context import PlanningContext, refused
 from sddmm.backends.cuda.spec import AnalysisRequest
 from sddmm.problem import SddmmProblem, SpmmProblem
 from tests.conftest import H200
@@ -38,7 +37,7 @@ def problem(size: int, nnz: int, k: int = 256, dtype: torch.dtype = torch.float1
 @pytest.fixture(autouse=True)
 def no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200's figures, whatever was measured here."""
-    for module in ("planner", "one_off"):
+    for module in ("planning_context", "one_off"):
         monkeypatch.setattr(f"sddmm.backends.cuda.{module}.device_model", scaled_by_sm_count)
 
 
@@ -280,7 +279,7 @@ def test_a_refusal_of_a_kernel_made_of_others_is_not_explained_twice() -> None:
     """float64 has no tile kernel: each of them says so, and the hybrid need not."""
     asked = problem(10, 10, dtype=torch.float64)
     assert "hybrid" in context(asked).refusals
-    notes = GpuExecutor((), list, **context(asked).executor_options).notes
+    notes = refused(KERNELS, asked, H200)
     assert any("tile_mma_128x128x64: computes" in note for note in notes)
     assert not any("hybrid" in note for note in notes)
 
@@ -382,4 +381,4 @@ def test_a_pattern_counts_as_uniform_by_its_row_segments(segments: int) -> None:
     planning = PlanningContext(SPMM_KERNELS, asked, H200)
     request = planning.segments_request()
     assert request.block is not None
-    assert planning.is_uniform(analysed(request, segments)) == (segments == 1_000_000)
+    assert planning.is_uniform(analysed(request, segments), asked) == (segments == 1_000_000)

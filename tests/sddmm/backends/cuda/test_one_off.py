@@ -156,7 +156,7 @@ def test_operands_are_bound_once_unless_they_are_copied(is_readable: bool) -> No
     a, b = torch.randn(4, 3), torch.randn(3, 5)
     with emulated_gpu():
         plan = KernelPlan(bind, lambda x: is_readable, torch.clone)
-        executor = GpuExecutor((plan,), list, {}, loader.runtime.current_device())
+        executor = GpuExecutor((plan,), list, loader.runtime.current_device())
         executor.bind(a, b)
         assert len(bound) == is_readable
         executor(a, b, None, 1.0, torch.empty(2))

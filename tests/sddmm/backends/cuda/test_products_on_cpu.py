@@ -12,7 +12,7 @@ import sddmm
 from sddmm import SparsePattern
 from sddmm.backends.cuda.cost_model import Cost
 from sddmm.backends.cuda.kernels.spmm_gather.host import SpmmGather
-from sddmm.backends.cuda.planner import PlanningContext
+from sddmm.backends.cuda.planning_context import PlanningContext
 from sddmm.backends.cuda.spec import AnalysisRequest
 from sddmm.products import find_or_prepare, product_problem
 from sddmm.testing import assert_spmm_close, emulated_gpu, random_pattern

@@ -17,7 +17,7 @@ from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.facts import Block, CountedFacts, PatternFacts, TileCounts, UniformFacts
 from sddmm.backends.cuda.kernels.registry import KERNELS
 from sddmm.backends.cuda.layouts import count_larger_tiles
-from sddmm.backends.cuda.planner import PlanningContext
+from sddmm.backends.cuda.planning_context import PlanningContext
 from sddmm.problem import SddmmProblem
 from tests.conftest import H200
 
@@ -29,7 +29,7 @@ SIZES = {size for kernel in KERNELS.values() for size in kernel.tile_sizes}
 @pytest.fixture(autouse=True)
 def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200's figures, whatever was measured here."""
-    monkeypatch.setattr("sddmm.backends.cuda.planner.device_model", scaled_by_sm_count)
+    monkeypatch.setattr("sddmm.backends.cuda.planning_context.device_model", scaled_by_sm_count)
 
 
 def classify(nnz: Tensor, block: Block) -> TileCounts:

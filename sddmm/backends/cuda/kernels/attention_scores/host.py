@@ -183,7 +183,7 @@ def _sampled(problem: AttentionProblem, nnz: int, heads: int) -> SddmmProblem:
 
 
 def _executor(plans: tuple[KernelPlan, ...], device: Device) -> GpuExecutor:
-    return GpuExecutor(plans, list, {}, device.index)
+    return GpuExecutor(plans, list, device.index)
 
 
 class _Plan(PlanWithGradients):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING
 
 from gemm_core.runtime.device import Device
-from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER
+from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.row_gather.host import (
     MAX_SHARE,
@@ -17,6 +18,7 @@ from sddmm.backends.cuda.kernels.row_gather.host import (
 )
 from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
 from sddmm.dtypes import DTYPES, INDEX_DTYPES
+from sddmm.problem import without_sizes
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -44,9 +46,16 @@ GATHER_CSR = KernelSpec(
 
 def specialise(spec: RowGather, problem: SddmmProblem, device: Device, step: int) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes."""
-    defines, batches = macros_and_batches(spec, problem, step)
-    kernel = loader.runtime.load_kernel(GATHER_CSR, defines, Arguments, device.index)
+    kernel, batches = _load(loader.runtime, spec, without_sizes(problem), device, step)
     return variant_of(kernel, spec, problem, problem.nnz, device, batches)
+
+
+@functools.lru_cache(maxsize=1024)
+def _load(
+    runtime: loader.CudaRuntime, spec: RowGather, problem: SddmmProblem, device: Device, step: int
+) -> tuple[Kernel, int]:
+    defines, batches = macros_and_batches(spec, problem, step)
+    return runtime.load_kernel(GATHER_CSR, defines, Arguments, device.index), batches
 
 
 def macros_and_batches(spec: RowGather, problem: SddmmProblem, step: int) -> tuple[Macros, int]:

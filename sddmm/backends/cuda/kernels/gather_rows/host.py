@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_macros
 from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
 from sddmm.dtypes import DTYPES, INDEX_DTYPES
+from sddmm.problem import without_sizes
 
 if TYPE_CHECKING:
     from sddmm.backends.cuda.cost_model import DeviceModel
@@ -98,12 +100,18 @@ def specialise(
     spec: RowGather, problem: SddmmProblem, pieces: Pieces, device: Device, step: int
 ) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes."""
-    defines = macros_of(spec, problem, step)
-    kernel = loader.runtime.load_kernel(GATHER_ROWS, defines, Arguments, device.index)
+    kernel = _load(loader.runtime, spec, without_sizes(problem), device, step)
     warps = pieces.warps_per_piece * pieces.pieces * (problem.heads or 1)
     blocks = ceil_div(warps, GATHER_ROWS.threads // 32)
     checkers = ceil_div(problem.nnz, GATHER_ROWS.threads * _CHECKED_PER_THREAD)
     return Variant(kernel, blocks, min(checkers, GATHER_ROWS.min_blocks * device.sm_count))
+
+
+@functools.lru_cache(maxsize=1024)
+def _load(
+    runtime: loader.CudaRuntime, spec: RowGather, problem: SddmmProblem, device: Device, step: int
+) -> Kernel:
+    return runtime.load_kernel(GATHER_ROWS, macros_of(spec, problem, step), Arguments, device.index)
 
 
 def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:

@@ -39,6 +39,7 @@ from sddmm.backends.cuda.spec import (
 )
 from sddmm.dtypes import DTYPES
 from sddmm.memory import new_memory
+from sddmm.problem import without_sizes
 
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
@@ -277,7 +278,6 @@ def _spec_with_memory(spec: SpmmGather, shared_bytes: int, min_blocks: int) -> S
     return replace(spec, shared_bytes=shared_bytes, min_blocks=min_blocks)
 
 
-@functools.lru_cache(maxsize=1024)
 def specialise(
     runtime: loader.CudaRuntime,
     spec: SpmmGather,
@@ -291,15 +291,38 @@ def specialise(
 ) -> Variant:
     """The kernels for operands whose rows start at multiples of `step` bytes, and results whose
     rows start at multiples of `step_out`."""
-    itemsize, accumulator = problem.dtype.itemsize, problem.accumulator
-    lanes, columns, _ = slices_of(problem)
-    lane_sums = _LANE_BYTES // itemsize * accumulator.itemsize
+    lanes = lanes_of_row(problem.k, problem.dtype.itemsize)
     batch, min_blocks = batch_of_group(problem, lanes, has_perm, step, device)
     # The addresses of either take registers: so many blocks, and nothing spills.
     if batch == 8 and (has_addend or (has_beyond and lanes < _MAX_LANES)):
         min_blocks = 2 if lanes > 1 else 1
     elif has_addend:
         min_blocks = min(min_blocks, 3)
+    return _load(
+        runtime, spec, without_sizes(problem), device, has_perm, step, step_out, has_beyond,
+        has_addend, problem.nnz <= _MOST_BY_INT, batch, min_blocks,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _load(
+    runtime: loader.CudaRuntime,
+    spec: SpmmGather,
+    problem: SpmmProblem,
+    device: Device,
+    has_perm: bool,
+    step: int,
+    step_out: int,
+    has_beyond: bool,
+    has_addend: bool,
+    counts_by_int: bool,
+    batch: int,
+    min_blocks: int,
+) -> Variant:
+    """Cached by what the compiler is told: patterns of many sizes have the same kernels."""
+    accumulator = problem.accumulator
+    lanes, columns, _ = slices_of(problem)
+    lane_sums = _LANE_BYTES // problem.dtype.itemsize * accumulator.itemsize
     shared_bytes = 2 * spec.threads * lane_sums + _GROUP_BYTES * spec.threads // lanes
     shared_bytes += _BLOCK_BYTES
     spec = _spec_with_memory(spec, shared_bytes, min_blocks)
@@ -310,7 +333,7 @@ def specialise(
         "NO_TAIL": step == _LANE_BYTES and problem.k % columns == 0,
         "HAS_PERM": has_perm, "HAS_FACTORS": problem.has_factors, "HAS_BEYOND": has_beyond,
         "HAS_ADDEND": has_addend,
-        "POSITION": "int" if problem.nnz <= _MOST_BY_INT else "long long",
+        "POSITION": "int" if counts_by_int else "long long",
         "LANES": lanes, "BATCH": batch, "MIN_BLOCKS": min_blocks,
     }  # fmt: skip
     kernel = runtime.load_kernel(spec, macros(defines), Arguments, device.index)

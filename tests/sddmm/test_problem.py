@@ -1,0 +1,48 @@
+"""Problems of about the same sizes share what is chosen for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sddmm.problem import SddmmProblem, alike
+
+
+def problem(m: int, n: int, nnz: int) -> SddmmProblem:
+    return SddmmProblem(
+        m, n, 64, nnz, torch.float16, torch.float16, "ieee", torch.int32, None,
+        torch.device("cuda", 0),
+    )  # fmt: skip
+
+
+def test_mini_batches_of_about_one_size_are_few_problems() -> None:
+    batches = {alike(problem(5_000 + i, 7_000 - i, 100_000 + 41 * i)) for i in range(100)}
+    assert len(batches) <= 6
+
+
+@pytest.mark.parametrize("m", [1, 2, 17, 31, 33, 127, 129, 5_000, 2**24 - 1])
+@pytest.mark.parametrize("nnz", [0, 1, 31, 33, 4_097, 2**24 - 1])
+def test_alike_sizes_differ_by_little_and_rows_are_never_left_out(m: int, nnz: int) -> None:
+    asked = problem(m, 2**24, nnz)
+    shared = alike(asked)
+    assert m <= shared.m <= 1.07 * m
+    assert 0.96 * nnz <= shared.nnz <= 1.04 * nnz
+    assert shared._replace(m=m, nnz=nnz) == asked
+
+
+@pytest.mark.parametrize("tile", [16, 64, 128])
+def test_a_small_matrix_has_as_many_tiles(tile: int) -> None:
+    for m in range(1, 16 * tile + 1):
+        assert -(-alike(problem(m, 10, 0)).m // tile) == -(-m // tile)
+
+
+@pytest.mark.parametrize("side", [10, 33, 100, 3_001])
+def test_a_full_pattern_stays_full_and_no_other_is_more_than_full(side: int) -> None:
+    full, nearly = (alike(problem(side, side, side * side - gap)) for gap in (0, 1))
+    assert full.nnz == full.m * full.n
+    assert nearly.nnz <= nearly.m * nearly.n
+
+
+def test_large_sizes_are_their_own() -> None:
+    asked = problem(2**24, 2**31 - 1, 2**40 + 1)
+    assert alike(asked) == asked
