@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class TileOffsets(NamedTuple):
     row_stride: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class TileWork:
     """Tiles to compute; cols and perm are (nnz,) int32 of their nonzeros, as in Nonzeros.
 
@@ -61,7 +61,7 @@ class TileWork:
     nonzeros of a row in consecutive columns; 0 if they were not counted. Where tiles are prepared
     while the analysis still runs, both are set when it is done; a launch that was bound before is
     bound anew if they change it (`GpuExecutor.bind_anew`). layers: how often a tile may be listed
-    (`distinct_tiles.py`).
+    (`distinct_tiles.py`). slot_lists: what `slot_lists.py` made of them, by pitch.
     """
 
     tiles: TileList
@@ -71,9 +71,11 @@ class TileWork:
     distinct: bool = False
     runs: int = 0
     layers: int = 1
+    slot_lists: dict[int, Any] = field(default_factory=dict)
 
 
-class WindowList(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class WindowList:
     """Pairs of nonzeros of one row, window by window; see windows/kernel.cu. All int32.
 
     pairs: (count, 2), the row, and both slots in 16 bits each. positions: (count, 2), those of both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from sddmm.backends.cuda.layouts import (
     Nonzeros,
     TileList,
     TileWork,
+    WindowList,
     by_row_and_column,
     by_tile,
     count_larger_tiles,
@@ -29,6 +31,7 @@ from sddmm.backends.cuda.layouts import (
     tile_ids,
     tile_list,
     tiles_in_order,
+    window_list,
 )
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
 from sddmm.sparse.index_tensors import DerivedKey
@@ -43,6 +46,10 @@ _BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
 _SORTED = DerivedKey[Nonzeros]("nonzeros by row and column")
 _BY_COLUMN = DerivedKey[Nonzeros]("nonzeros by column")
 _FACTS = DerivedKey[dict[tuple[Block, ...], CountedFacts]]("facts")
+
+# What plans of other sizes of operands, or with and without values, share for as long as one lives.
+_TILES = DerivedKey[WeakValueDictionary[tuple[Block, int], TileWork]]("tiles of plans")
+_WINDOWS = DerivedKey[WeakValueDictionary[int, WindowList]]("windows of plans")
 
 # One with row ids, one with row offsets, and one by tiles of one size.
 _ANALYSES_PER_PATTERN = 3
@@ -150,6 +157,9 @@ class AheadLayouts:
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         raise AssertionError("which tiles are dense is known after the analysis")
 
+    def windows(self, width: int) -> WindowList:
+        raise AssertionError("nonzeros are sorted by windows after the analysis")
+
     def facts(self, count_tiles: bool = True) -> PatternFacts:
         raise AssertionError("the facts of a pattern are known after the analysis")
 
@@ -198,7 +208,12 @@ class PatternLayouts:
         return by_row_and_column(transposed, columns_ascend=True)
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
-        return self._work(tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz))
+        kept, key = self._pattern.derive(_TILES, WeakValueDictionary), (block, min_nnz)
+        work = kept.get(key)
+        if work is None:
+            tiles = tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz)
+            kept[key] = work = self._work(tiles)
+        return work
 
     def tiles_in_order(self, block: Block) -> TileWork:
         """The non-empty tiles of this size, row of tiles by row of tiles."""
@@ -232,6 +247,13 @@ class PatternLayouts:
         nonzeros = self.by_row()
         ids = tile_ids(nonzeros, self._pattern.shape[1], block)
         return nonzeros_outside(nonzeros, ids, self._tile_nnz(block), min_nnz)
+
+    def windows(self, width: int) -> WindowList:
+        kept = self._pattern.derive(_WINDOWS, WeakValueDictionary)
+        work = kept.get(width)
+        if work is None:
+            kept[width] = work = window_list(self.by_row(), self._pattern.shape[1], width)
+        return work
 
     def facts(self, count_tiles: bool = True) -> CountedFacts:
         """count_tiles: else the counts are left out, of whatever sizes."""
@@ -328,6 +350,9 @@ class TransposedLayouts:
 
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         return self._analysed().outside_tiles(block, min_nnz)
+
+    def windows(self, width: int) -> WindowList:
+        return self._analysed().windows(width)
 
     def facts(self, count_tiles: bool = True) -> CountedFacts:
         facts = self._stored.facts(count_tiles)

@@ -23,10 +23,17 @@ class SlotLists(NamedTuple):
 
 
 def slot_lists(work: TileWork, pitch: int) -> SlotLists:
-    """The nonzeros of `work`, whose tiles have 128 rows, by tile and slot and row.
+    """The nonzeros of `work`, whose tiles have 128 rows, by tile and slot and row; kept with it.
 
     pitch: the elements from row to row of a slot.
     """
+    lists: SlotLists | None = work.slot_lists.get(pitch)
+    if lists is None:
+        lists = work.slot_lists[pitch] = _slot_lists(work, pitch)
+    return lists
+
+
+def _slot_lists(work: TileWork, pitch: int) -> SlotLists:
     offsets, coords = work.row_offsets, work.tiles.coords.to(torch.int64)
     device = coords.device
     index = torch.arange(work.tiles.length, device=device)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sddmm.backends.cuda.cost_model import Cost, DeviceModel
     from sddmm.backends.cuda.executor import KernelPlan
     from sddmm.backends.cuda.facts import PatternFacts
-    from sddmm.backends.cuda.layouts import Nonzeros, TileWork
+    from sddmm.backends.cuda.layouts import Nonzeros, TileWork, WindowList
     from sddmm.backends.cuda.products import ProductPlan
     from sddmm.problem import AttentionProblem, Problem, SddmmProblem, SpmmProblem
 
@@ -71,6 +71,9 @@ class RowLayouts(Protocol):
 
     def by_row(self) -> Nonzeros:
         """The nonzeros in ascending order of their rows."""
+
+    def windows(self, width: int) -> WindowList:
+        """The nonzeros by windows of so many columns."""
 
 
 class Layouts(RowLayouts, Protocol):

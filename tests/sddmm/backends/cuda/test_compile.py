@@ -43,7 +43,14 @@ from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
 from sddmm.backends.cuda.kernels.tile_mma.host import TileMma
 from sddmm.backends.cuda.kernels.tile_stats import host as tile_stats
 from sddmm.backends.cuda.kernels.tile_warp.host import TileWarp
-from sddmm.backends.cuda.layouts import Nonzeros, TileList, TileOffsets, TileWork
+from sddmm.backends.cuda.layouts import (
+    Nonzeros,
+    TileList,
+    TileOffsets,
+    TileWork,
+    WindowList,
+    window_list,
+)
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
 from sddmm.dtypes import DTYPES, PRECISIONS, is_less_exact
 from sddmm.problem import SddmmProblem
@@ -104,6 +111,9 @@ class OneNonzero:
 
     def by_row(self) -> Nonzeros:
         return Nonzeros(self.index, self.index, None)
+
+    def windows(self, width: int) -> WindowList:
+        return window_list(self.by_row(), 1, width)
 
     def tiles(self, block: tuple[int, int], min_nnz: int = 1) -> TileWork:
         tiles = TileList(torch.zeros(1, 2, dtype=torch.int32), self.block)

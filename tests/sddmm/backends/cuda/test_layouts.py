@@ -78,7 +78,8 @@ def test_windows_hold_every_nonzero_once_in_pairs_of_one_row() -> None:
     given = by_row_and_column(scattered(30, 50, 600))
     assert given.perm is not None
     found = window_list(given, 50, 12)
-    assert all(x.dtype == torch.int32 for x in found[:3])
+    arrays = found.pairs, found.positions, found.window_pairs
+    assert all(x.dtype == torch.int32 for x in arrays)
     assert found.window_pairs.tolist()[0] == 0
     assert found.window_pairs.tolist()[-1] == len(found.pairs)
     window = torch.repeat_interleave(torch.arange(5), found.window_pairs.diff().long())

@@ -26,7 +26,7 @@ from sddmm.backends.cuda.kernels.attention_gather.groups import Tuning, heads_at
 from sddmm.backends.cuda.kernels.attention_gather.launcher import Launcher, Part
 from sddmm.backends.cuda.kernels.attention_gradient.host import Gradients
 from sddmm.backends.cuda.kernels.attention_passes import PlanWithGradients
-from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.backends.cuda.layouts import Nonzeros, WindowList, window_list
 from sddmm.backends.cuda.spec import Layouts
 from sddmm.memory import new_memory
 from sddmm.problem import SddmmProblem
@@ -104,7 +104,7 @@ class AttentionScores:
             steps = self._pieces_of_head(launcher, problem, device)
         else:
             kernel = self._fastest(problem, layouts.facts(count_tiles=False), model)[0]
-            by_row = _ByRow(nonzeros._replace(perm=None))
+            by_row = _ByRow(nonzeros._replace(perm=None), problem.n)
             scores = {
                 heads: _executor(
                     kernel.prepare(by_row, _sampled(problem, problem.nnz, heads), model), device
@@ -150,11 +150,14 @@ class AttentionScores:
 class _ByRow:
     """The nonzeros of a pattern by row, as if it had them in that order."""
 
-    def __init__(self, nonzeros: Nonzeros) -> None:
-        self._nonzeros = nonzeros
+    def __init__(self, nonzeros: Nonzeros, n: int) -> None:
+        self._nonzeros, self._n = nonzeros, n
 
     def by_row(self) -> Nonzeros:
         return self._nonzeros
+
+    def windows(self, width: int) -> WindowList:
+        return window_list(self._nonzeros, self._n, width)
 
 
 def _groups_of_heads(problem: AttentionProblem) -> list[int]:

@@ -69,7 +69,7 @@ class TileWgmmaListed(ClusterTileKernel):
             "entries": lists.entries.data_ptr(), "slot_starts": lists.starts.data_ptr(),
             "tiles": work.tiles.coords.data_ptr(), "tile_count": work.tiles.length,
         }  # fmt: skip
-        return KernelArrays(args, (lists, work.tiles))
+        return KernelArrays(args, work)
 
     def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
         return list_batches(problem.nnz, SLOTS * work.tiles.length)

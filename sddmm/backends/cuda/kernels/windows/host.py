@@ -30,7 +30,7 @@ from sddmm.backends.cuda.executor import (
     rows_are_contiguous,
 )
 from sddmm.backends.cuda.facts import PatternFacts, UniformFacts, expected_row_parts
-from sddmm.backends.cuda.layouts import WindowList, window_list
+from sddmm.backends.cuda.layouts import WindowList
 from sddmm.backends.cuda.spec import KernelSpec, RowLayouts, macros, type_macros
 from sddmm.dtypes import DTYPES
 from sddmm.memory import new_memory
@@ -105,7 +105,7 @@ class Windows(KernelSpec):
         self, layouts: RowLayouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         geometry = self.geometry(problem)
-        work = window_list(layouts.by_row(), problem.n, geometry.width)
+        work = layouts.windows(geometry.width)
         return (self.plan(work, geometry, problem, model.device),)
 
     def geometry(self, problem: SddmmProblem) -> Geometry:
