@@ -13,10 +13,12 @@ class LaunchConfig:
 
     output: str = key(
         "results/launch",
-        "The folder for launch.json, launch.md and launch.html; it is made if it is absent.",
+        "The folder for launch.json, launch.md, mini_batches.md and launch.html; made if absent.",
         "output=results/today",
     )
-    batches: int = key(50, "How many batches of calls are timed.", "batches=20", at_least(1))
+    batches: int = key(
+        50, "How many batches of calls, and first calls, are timed.", "batches=20", at_least(1)
+    )
     calls: int = key(
         200,
         "How many calls a batch has.",

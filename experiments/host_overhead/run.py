@@ -1,4 +1,5 @@
-"""Measures host overhead: how long a call takes to return, without the work of the GPU."""
+"""Measures host overhead: how long a call takes to return, without the work of the GPU, and whole
+first calls on mini-batches, most of which is the host's."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from experiments.bench.page.facts import Environment
 from experiments.bench.page.render import again, page
 from experiments.bench.page.tables import Table
 from experiments.host_overhead.config import LaunchConfig
+from experiments.host_overhead.mini_batches import EDGES, NODES, SMALLER, K, mini_batches_us
 from gemm_core.ladder.api import gemm, load_kernel, problem_of
 from gemm_core.ladder.bound import launch_arguments
 from gemm_core.ladder.choose import choose
@@ -35,7 +37,8 @@ _BY_TMA = "wgmma_store_128x256x64_stage3"  # a launch with three tensor maps
 
 
 def run(config: LaunchConfig) -> None:
-    """Write launch.json, launch.md and launch.html to config.output; print the table."""
+    """Write launch.json, launch.md, mini_batches.md and launch.html to config.output; print both
+    tables."""
     if not torch.cuda.is_available():
         raise ExperimentError("launch measures calls of GPU kernels, but torch sees no CUDA device")
     a, b = (torch.randn(_SIZE, _SIZE, device="cuda").half() for _ in range(2))
@@ -43,32 +46,39 @@ def run(config: LaunchConfig) -> None:
     samples_us = {name: _host_us(call, config) for name, call in calls.items()}
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
-    record = {"samples_us": samples_us, "environment": environment("cuda")}
+    record = {
+        "samples_us": samples_us,
+        "mini_batches_us": mini_batches_us(config.batches),
+        "environment": environment("cuda"),
+    }
     (output / "launch.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
-    text = table.as_text([_row(name, us) for name, us in samples_us.items()])
-    (output / "launch.md").write_text(text + "\n", encoding="utf-8")
+    texts = {
+        "launch.md": [_row(name, "host us", us) for name, us in samples_us.items()],
+        "mini_batches.md": [
+            _row(name, "first call us", us) for name, us in record["mini_batches_us"].items()
+        ],
+    }
+    for file, rows in texts.items():
+        (output / file).write_text(table.as_text(rows) + "\n", encoding="utf-8")
     (output / "launch.html").write_text(as_html(record, config), encoding="utf-8")
-    print(text)
+    for rows in texts.values():
+        print(table.as_text(rows))
 
 
 def as_html(record: dict[str, Any], config: LaunchConfig) -> str:
     """The page of what launch.json holds."""
-    rows = [
-        {
-            "method": name,
-            **{f"{label}_us": float(np.percentile(us, p)) for label, p in _PERCENTILES.items()},
-            "p80_over_p20": float(np.percentile(us, 80) / np.percentile(us, 20)),
-            "batches": len(us),
-        }
-        for name, us in record["samples_us"].items()
-    ]
+    rows, first = (_statistics(record[key]) for key in ("samples_us", "mini_batches_us"))
     note = f"What one call costs the host, in us, with {_SIZE}x{_SIZE} halves."
+    first_note = (
+        f"Wall times in us of first calls on mini-batches of {NODES:,} nodes and {EDGES:,} edges, "
+        f"or of up to {SMALLER:.0%} fewer, with k = {K} in float32."
+    )
     where = Environment(record["environment"])
     command = f"python -m experiments launch batches={config.batches} calls={config.calls}"
     return page(
         title="Host overhead",
-        overview={"device": str(where.values["device"]), "calls": f"{len(rows)}"},
-        tables=[Table("Calls", rows, note=note)],
+        overview={"device": str(where.values["device"]), "calls": f"{len(rows) + len(first)}"},
+        tables=[Table("Calls", rows, note=note), Table("Mini-batches", first, note=first_note)],
         environments=[(where, again(where, [command]))],
         command=f"{command} {shlex.quote(f'output={config.output}')}",
         data="launch.json",
@@ -136,6 +146,18 @@ def _host_us(call: Callable[[], object], config: LaunchConfig) -> list[float]:
     return samples[3:]  # the first batches compile, load and warm up
 
 
-def _row(name: str, samples_us: list[float]) -> dict[str, str]:
+def _row(name: str, label: str, samples_us: list[float]) -> dict[str, str]:
     low, median, high = np.percentile(samples_us, (20, 50, 80))
-    return {"method": name, "host us": f"{median:.1f}", "p20-p80": f"{low:.1f}-{high:.1f}"}
+    return {"method": name, label: f"{median:.1f}", "p20-p80": f"{low:.1f}-{high:.1f}"}
+
+
+def _statistics(samples_us: dict[str, list[float]]) -> list[dict[str, object]]:
+    return [
+        {
+            "method": name,
+            **{f"{label}_us": float(np.percentile(us, p)) for label, p in _PERCENTILES.items()},
+            "p80_over_p20": float(np.percentile(us, 80) / np.percentile(us, 20)),
+            "batches": len(us),
+        }
+        for name, us in samples_us.items()
+    ]

@@ -35,7 +35,7 @@ def test_its_page_has_every_call_and_the_machine() -> None:
     record = json.loads((ROOT / "docs/results/h200/launch/launch.json").read_text())
     record["environment"] |= {"commit": "c8ecb51" + "0" * 33, "dirty": False}
     html = unescape(as_html(record, LaunchConfig(output="here")))
-    for name in record["samples_us"]:
+    for name in [*record["samples_us"], *record["mini_batches_us"]]:
         assert f">{name}<" in html
     for fact in ("NVIDIA H200", "580.159.04", "torch 2.11.0", "git checkout c8ecb51"):
         assert fact in html
@@ -49,7 +49,10 @@ def test_every_call_has_its_samples_and_a_row(tmp_path: Path) -> None:
     table = (tmp_path / "launch.md").read_text()
     calls = {"prepared launch", "gemm(a, b)", "torch.mm(a, b)", "sddmm(pattern, a, b)"}
     assert calls <= set(record["samples_us"])
-    for name, samples in record["samples_us"].items():
-        assert len(samples) == 2
-        assert f"| {name} " in table
+    first_calls = (tmp_path / "mini_batches.md").read_text()
+    assert "spmm(S, b), new sizes" in record["mini_batches_us"]
+    for kind, text in (("samples_us", table), ("mini_batches_us", first_calls)):
+        for name, samples in record[kind].items():
+            assert len(samples) == 2
+            assert f"| {name} " in text
     assert record["environment"]["gpu"]
