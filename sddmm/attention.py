@@ -10,8 +10,8 @@ from sddmm.backends.base import (
     AttentionOperands,
     PreparedAttention,
     resolve_lazy_view,
-    select_attention_backend,
 )
+from sddmm.backends.selection import select_attention_backend
 from sddmm.cache import CACHE
 from sddmm.memory import new_memory
 from sddmm.prepared import plans_of

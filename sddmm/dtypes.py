@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ def is_less_exact(precision: str, other: str) -> bool:
     return PRECISIONS[precision] > PRECISIONS[other]
 
 
+@functools.cache  # as every product asks several times
 def common_accumulator(dtype: torch.dtype, other: torch.dtype) -> torch.dtype:
     """The dtype in which sums of products of two dtypes are kept."""
     return torch.promote_types(DTYPES[dtype].accumulator, DTYPES[other].accumulator)

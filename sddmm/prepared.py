@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import CHOICES, MANY_CALLS, Executor, select_backend
+from sddmm.backends.base import MANY_CALLS, Executor
+from sddmm.backends.selection import CHOICES, select_backend
 from sddmm.memory import new_memory
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.index_tensors import DerivedKey

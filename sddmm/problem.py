@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -130,6 +131,7 @@ P = TypeVar("P", bound=Problem)
 _ALIKE_BITS, _LARGE = 5, 2**24
 
 
+@functools.lru_cache(maxsize=256)  # as each step of a first call asks for the same
 def alike(problem: P) -> P:
     """The problem that stands for all of about its sizes, so that what is chosen for one mini-batch
     is chosen for the next.
@@ -137,7 +139,7 @@ def alike(problem: P) -> P:
     m and n are rounded up, by 6 % at most, which leaves the number of tiles across a small matrix;
     nnz to the nearest, by 3 % at most. A full pattern stays full. Sizes from 2^24 on are kept.
     """
-    m, n = (_rounded(size, up=True) for size in (problem.m, problem.n))
+    m, n = _rounded_up(problem.m), _rounded_up(problem.n)
     is_full = problem.nnz == problem.m * problem.n
     nnz = m * n if is_full else min(rounded(problem.nnz), max(m * n, problem.nnz))
     return cast("P", problem._replace(m=m, n=n, nnz=nnz))
@@ -150,13 +152,13 @@ def without_sizes(problem: P) -> P:
 
 def rounded(size: int) -> int:
     """The nearest size of alike problems."""
-    return _rounded(size, up=False)
+    bits = size.bit_length() - _ALIKE_BITS
+    return size if bits <= 0 or size >= _LARGE else (size + (1 << bits - 1)) >> bits << bits
 
 
-def _rounded(size: int, up: bool) -> int:
-    unit = 1 << max(0, size.bit_length() - _ALIKE_BITS)
-    more = unit - 1 if up else unit // 2
-    return size if size >= _LARGE else (size + more) // unit * unit
+def _rounded_up(size: int) -> int:
+    bits = size.bit_length() - _ALIKE_BITS
+    return size if bits <= 0 or size >= _LARGE else (size + (1 << bits) - 1) >> bits << bits
 
 
 def make_problem(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import Addend, AddingProduct, PreparedProduct, select_product_backend
+from sddmm.backends.base import Addend, AddingProduct, PreparedProduct
+from sddmm.backends.selection import select_product_backend
 from sddmm.cache import CACHE
 from sddmm.memory import new_memory
 from sddmm.prepared import plans_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sddmm.backends.base import forget_choices
+from sddmm.backends.selection import forget_choices
 from sddmm.cache import CACHE
 from sddmm.testing import H200, poisoned_outputs
 

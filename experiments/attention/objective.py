@@ -31,7 +31,8 @@ from experiments.spmm import verify as spmm_verify
 from experiments.spmm.on_sampled import OnSampled
 from sddmm import testing
 from sddmm.attention import attention_problem
-from sddmm.backends.base import AttentionOperands, select_attention_backend
+from sddmm.backends.base import AttentionOperands
+from sddmm.backends.selection import select_attention_backend
 
 if TYPE_CHECKING:
     from experiments.pictures.picture import Picture

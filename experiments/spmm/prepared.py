@@ -10,9 +10,10 @@ from torch import Tensor
 
 from experiments.sddmm.unseen import new_pattern
 from experiments.spmm.case import Case
-from sddmm.backends.base import PreparedProduct, select_product_backend
+from sddmm.backends.base import PreparedProduct
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.selection import select_product_backend
 from sddmm.problem import SpmmProblem
 from sddmm.products import product_problem
 

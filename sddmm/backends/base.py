@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -15,8 +13,6 @@ if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
-
-_log = logging.getLogger(__name__)
 
 MANY_CALLS = 1000
 """The number of runs to expect of a plan that a caller makes, or of a pattern that comes back."""
@@ -294,68 +290,6 @@ BACKENDS: list[Backend] = []
 def refusal(backend: Backend, problem: SddmmProblem) -> str | None:
     """None if `backend` can serve `problem` here, else the reason why not."""
     return backend.available() or backend.refuses(problem)
-
-
-@functools.lru_cache(maxsize=1024)
-def select_backend(
-    problem: SddmmProblem, name: str | None = None
-) -> tuple[Backend, Mapping[str, str]]:
-    """The backend that serves `problem`, and the refusals of those that precede it.
-
-    name: try this backend only; its refusal is a ValueError.
-    """
-    if name is not None and name not in {backend.name for backend in BACKENDS}:
-        names = ", ".join(backend.name for backend in BACKENDS)
-        raise ValueError(f"backend must be one of {names}, got {name!r}")
-    refusals: dict[str, str] = {}
-    for backend in BACKENDS:
-        if name is not None and backend.name != name:
-            continue
-        reason = refusal(backend, problem)
-        if reason is None:
-            _log.debug("backend %s serves %s; refused: %s", backend.name, problem, refusals)
-            return backend, refusals
-        refusals[backend.name] = reason
-    reasons = "; ".join(f"{backend}: {reason}" for backend, reason in refusals.items())
-    raise ValueError(f"no backend serves this problem: {reasons}")
-
-
-@functools.lru_cache(maxsize=1024)
-def select_product_backend(problem: SpmmProblem) -> Backend:
-    """The first backend that computes the product."""
-    for backend in BACKENDS:
-        reason = backend.available() or backend.refuses_product(problem)
-        if reason is None:
-            _log.debug("backend %s serves %s", backend.name, problem)
-            return backend
-        _log.debug("backend %s refuses the product: %s", backend.name, reason)
-    raise ValueError(f"no backend serves this product: {problem}")
-
-
-@functools.lru_cache(maxsize=1024)
-def select_attention_backend(problem: AttentionProblem) -> Backend | None:
-    """The first backend with a fused kernel for the problem; None leaves it to its parts."""
-    for backend in BACKENDS:
-        reason = backend.available() or backend.refuses_attention(problem)
-        if reason is None:
-            _log.debug("backend %s serves %s", backend.name, problem)
-            return backend
-        _log.debug("backend %s refuses the attention: %s", backend.name, reason)
-    return None
-
-
-CHOICES: list[Callable[[], None]] = [
-    select_backend.cache_clear,
-    select_product_backend.cache_clear,
-    select_attention_backend.cache_clear,
-]
-"""What forgets the choices that were made: other modules add theirs."""
-
-
-def forget_choices() -> None:
-    """Choose a backend for every problem anew, as BACKENDS or what they can serve has changed."""
-    for forget in CHOICES:
-        forget()
 
 
 def joined(first: Tensor, beyond: Tensor | None) -> Tensor:

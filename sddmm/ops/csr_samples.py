@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import CHOICES, CsrSampler, select_backend
+from sddmm.backends.base import CsrSampler
+from sddmm.backends.selection import CHOICES, select_backend
 from sddmm.operands import check_values, problem_of, remember
 from sddmm.ops.traced import add_scaled, sum_dtype
 from sddmm.sparse.torch_tensors import pattern_and_values

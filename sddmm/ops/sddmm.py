@@ -11,7 +11,8 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 
 import sddmm.prepared as prepared
-from sddmm.backends.base import CHOICES, MANY_CALLS
+from sddmm.backends.base import MANY_CALLS
+from sddmm.backends.selection import CHOICES
 from sddmm.cache import CACHE
 from sddmm.cupy_arrays import make_cupy_wait
 from sddmm.operands import (

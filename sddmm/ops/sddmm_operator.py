@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sddmm.backends.base import select_backend
+from sddmm.backends.selection import select_backend
 from sddmm.cache import CACHE
 from sddmm.operands import check_operands, check_values, problem_of_checked
 from sddmm.ops.base import Operator, magnitude, pattern_of, register, rounded_bound, tolerance

@@ -191,7 +191,9 @@ def _check(
     """Raise unless values and dense fit S, which has this shape. name: what errors call values."""
     check_dense("dense", dense, matrix.cols.device)
     check_dense(name, values, matrix.cols.device)
-    if autocast_dtype(values.dtype, values.device) != autocast_dtype(dense.dtype, dense.device):
+    if values.dtype != dense.dtype and autocast_dtype(
+        values.dtype, values.device
+    ) != autocast_dtype(dense.dtype, dense.device):
         raise TypeError(
             f"{name} are {values.dtype} and dense is {dense.dtype}; convert one: their dtypes must "
             f"agree"

@@ -21,9 +21,9 @@ from gemm_core.emulation.kernel import (
 )
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import Parameters
-from sddmm.backends.base import forget_choices
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.spec import KernelSpec, Macros
+from sddmm.backends.selection import forget_choices
 from sddmm.prepared import PlanStore
 from sddmm.sparse.index_tensors import DerivedKey
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import sddmm
-from sddmm.backends.base import select_attention_backend, select_product_backend
 from sddmm.backends.cpu.jit import jit
+from sddmm.backends.selection import forget_choices, select_attention_backend
 from sddmm.diagnostics import attention_problems
 from sddmm.testing import emulated_gpu, random_pattern
 
@@ -42,7 +42,7 @@ def test_the_choice_of_a_kernel_is_told_with_the_refusals_once(
 def test_the_backend_of_a_product_is_told_with_the_refusals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    select_product_backend.cache_clear()
+    forget_choices()
     pattern = random_pattern(9, 8, 20)
     sddmm.spmm(pattern, torch.ones(8, 4), values=torch.ones(pattern.nnz))
     refusal, backend, notes = (m for m in caplog.messages if "compiled in" not in m)
@@ -64,7 +64,7 @@ def test_what_attention_prepares_is_told_once(caplog: pytest.LogCaptureFixture) 
 def test_the_backend_of_attention_is_told_with_the_refusals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    select_attention_backend.cache_clear()
+    forget_choices()
     problem = attention_problems(torch.device("cpu"))["float32"]
     for _ in range(2):
         select_attention_backend(problem)

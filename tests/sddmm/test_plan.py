@@ -13,8 +13,9 @@ import torch
 
 import sddmm
 from sddmm import SparsePattern
-from sddmm.backends.base import BACKENDS, Executor, forget_choices, select_backend
+from sddmm.backends.base import BACKENDS, Executor
 from sddmm.backends.cpu.backend import CpuBackend
+from sddmm.backends.selection import forget_choices, select_backend
 from sddmm.cache import CACHE, Cache
 from sddmm.prepared import MAX_PLANS_PER_PATTERN, plans_of
 from sddmm.problem import make_problem

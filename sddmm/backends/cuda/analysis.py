@@ -148,6 +148,7 @@ def launch(pattern: SparsePattern, device: Device, request: AnalysisRequest = RO
     return Analysis(request, row_ids, cols_int32, tile_nnz, offsets, pattern, read)
 
 
+@functools.lru_cache(maxsize=1024)
 def reciprocal(divisor: int) -> tuple[int, int]:
     """(factor, shift) so that x // divisor is (2 x * factor >> 32) >> shift for x < 2^31; factor <
     2^32.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,9 +26,10 @@ from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
-from sddmm.backends.cuda.single_run import SingleRun, single_run
+from sddmm.backends.cuda.single_run import MakeRuns, SingleRun, form_of_runs
 from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, ProductKernel
 from sddmm.memory import out_of_memory
+from sddmm.problem import alike
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, Problem, SddmmProblem, SpmmProblem
@@ -60,6 +62,7 @@ class CudaBackend:
         )
         self.one_off = OneOffPlanner(tuple(kernels.values()))
         self.blocks = BlockPlanner(BLOCK_KERNELS)
+        self._single_runs = functools.lru_cache(maxsize=1024)(self._find_single_runs)
 
     @property
     def kernels(self) -> Sequence[str]:
@@ -133,15 +136,23 @@ class CudaBackend:
         self, problem: SddmmProblem, is_csr: bool, is_kept: bool
     ) -> SingleRun[Any] | None:
         """None unless the kernel for a single run is one that takes nonzeros in any order."""
-        device = _device(problem)
-        if problem.blocksize is not None or min(problem.m, problem.n, problem.nnz, problem.k) <= 0:
+        if problem.blocksize is not None or not SingleRun.can_serve(problem):
             return None
+        device = _device(problem)
         by_rows = gather_rows.serves(problem, is_csr, is_kept)
-        kernel = self.one_off.only_kernel(problem, device, by_rows)
-        if not isinstance(kernel, RowGather):
+        kernel, make_runs = self._single_runs(alike(problem), device, is_csr, is_kept, by_rows)
+        if kernel is None or kernel.refuses(problem, device) is not None:
             return None
         _log.debug("single runs of %s by %s, without a plan", problem, kernel.name)
-        return single_run(kernel, problem, device, is_csr, is_kept)
+        return make_runs(kernel, problem, device)
+
+    def _find_single_runs(
+        self, problem: SddmmProblem, device: Device, is_csr: bool, is_kept: bool, by_rows: bool
+    ) -> tuple[RowGather | None, MakeRuns]:
+        """The kernel for a single run of any of these alike problems, and what makes its runs."""
+        kernel = self.one_off.only_kernel(problem, device, by_rows)
+        gather = kernel if isinstance(kernel, RowGather) else None
+        return gather, form_of_runs(problem, device, is_csr, is_kept, by_rows)
 
 
 def _on_device(problem: Problem, prepare: Callable[[Device], E]) -> E:

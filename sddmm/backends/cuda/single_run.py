@@ -10,8 +10,9 @@ problem is found once, by `single_run`, and a run touches the addresses alone. I
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import torch
@@ -26,6 +27,7 @@ from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_us
 from sddmm.backends.cuda.kernels.row_gather.host import (
     RowGather,
+    Slice,
     Variant,
     new_partial_sums,
     slices_of,
@@ -269,6 +271,7 @@ class SingleLaunch(SingleRun[Variant]):
 
     def __init__(self, kernel: RowGather, problem: SddmmProblem, device: Device) -> None:
         super().__init__(kernel, problem, device)
+        self._slices = (Slice(0, problem),)
         self._results = validity_result(problem.device)
 
     def _launch(
@@ -293,17 +296,18 @@ class SingleLaunch(SingleRun[Variant]):
         return gather_csr.specialise(self._kernel, part, self._device, step)
 
 
-def single_run(
-    kernel: RowGather, problem: SddmmProblem, device: Device, is_csr: bool, is_kept: bool
-) -> SingleRun[Any] | None:
-    """The runs of a problem by gathering; None if that takes more than launches. is_kept: whether
-    the patterns are, for later plans, with their analyses."""
-    if not SingleRun.can_serve(problem):
-        return None
+MakeRuns: TypeAlias = "Callable[[RowGather, SddmmProblem, Device], SingleRun[Any]]"
+
+
+def form_of_runs(
+    problem: SddmmProblem, device: Device, is_csr: bool, is_kept: bool, by_rows: bool
+) -> MakeRuns:
+    """What makes the runs of problems that are alike, by gathering. is_kept: whether the patterns
+    are, for later plans, with their analyses. by_rows: whether gather_rows serves them."""
     if is_csr and not is_kept:
         is_small = gather_us(problem, problem.nnz, device_model(device)) <= SINGLE_LAUNCH_US
         if is_small and len(slices_of(problem, problem.nnz, device)) == 1:
-            return SingleLaunch(kernel, problem, device)
-    if gather_rows.serves(problem, is_csr, is_kept):
-        return LongRowsRun(kernel, problem, device)
-    return AnalysedRun(kernel, problem, device, is_csr)
+            return SingleLaunch
+    if by_rows:
+        return LongRowsRun
+    return functools.partial(AnalysedRun, is_csr=is_csr)

@@ -7,7 +7,8 @@ import inspect
 import pytest
 import torch
 
-from sddmm.backends.base import BACKENDS, MANY_CALLS, Backend, by_head, refusal, select_backend
+from sddmm.backends.base import BACKENDS, MANY_CALLS, Backend, by_head, refusal
+from sddmm.backends.selection import select_backend
 from sddmm.problem import make_problem
 from sddmm.products import product_problem
 from sddmm.testing import random_pattern

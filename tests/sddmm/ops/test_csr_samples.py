@@ -11,8 +11,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sddmm
-from sddmm.backends.base import forget_choices
 from sddmm.backends.cpu.backend import CpuBackend
+from sddmm.backends.selection import forget_choices
 from sddmm.testing import assert_close, random_pattern
 
 M, N, K, NNZ = 7, 9, 5, 30

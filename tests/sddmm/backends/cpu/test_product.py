@@ -10,8 +10,8 @@ import torch
 
 import sddmm
 from sddmm import SparsePattern
-from sddmm.backends.base import select_product_backend
 from sddmm.backends.cpu import backend, product
+from sddmm.backends.selection import forget_choices
 from sddmm.testing import assert_spmm_close, random_pattern
 from tests.sddmm.patterns import of_lengths
 
@@ -106,7 +106,7 @@ def test_torchs_product_serves_without_numba(
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
     crowded = SparsePattern.from_coo([1] * 64, [2] * 64, (9, 7))
     patterns = [crowded, random_pattern(9, 7, 30, layout="coo", shuffled=True)]
-    select_product_backend.cache_clear()
+    forget_choices()
     try:
         with mock.patch.object(product.CpuProduct, "__call__", side_effect=AssertionError):
             for pattern in patterns:
@@ -116,7 +116,7 @@ def test_torchs_product_serves_without_numba(
                 result = sddmm.spmm(pattern, dense, **options)
                 assert_spmm_close(result, pattern, dense, **options)
     finally:
-        select_product_backend.cache_clear()
+        forget_choices()
 
 
 def test_a_pattern_with_an_index_out_of_range_is_refused() -> None:

@@ -236,6 +236,7 @@ def _common_step(first: int, sizes: int) -> int:
     return bits & -bits
 
 
+@functools.lru_cache(maxsize=1024)
 def lanes_of_row(k: int, itemsize: int) -> int:
     """The lanes that load a slice of a row together: those that cost the fewest bytes."""
 

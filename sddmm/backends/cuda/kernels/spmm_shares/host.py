@@ -39,6 +39,7 @@ class Arguments(ctypes.Structure):
 SPMM_SHARES = KernelSpec("spmm_shares", "spmm_shares", tuple(DTYPES), threads=128)
 
 
+@functools.lru_cache(maxsize=64)
 def load(runtime: loader.CudaRuntime, device_index: int) -> Kernel:
     own = macros({"STATE_WORDS": _STATE_WORDS})
     return runtime.load_kernel(SPMM_SHARES, own, Arguments, device_index)
