@@ -57,7 +57,6 @@ def _row_groups(pattern: SparsePattern) -> RowGroups:
 
 def groups_of_sorted(rows: Tensor, perm: Tensor | None) -> RowGroups:
     """The groups of nonzeros with these ascending row indices."""
-    begins = torch.ones_like(rows, dtype=torch.bool)
-    begins[1:] = rows[1:] != rows[:-1]
-    starts = begins.nonzero().squeeze(1)
-    return RowGroups(torch.cat([starts, starts.new_tensor([rows.numel()])]), perm)
+    begins = torch.ones(rows.numel() + 1, dtype=torch.bool, device=rows.device)  # and the end
+    torch.ne(rows[1:], rows[:-1], out=begins[1:-1])
+    return RowGroups(begins.nonzero().squeeze(1), perm)

@@ -14,6 +14,8 @@ from gemm_core.arithmetic import ceil_div
 # Rows of the matrix whose tiles are walked together (tile_list): about as many as the columns in
 # flight at once then, so that a wave of tiles touches the fewest rows of A and columns of B.
 _BAND_ROWS = 2048
+# The nonzeros up to which the host takes longer to launch a sort than the GPU to run it.
+FEW_NONZEROS = 2**20
 
 
 class Nonzeros(NamedTuple):
@@ -103,22 +105,31 @@ def int32(x: Tensor) -> Tensor:
     return x.to(torch.int32).contiguous()
 
 
-def by_row_and_column(nonzeros: Nonzeros, columns_ascend: bool = False) -> Nonzeros:
-    """The nonzeros sorted by row and column; duplicates keep their order.
+def by_row_and_column(nonzeros: Nonzeros, n: int) -> Nonzeros:
+    """The nonzeros sorted by row and column; duplicates keep their order. n: the columns.
 
-    By two stable sorts of 32-bit keys, which take less time and memory than one of 64 bits; by one
-    where columns ascend already, as those of the transpose of a pattern sorted by row do.
-    columns_ascend: it is known that they do; else this looks, and waits for the GPU.
+    Few are sorted by one key of 64 bits, in the fewest launches. Many by two of 32 bits, which take
+    less time and memory; by one where columns ascend already, for which this waits for the GPU.
     """
-    rows, cols, perm = nonzeros
-    order = None
-    if not columns_ascend and not never_falls(cols):
-        order = torch.argsort(cols, stable=True)
-        rows = rows[order]
-    sorted_rows, by_row = torch.sort(rows, stable=True)
-    order = by_row if order is None else order[by_row]
-    positions = order if perm is None else perm[order]
-    return Nonzeros(sorted_rows, cols[order], int32(positions))
+    rows, cols = nonzeros.rows, nonzeros.cols
+    if rows.numel() <= FEW_NONZEROS:
+        order = (rows.to(torch.int64) * n + cols).argsort(stable=True)
+        return _in_order(nonzeros, rows[order], order)
+    if never_falls(cols):
+        return by_row(nonzeros)
+    by_column = torch.argsort(cols, stable=True)
+    sorted_rows, order = torch.sort(rows[by_column], stable=True)
+    return _in_order(nonzeros, sorted_rows, by_column[order])
+
+
+def by_row(nonzeros: Nonzeros) -> Nonzeros:
+    """The nonzeros sorted by row, in their order within a row."""
+    return _in_order(nonzeros, *torch.sort(nonzeros.rows, stable=True))
+
+
+def _in_order(nonzeros: Nonzeros, sorted_rows: Tensor, order: Tensor) -> Nonzeros:
+    positions = order if nonzeros.perm is None else nonzeros.perm[order]
+    return Nonzeros(sorted_rows, nonzeros.cols[order], int32(positions))
 
 
 def never_falls(indices: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from torch import Tensor
@@ -21,6 +21,7 @@ from sddmm.backends.cuda.layouts import (
     TileList,
     TileWork,
     WindowList,
+    by_row,
     by_row_and_column,
     by_tile,
     count_larger_tiles,
@@ -41,10 +42,20 @@ from sddmm.sparse.views import CompressedView
 if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
+
+class Order(NamedTuple):
+    """What an analysis (see there) finds of the order of nonzeros."""
+
+    ascends: bool
+    runs: int
+    distinct: bool
+
+
 ANALYSES = DerivedKey[list[Analysis]]("analyses")
 _BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
 _SORTED = DerivedKey[Nonzeros]("nonzeros by row and column")
 _BY_COLUMN = DerivedKey[Nonzeros]("nonzeros by column")
+_ORDER_BY_COLUMN = DerivedKey[Order]("order by column")
 _FACTS = DerivedKey[dict[tuple[Block, ...], CountedFacts]]("facts")
 
 # What plans of other sizes of operands, or with and without values, share for as long as one lives.
@@ -192,7 +203,8 @@ class PatternLayouts:
         stored = Nonzeros(row_analysis.row_ids, row_analysis.cols, None)
         if row_analysis.rows_ascend:
             return stored
-        return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored))
+        n = self._pattern.shape[1]
+        return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored, n))
 
     def by_column(self) -> Nonzeros:
         """The nonzeros of the transpose by row, and by column within a row, of a pattern whose rows
@@ -205,7 +217,7 @@ class PatternLayouts:
         # Where neither rows nor columns fall, distinct nonzeros are a staircase, which is shorter.
         if pattern.nnz < sum(pattern.shape) and never_falls(cols):
             return transposed
-        return by_row_and_column(transposed, columns_ascend=True)
+        return by_row(transposed)
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         kept, key = self._pattern.derive(_TILES, WeakValueDictionary), (block, min_nnz)
@@ -277,14 +289,18 @@ class PatternLayouts:
             if (request := analysis.request).block is not None
         }
         parts = tuple(sorted(widths.items())) if counted.ascends else ()
-        ordered, by_column = counted, False
+        order, by_column = Order(counted.ascends, counted.runs, counted.distinct), False
         if not counted.ascends and counts:  # S.T, mostly: its nonzeros come by column
-            ordered = AheadLayouts(pattern.T, self._device, ROW_IDS, is_kept=False).wait()
-            by_column = ordered.ascends
+            order = pattern.derive(_ORDER_BY_COLUMN, self._order_by_column)
+            by_column = order.ascends
         return CountedFacts(
-            pattern.nnz, (ordered if by_column else counted).runs, counted.ascends, counts, parts,
-            by_column, ordered.distinct,
+            pattern.nnz, order.runs if by_column else counted.runs, counted.ascends, counts, parts,
+            by_column, order.distinct,
         )  # fmt: skip
+
+    def _order_by_column(self) -> Order:
+        found = AheadLayouts(self._pattern.T, self._device, ROW_IDS, is_kept=False).wait()
+        return Order(found.ascends, found.runs, found.distinct)
 
     def _tile_nnz(self, block: Block) -> Tensor:
         """The nonzeros of each tile of this size, from an analysis of this size or a smaller."""
@@ -302,7 +318,8 @@ class PatternLayouts:
         row_analysis, nonzeros = self.analysis(ROW_IDS), self.by_row()
         if row_analysis.ascends or nonzeros.perm is not None:
             return nonzeros
-        return self._pattern.derive(_SORTED, lambda: by_row_and_column(nonzeros))
+        n = self._pattern.shape[1]
+        return self._pattern.derive(_SORTED, lambda: by_row_and_column(nonzeros, n))
 
     def _sorted_rows(self) -> CompressedView:
         """The sorted nonzeros, with the first of each row."""

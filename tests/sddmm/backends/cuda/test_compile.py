@@ -29,6 +29,7 @@ from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
 from sddmm.backends.cuda.kernels.scale_samples.host import SCALE_SAMPLES
 from sddmm.backends.cuda.kernels.send_rows.host import SEND_ROWS
 from sddmm.backends.cuda.kernels.signals.host import SIGNALS
+from sddmm.backends.cuda.kernels.softmax_shares.host import SOFTMAX_SHARES
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
 from sddmm.backends.cuda.kernels.spmm_shares.host import SPMM_SHARES
@@ -332,6 +333,7 @@ def test_the_softmax_compiles_too(
 def test_every_source_is_of_a_kernel() -> None:
     others = (
         *row_softmax.ROW_SOFTMAX.values(),
+        SOFTMAX_SHARES,
         analysis.ANALYSE,
         gather_csr.GATHER_CSR,
         gather_rows.GATHER_ROWS,

@@ -42,7 +42,7 @@ from sddmm.backends.cuda.kernels.attention_gather.shares import (
 from sddmm.backends.cuda.kernels.attention_gather.variants import Variant, load_variant
 from sddmm.backends.cuda.kernels.attention_passes import GradientPasses, Pass, PassInputs
 from sddmm.backends.cuda.kernels.attention_sums import host as attention_sums
-from sddmm.backends.cuda.layouts import Nonzeros, by_row_and_column
+from sddmm.backends.cuda.layouts import Nonzeros, by_row
 from sddmm.backends.cuda.spec import KernelSpec
 from sddmm.dtypes import DTYPES
 from sddmm.memory import new_memory
@@ -147,7 +147,7 @@ class Gradients(GradientPasses):
         share a multiprocessor."""
         problem, device, stores_weights = self._problem, self._device, self._stores_weights
         rows, cols, perm = self._nonzeros
-        by_column = by_row_and_column(Nonzeros(cols, rows, perm), columns_ascend=True)
+        by_column = by_row(Nonzeros(cols, rows, perm))
         row_tuning = tuning_of(problem, False, stores_weights)
         self._rows = rows_by_warp(self._nonzeros, problem, problem.m, row_tuning, device)
         column_tuning = attention_sums.tuning_of(problem) if stores_weights else TUNING

@@ -17,6 +17,7 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
+from sddmm.backends.cuda.kernels.softmax_shares.host import SHARE, share_rows
 from sddmm.backends.cuda.layouts import int32
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
 from sddmm.backends.cuda.spec import MAX_NNZ, ROW_IDS, KernelSpec, macros
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from gemm_core.runtime.device import Device
     from sddmm.sparse.pattern import SparsePattern
 
-# Nonzeros of a share: few enough that small problems have blocks for all multiprocessors, and so
-# many that the parts of a row of millions are merged in no time.
-SHARE = 2048
 _THREADS = 128
 # Bytes of a row that a lane holds in registers, as float32 or float64.
 _ROW_BYTES = 64
@@ -61,7 +59,7 @@ class Arguments(ctypes.Structure):
 class Shares(NamedTuple):
     """The arrays of a pattern that the kernel reads (see Arguments in kernel.cu), all int32.
 
-    shares: (share_count, 8), a Share each. cuts_rows: whether a row is longer than a share.
+    shares: (share_count, 8), a SoftmaxShare each. cuts_rows: whether a row is longer than a share.
     """
 
     starts: Tensor
@@ -142,22 +140,10 @@ def load(
 
 def _shares(pattern: SparsePattern, device: Device) -> Shares:
     starts, perm = _groups(pattern, device)
-    share_begin = torch.arange(0, pattern.nnz, SHARE, device=starts.device)
-    row_count = starts.new_full((1,), starts.numel() - 1)
-    share_rows = torch.cat([torch.searchsorted(starts, share_begin), row_count])
-    row_begin, previous_begin = starts[share_rows], starts[(share_rows - 1).clamp(min=0)]
-    (first, last), (begin, end), (before, last_begin) = (
-        (x[:-1], x[1:]) for x in (share_rows, row_begin, previous_begin)
-    )
-    # The row before the share's first, and the last that begins in the share, are cut if long.
-    before = torch.where((begin > share_begin) & (begin - before > SHARE), before, begin)
-    is_cut = (last > first) & (end - last_begin > SHARE)
-    last_begin = torch.where(is_cut, last_begin, end)
-    fields = (first, last - first - is_cut.long(), begin, last_begin - begin)
-    shares = int32(torch.stack([*fields, before, begin, last_begin, end], dim=1))
     starts, perm = int32(starts), None if perm is None else int32(perm)
-    # Reading the last result waits for all: the next call may come on another stream.
-    return Shares(starts, shares, perm, bool(is_cut.any()))
+    # This waits for all: the next call may come on another stream.
+    shares, cuts_rows = share_rows(starts, pattern.nnz, device)
+    return Shares(starts, shares, perm, cuts_rows)
 
 
 def _groups(pattern: SparsePattern, device: Device) -> RowGroups:
@@ -170,11 +156,10 @@ def _groups(pattern: SparsePattern, device: Device) -> RowGroups:
         return groups_of_sorted(nonzeros.rows, nonzeros.perm)
     layouts = AheadLayouts(pattern, device, ROW_IDS)
     try:  # any crow_indices will do while the analysis has not checked them
-        crow = pattern.major_indices
-        starts = crow[:-1][crow.diff() > 0].to(torch.int64)
+        starts: Tensor = torch.unique_consecutive(pattern.major_indices)
     finally:
         layouts.wait()
-    return RowGroups(torch.cat([starts, starts.new_full((1,), pattern.nnz)]), None)
+    return RowGroups(starts, None)
 
 
 def _heads(values: Tensor) -> int:

@@ -3,6 +3,7 @@
 // cut; a second launch merges their parts in a fixed order. Limit: memory, and instructions.
 #include "gemm_core/parameters.cuh"
 #include "gemm_core/ptx/rcp.cuh"
+#include "sddmm/softmax_share.cuh"
 #include "sddmm/value.cuh"
 #include "sddmm/warp.cuh"
 
@@ -38,14 +39,6 @@ struct Statistics {
   S largest, sum;
 };
 
-// The rows of one share: those that begin in it and are not cut, and up to two that are.
-struct alignas(16) Share {
-  int first, rows, begin, count;  // the first whole row, their number, their nonzeros
-  // The row that began in an earlier share and the one that ends in a later: where each begins and
-  // ends. Both numbers are equal if there is none.
-  int before_begin, before_end, last_begin, last_end;
-};
-
 // Nonzeros are numbered by row: number i is at position perm[i] of the arrays, or at i unless
 // PERMUTED. starts[r]: the first nonzero of the r-th row that has any; the last entry is the number
 // of nonzeros.
@@ -53,7 +46,7 @@ struct Arguments {
   const Element *x, *g;  // values; for the gradient p, and the gradient of p
   Element* out;
   const int *starts, *perm;
-  const Share* shares;
+  const SoftmaxShare* shares;
   // Two for each share of each head: of the row from an earlier share, and of that into a later.
   Statistics* parts;
   i64 head_x, head_g, head_out, share_count;  // elements from head to head; the number of shares
@@ -320,7 +313,7 @@ __device__ __forceinline__ void store_results(const Values& values, const S* sta
 }
 
 // Computes the whole rows of a share, which have fewer than 2 * SHARE nonzeros.
-__device__ __forceinline__ void compute_rows(const Values& values, const Share& share,
+__device__ __forceinline__ void compute_rows(const Values& values, const SoftmaxShare& share,
                                              const int* starts, S* staged) {
   // Lanes per row: nearly all rows fit, if they are as different in length as chance makes them.
   const float mean = static_cast<float>(share.count) / static_cast<float>(share.rows);
@@ -362,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sddmm_kernel(const Argu
   S* const warps = staged + STAGED;
   const int number = static_cast<int>(blockIdx.x) / p.heads;
   const int head = static_cast<int>(blockIdx.x) % p.heads;
-  const Share share = p.shares[number];
+  const SoftmaxShare share = p.shares[number];
   const Values values{p.x + head * p.head_x, p.g + head * p.head_g, p.out + head * p.head_out,
                       p.perm};
   Statistics* const parts = p.parts + 2 * head * p.share_count;
