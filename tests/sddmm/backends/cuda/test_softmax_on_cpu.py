@@ -34,6 +34,7 @@ LENGTHS = {
     "a long row among short ones": [2] * 200 + [700] + [3] * 100,
     "rows of 40 to 100": list(range(40, 100)),
     "cut rows": CUT,
+    "a row as long as a share that begins in one and ends in the next": [5, SHARE, 3, 2 * SHARE],
     "shares that begin with a cut row": [SHARE, 2 * SHARE, 5, SHARE - 5, SHARE + 1],
 }
 
