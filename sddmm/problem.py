@@ -127,8 +127,12 @@ Problem = SddmmProblem | SpmmProblem | AttentionProblem
 
 P = TypeVar("P", bound=Problem)
 
-# The significant bits of the sizes of alike problems, and the size from which on none are alike.
-_ALIKE_BITS, _LARGE = 5, 2**24
+# The density up to which problems of about the same sizes are alike. In denser patterns tiles may
+# compete, whose number follows from the very shape, so that those differ in nonzeros alone.
+_SPARSE = 0.01
+# The significant bits of the sizes of alike problems, and of the nonzeros of denser ones; the size
+# from which on none are alike.
+_BITS, _DENSE_BITS, _LARGE = 5, 8, 2**24
 
 
 @functools.lru_cache(maxsize=256)  # as each step of a first call asks for the same
@@ -136,13 +140,15 @@ def alike(problem: P) -> P:
     """The problem that stands for all of about its sizes, so that what is chosen for one mini-batch
     is chosen for the next.
 
-    m and n are rounded up, by 6 % at most, which leaves the number of tiles across a small matrix;
-    nnz to the nearest, by 3 % at most. A full pattern stays full. Sizes from 2^24 on are kept.
+    nnz is rounded to the nearest, by 3 % at most, of patterns denser than 1 % by 0.4 %; m and n of
+    sparser ones are rounded up, by 6 % at most. A full pattern stays full. Sizes from 2^24 on are
+    kept.
     """
-    m, n = _rounded_up(problem.m), _rounded_up(problem.n)
-    is_full = problem.nnz == problem.m * problem.n
-    nnz = m * n if is_full else min(rounded(problem.nnz), max(m * n, problem.nnz))
-    return cast("P", problem._replace(m=m, n=n, nnz=nnz))
+    m, n, nnz = problem.m, problem.n, problem.nnz
+    if nnz > _SPARSE * m * n:
+        dense = nnz if nnz == m * n else min(rounded(nnz, _DENSE_BITS), max(m * n, nnz))
+        return cast("P", problem._replace(nnz=dense))
+    return cast("P", problem._replace(m=_rounded_up(m), n=_rounded_up(n), nnz=rounded(nnz)))
 
 
 def without_sizes(problem: P) -> P:
@@ -150,14 +156,14 @@ def without_sizes(problem: P) -> P:
     return cast("P", problem._replace(m=0, n=0, nnz=0))
 
 
-def rounded(size: int) -> int:
+def rounded(size: int, significant: int = _BITS) -> int:
     """The nearest size of alike problems."""
-    bits = size.bit_length() - _ALIKE_BITS
+    bits = size.bit_length() - significant
     return size if bits <= 0 or size >= _LARGE else (size + (1 << bits - 1)) >> bits << bits
 
 
 def _rounded_up(size: int) -> int:
-    bits = size.bit_length() - _ALIKE_BITS
+    bits = size.bit_length() - _BITS
     return size if bits <= 0 or size >= _LARGE else (size + (1 << bits) - 1) >> bits << bits
 
 

@@ -30,10 +30,13 @@ def test_alike_sizes_differ_by_little_and_rows_are_never_left_out(m: int, nnz: i
     assert shared._replace(m=m, nnz=nnz) == asked
 
 
-@pytest.mark.parametrize("tile", [16, 64, 128])
-def test_a_small_matrix_has_as_many_tiles(tile: int) -> None:
-    for m in range(1, 16 * tile + 1):
-        assert -(-alike(problem(m, 10, 0)).m // tile) == -(-m // tile)
+def test_denser_problems_have_their_own_shape_and_nearly_their_own_nonzeros() -> None:
+    for nnz in range(100_000, 100_700, 7):
+        shared = alike(problem(1_001, 3_003, nnz))
+        assert (shared.m, shared.n) == (1_001, 3_003)
+        assert 0.995 * nnz <= shared.nnz <= 1.005 * nnz
+    masks = {alike(problem(8_192, 8_192, 10_000_000 + 501 * i)) for i in range(100)}
+    assert len(masks) <= 3
 
 
 @pytest.mark.parametrize("side", [10, 33, 100, 3_001])

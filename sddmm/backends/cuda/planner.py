@@ -3,7 +3,7 @@
 It asks every registered kernel what it costs and how to prepare it, and knows none by its name.
 Preparation and the expected runs are ranked together. A single run is planned from the problem
 alone; for many, the pattern is analysed, and its tiles are counted unless it is uniform. What
-follows from a sparse problem alone is decided once for all of about its sizes (`alike`), as
+follows from a problem alone is decided once for all of about its sizes (`alike`), as
 mini-batches come in ever new ones.
 """
 
@@ -38,10 +38,6 @@ from sddmm.problem import Problem, alike
 
 if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
-
-# The density up to which alike problems share their plans; in a denser one tiles may compete, of
-# which there are as many as its very sizes say.
-_SPARSE = 0.01
 
 P = TypeVar("P", bound=Problem)
 E = TypeVar("E")
@@ -87,8 +83,7 @@ class Planner(Generic[P, E]):
         within them. transpose: the problem is that of the pattern's transpose.
         """
         kind = _OfTranspose if transpose else _Preparation
-        is_sparse = problem.nnz <= _SPARSE * problem.m * problem.n
-        context: PlanningContext = self.context(alike(problem) if is_sparse else problem, device)
+        context: PlanningContext = self.context(alike(problem), device)
         if kernel is not None:
             return kind(context, problem, pattern, self._executor).requested(kernel)
         by_column = context.if_transpose_is_uniform

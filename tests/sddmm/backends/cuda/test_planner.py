@@ -49,7 +49,7 @@ def test_new_numbers_of_nonzeros_are_sampled_without_another_ranking(
     problems = ranked(monkeypatch, RowGather)
     a, b = torch.randn(SIZE, K), torch.randn(K, SIZE)
     with emulated_gpu():
-        for batch, nnz in enumerate((6_100, 6_080, 6_111)):  # dense enough that tiles compete
+        for batch, nnz in enumerate((6_100, 6_110, 6_118)):  # dense enough that tiles compete
             problems.clear()
             S = csr(nnz)
             out = sddmm.sddmm(S, a, b)
