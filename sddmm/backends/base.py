@@ -1,4 +1,4 @@
-"""The protocol of backends, and the choice of one: the first that does not refuse a problem."""
+"""The protocol of backends, and the list of them; `selection.py` chooses one for a problem."""
 
 from __future__ import annotations
 
