@@ -127,12 +127,13 @@ Problem = SddmmProblem | SpmmProblem | AttentionProblem
 
 P = TypeVar("P", bound=Problem)
 
-# The density up to which problems of about the same sizes are alike. In denser patterns tiles may
-# compete, whose number follows from the very shape, so that those differ in nonzeros alone.
+# The density up to which problems of about the same shape are alike. In denser patterns tiles may
+# compete, whose number follows from the very shape: those are alike only if m and n are equal.
 _SPARSE = 0.01
-# The significant bits of the sizes of alike problems, and of the nonzeros of denser ones; the size
-# from which on none are alike.
-_BITS, _DENSE_BITS, _LARGE = 5, 8, 2**24
+# The significant bits of the sizes of alike problems, and of the nonzeros of denser ones.
+_BITS, _DENSE_BITS = 5, 8
+# The size from which on a problem is alike to itself alone: beside it choosing takes no time.
+_LARGE = 2**22
 
 
 @functools.lru_cache(maxsize=256)  # as each step of a first call asks for the same
@@ -141,14 +142,15 @@ def alike(problem: P) -> P:
     is chosen for the next.
 
     nnz is rounded to the nearest, by 3 % at most, of patterns denser than 1 % by 0.4 %; m and n of
-    sparser ones are rounded up, by 6 % at most. A full pattern stays full. Sizes from 2^24 on are
-    kept.
+    sparser ones are rounded up, by 6 % at most. Full patterns alone become full ones.
     """
     m, n, nnz = problem.m, problem.n, problem.nnz
-    if nnz > _SPARSE * m * n:
-        dense = nnz if nnz == m * n else min(rounded(nnz, _DENSE_BITS), max(m * n, nnz))
-        return cast("P", problem._replace(nnz=dense))
-    return cast("P", problem._replace(m=_rounded_up(m), n=_rounded_up(n), nnz=rounded(nnz)))
+    if max(m, n, nnz) >= _LARGE or nnz == m * n:
+        return problem
+    if nnz <= _SPARSE * m * n:
+        return cast("P", problem._replace(m=_rounded_up(m), n=_rounded_up(n), nnz=rounded(nnz)))
+    dense = rounded(nnz, _DENSE_BITS)
+    return cast("P", problem._replace(nnz=dense if nnz > m * n else min(dense, m * n - 1)))
 
 
 def without_sizes(problem: P) -> P:
@@ -159,12 +161,12 @@ def without_sizes(problem: P) -> P:
 def rounded(size: int, significant: int = _BITS) -> int:
     """The nearest size of alike problems."""
     bits = size.bit_length() - significant
-    return size if bits <= 0 or size >= _LARGE else (size + (1 << bits - 1)) >> bits << bits
+    return size if bits <= 0 else (size + (1 << bits - 1)) >> bits << bits
 
 
 def _rounded_up(size: int) -> int:
     bits = size.bit_length() - _BITS
-    return size if bits <= 0 or size >= _LARGE else (size + (1 << bits) - 1) >> bits << bits
+    return size if bits <= 0 else (size + (1 << bits) - 1) >> bits << bits
 
 
 def make_problem(

@@ -59,11 +59,13 @@ _MAX_SELECTIONS = 1024
 
 def _selected(problem: Problem, what: str, name: str | None = None) -> Selection:
     """The first backend that computes what is named, and the refusals of others. It is looked for
-    once for problems that are alike: a refusal depends on sizes only where these are large."""
+    once for problems that are alike: what a backend refuses for its sizes is larger than those."""
     key = alike(problem), what, name
     selection = _SELECTIONS.get(key)
     if selection is None:
         selection = _select(problem, what, name)
+        if selection[0] is None and name is not None:  # an error, after which it may serve
+            return selection
         if len(_SELECTIONS) >= _MAX_SELECTIONS:
             _SELECTIONS.clear()
         _SELECTIONS[key] = selection

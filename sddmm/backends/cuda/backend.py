@@ -149,7 +149,7 @@ class CudaBackend:
     def _find_single_runs(
         self, problem: SddmmProblem, device: Device, is_csr: bool, is_kept: bool, by_rows: bool
     ) -> tuple[RowGather | None, MakeRuns]:
-        """The kernel for a single run of any of these alike problems, and what makes its runs."""
+        """The kernel for a single run of any problem that is alike to this, and what makes runs."""
         kernel = self.one_off.only_kernel(problem, device, by_rows)
         gather = kernel if isinstance(kernel, RowGather) else None
         return gather, form_of_runs(problem, device, is_csr, is_kept, by_rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from torch import Tensor
@@ -50,6 +50,8 @@ class Order(NamedTuple):
     runs: int
     distinct: bool
 
+
+T = TypeVar("T")
 
 ANALYSES = DerivedKey[list[Analysis]]("analyses")
 _BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
@@ -204,7 +206,7 @@ class PatternLayouts:
         if row_analysis.rows_ascend:
             return stored
         n = self._pattern.shape[1]
-        return self._pattern.derive(_BY_ROW, lambda: by_row_and_column(stored, n))
+        return self._pattern.derive(_BY_ROW, lambda: self._done(by_row_and_column(stored, n)))
 
     def by_column(self) -> Nonzeros:
         """The nonzeros of the transpose by row, and by column within a row, of a pattern whose rows
@@ -217,14 +219,14 @@ class PatternLayouts:
         # Where neither rows nor columns fall, distinct nonzeros are a staircase, which is shorter.
         if pattern.nnz < sum(pattern.shape) and never_falls(cols):
             return transposed
-        return by_row(transposed)
+        return self._done(by_row(transposed))
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         kept, key = self._pattern.derive(_TILES, WeakValueDictionary), (block, min_nnz)
         work = kept.get(key)
         if work is None:
             tiles = tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz)
-            kept[key] = work = self._work(tiles)
+            kept[key] = work = self._done(self._work(tiles))
         return work
 
     def tiles_in_order(self, block: Block) -> TileWork:
@@ -264,7 +266,8 @@ class PatternLayouts:
         kept = self._pattern.derive(_WINDOWS, WeakValueDictionary)
         work = kept.get(width)
         if work is None:
-            kept[width] = work = window_list(self.by_row(), self._pattern.shape[1], width)
+            windows = window_list(self.by_row(), self._pattern.shape[1], width)
+            kept[width] = work = self._done(windows)
         return work
 
     def facts(self, count_tiles: bool = True) -> CountedFacts:
@@ -319,7 +322,13 @@ class PatternLayouts:
         if row_analysis.ascends or nonzeros.perm is not None:
             return nonzeros
         n = self._pattern.shape[1]
-        return self._pattern.derive(_SORTED, lambda: by_row_and_column(nonzeros, n))
+        return self._pattern.derive(_SORTED, lambda: self._done(by_row_and_column(nonzeros, n)))
+
+    def _done(self, arrays: T) -> T:
+        """The arrays, when the GPU has written them: another thread may find them, whose plan reads
+        them on another stream."""
+        loader.runtime.wait(self._device.index)
+        return arrays
 
     def _sorted_rows(self) -> CompressedView:
         """The sorted nonzeros, with the first of each row."""

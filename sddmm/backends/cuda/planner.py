@@ -86,10 +86,11 @@ class Planner(Generic[P, E]):
         context: PlanningContext = self.context(alike(problem), device)
         if kernel is not None:
             return kind(context, problem, pattern, self._executor).requested(kernel)
-        by_column = context.if_transpose_is_uniform
-        chosen = by_column(calls) if transpose else context.if_uniform(calls).kernel
-        if chosen.refuses(problem, device) is not None:  # though it serves alike ones
-            context = self.context(problem, device)
+        likely = [context.if_uniform(calls).kernel]
+        if transpose:
+            likely.append(context.if_transpose_is_uniform(calls))
+        if any(chosen.refuses(problem, device) is not None for chosen in likely):
+            context = self.context(problem, device)  # the kernel serves the rounded problem alone
         return kind(context, problem, pattern, self._executor).fastest(calls)
 
 

@@ -5,7 +5,8 @@ long, or where the host takes longer than the GPU. Other patterns are analysed b
 later plans read the analysis.
 
 The first call with a pattern spends its time on the host. So everything that follows from the
-problem is found once, by `single_run`, and a run touches the addresses alone. It makes no plan.
+problem is found once, when a `SingleRun` is made, and a run touches the addresses alone. It makes
+no plan. Which class of runs serves is found once for alike problems (`form_of_runs`).
 """
 
 from __future__ import annotations
@@ -302,8 +303,11 @@ MakeRuns: TypeAlias = "Callable[[RowGather, SddmmProblem, Device], SingleRun[Any
 def form_of_runs(
     problem: SddmmProblem, device: Device, is_csr: bool, is_kept: bool, by_rows: bool
 ) -> MakeRuns:
-    """What makes the runs of problems that are alike, by gathering. is_kept: whether the patterns
-    are, for later plans, with their analyses. by_rows: whether gather_rows serves them."""
+    """What makes the runs, by gathering, of all problems that are alike to this.
+
+    is_kept: whether the patterns are, for later plans, with their analyses. by_rows: whether
+    gather_rows serves them.
+    """
     if is_csr and not is_kept:
         is_small = gather_us(problem, problem.nnz, device_model(device)) <= SINGLE_LAUNCH_US
         if is_small and len(slices_of(problem, problem.nnz, device)) == 1:

@@ -29,7 +29,10 @@ def slot_lists(work: TileWork, pitch: int) -> SlotLists:
     """
     lists: SlotLists | None = work.slot_lists.get(pitch)
     if lists is None:
-        lists = work.slot_lists[pitch] = _slot_lists(work, pitch)
+        lists = _slot_lists(work, pitch)
+        if lists.starts.is_cuda:  # another thread may find them, whose plan has another stream
+            torch.cuda.current_stream(lists.starts.device).synchronize()
+        work.slot_lists[pitch] = lists
     return lists
 
 
