@@ -51,7 +51,9 @@ repository_contents = {
         "API": ["api/sddmm", "api/distributed", "api/testing", "api/gemm_core"],
     },
     "how_it_works/kernels": {"": ["kernels/*"]},
-    "results/README": {"": ["*/summary", "*/*/summary", "*/*/published", "*/*/launch"]},
+    "results/README": {
+        "": ["*/summary", "*/*/summary", "*/*/published", "*/*/launch", "*/*/mini_batches"]
+    },
 }
 
 html_theme = "furo"
