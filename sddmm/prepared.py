@@ -332,9 +332,9 @@ def refuse_capture(device: torch.device) -> None:
     """Raise RuntimeError while a CUDA graph is captured: preparing waits for the GPU."""
     if is_capturing(device):
         raise RuntimeError(
-            "sddmm has not seen these indices of S with operands of such sizes and dtypes and this "
-            "`scale`, and cannot prepare for them while a CUDA graph is captured; "
-            "call it once before the capture, or capture the run of a plan"
+            "sddmm has not seen these indices of S with operands of such sizes and dtypes (and the "
+            "same `scale`, where there is one), and cannot prepare for them while a CUDA graph is "
+            "captured; call it once before the capture, or capture the run of a plan"
         )
 
 

@@ -60,7 +60,7 @@ class BlockPlanner:
             (_, best), *others = ((us, f"{x.name}: {us:.3g} us predicted") for us, x in ranking)
             lines = [f"kernel   {best}", *(f"  not    {other}" for _, other in others)]
             lines.append(f"  not    gathering each nonzero: {gathered:.3g} us predicted")
-            return lines + refused(self.kernels, problem, device)
+            return lines + refused(self.kernels.values(), problem, device)
 
         return _prepared(ranking[0][1], pattern, problem, device, explanation)
 

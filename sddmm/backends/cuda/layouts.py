@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 
+T = TypeVar("T")
+
 # Rows of the matrix whose tiles are walked together (tile_list): about as many as the columns in
 # flight at once then, so that a wave of tiles touches the fewest rows of A and columns of B.
 _BAND_ROWS = 2048
-# The nonzeros up to which the host takes longer to launch a sort than the GPU to run it.
+# About the nonzeros up to which the host takes longer to launch sorts than the GPU to run them; an
+# estimate, which no measurement stands behind.
 FEW_NONZEROS = 2**20
 
 
@@ -89,6 +92,14 @@ class WindowList:
     positions: Tensor
     window_pairs: Tensor
     width: int
+
+
+def finished(arrays: T, device: torch.device) -> T:
+    """The arrays on this device, when it has written them: the next caller may find them in another
+    thread, and read them on another stream."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return arrays
 
 
 def by_tile(by_row: TileOffsets, block_m: int) -> TileOffsets:
@@ -187,10 +198,7 @@ def every_tile(shape: tuple[int, int], block: tuple[int, int], device: torch.dev
     """All tiles, in bands as above; cached, as every pattern of this shape has the same."""
     across = ceil_div(shape[1], block[1])
     tiles = torch.arange(ceil_div(shape[0], block[0]) * across, device=device)
-    coords = _in_bands(tiles, across, block)
-    if device.type == "cuda":  # the next caller may be on another stream
-        torch.cuda.current_stream(device).synchronize()
-    return TileList(coords, block)
+    return TileList(finished(_in_bands(tiles, across, block), device), block)
 
 
 def _in_bands(tiles: Tensor, across: int, block: tuple[int, int]) -> Tensor:

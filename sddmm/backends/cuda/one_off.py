@@ -22,6 +22,7 @@ from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts, UniformFacts
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
+from sddmm.backends.cuda.planning_context import refused
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
 from sddmm.problem import alike
 
@@ -278,11 +279,7 @@ class OneOffPlanner:
             for other in ranking
             if other.kernel is not chosen
         ]
-        for kernel in self._kernels:
-            reason = kernel.refuses(problem, device)
-            if reason is not None and not kernel.parts:
-                lines.append(f"  not    {kernel.name}: {reason}")
-        return lines
+        return lines + refused(self._kernels, problem, device)
 
 
 def _launch(executor: GpuExecutor, first_run: FirstRun | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from torch import Tensor
@@ -26,6 +26,7 @@ from sddmm.backends.cuda.layouts import (
     by_tile,
     count_larger_tiles,
     every_tile,
+    finished,
     int32,
     never_falls,
     nonzeros_outside,
@@ -50,8 +51,6 @@ class Order(NamedTuple):
     runs: int
     distinct: bool
 
-
-T = TypeVar("T")
 
 ANALYSES = DerivedKey[list[Analysis]]("analyses")
 _BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
@@ -205,8 +204,7 @@ class PatternLayouts:
         stored = Nonzeros(row_analysis.row_ids, row_analysis.cols, None)
         if row_analysis.rows_ascend:
             return stored
-        n = self._pattern.shape[1]
-        return self._pattern.derive(_BY_ROW, lambda: self._done(by_row_and_column(stored, n)))
+        return self._derive_sorted(_BY_ROW, stored)
 
     def by_column(self) -> Nonzeros:
         """The nonzeros of the transpose by row, and by column within a row, of a pattern whose rows
@@ -219,14 +217,14 @@ class PatternLayouts:
         # Where neither rows nor columns fall, distinct nonzeros are a staircase, which is shorter.
         if pattern.nnz < sum(pattern.shape) and never_falls(cols):
             return transposed
-        return self._done(by_row(transposed))
+        return finished(by_row(transposed), self._pattern.device)
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         kept, key = self._pattern.derive(_TILES, WeakValueDictionary), (block, min_nnz)
         work = kept.get(key)
         if work is None:
             tiles = tile_list(self._tile_nnz(block), self._pattern.shape, block, min_nnz)
-            kept[key] = work = self._done(self._work(tiles))
+            kept[key] = work = finished(self._work(tiles), self._pattern.device)
         return work
 
     def tiles_in_order(self, block: Block) -> TileWork:
@@ -267,7 +265,7 @@ class PatternLayouts:
         work = kept.get(width)
         if work is None:
             windows = window_list(self.by_row(), self._pattern.shape[1], width)
-            kept[width] = work = self._done(windows)
+            kept[width] = work = finished(windows, self._pattern.device)
         return work
 
     def facts(self, count_tiles: bool = True) -> CountedFacts:
@@ -321,14 +319,16 @@ class PatternLayouts:
         row_analysis, nonzeros = self.analysis(ROW_IDS), self.by_row()
         if row_analysis.ascends or nonzeros.perm is not None:
             return nonzeros
-        n = self._pattern.shape[1]
-        return self._pattern.derive(_SORTED, lambda: self._done(by_row_and_column(nonzeros, n)))
+        return self._derive_sorted(_SORTED, nonzeros)
 
-    def _done(self, arrays: T) -> T:
-        """The arrays, when the GPU has written them: another thread may find them, whose plan reads
-        them on another stream."""
-        loader.runtime.wait(self._device.index)
-        return arrays
+    def _derive_sorted(self, key: DerivedKey[Nonzeros], nonzeros: Nonzeros) -> Nonzeros:
+        """The nonzeros by row and by column within a row, kept with the pattern."""
+        pattern = self._pattern
+
+        def in_order() -> Nonzeros:
+            return finished(by_row_and_column(nonzeros, pattern.shape[1]), pattern.device)
+
+        return pattern.derive(key, in_order)
 
     def _sorted_rows(self) -> CompressedView:
         """The sorted nonzeros, with the first of each row."""

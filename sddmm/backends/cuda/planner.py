@@ -122,7 +122,7 @@ class _Preparation(Generic[E]):
         layouts = PatternLayouts(self._pattern, device, kernel.tile_sizes)
 
         def explanation() -> list[str]:
-            return [f"kernel   {name}, as demanded", *refused(kernels, problem, device)]
+            return [f"kernel   {name}, as demanded", *refused(kernels.values(), problem, device)]
 
         return self._executor(self._prepare(kernel, layouts), explanation)
 

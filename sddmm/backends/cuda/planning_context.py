@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gemm_core.arithmetic import ceil_div
@@ -180,11 +180,11 @@ def explain(
     predicted = {x.kernel.name: f": {x.cost.run_us:.3g} us predicted" for x in ranking}
     lines = [f"kernel   {chosen.name}{predicted.pop(chosen.name, '')}"]
     lines += [f"  not    {name}{prediction}" for name, prediction in predicted.items()]
-    return lines + refused(kernels, problem, device)
+    return lines + refused(kernels.values(), problem, device)
 
 
-def refused(kernels: Mapping[str, Any], problem: Problem, device: Device) -> list[str]:
+def refused(kernels: Iterable[Any], problem: Problem, device: Device) -> list[str]:
     """The kernels that do not serve, each with its reason. One that is made of others has no reason
     of its own."""
-    reasons = {name: x.refuses(problem, device) for name, x in kernels.items() if not x.parts}
+    reasons = {x.name: x.refuses(problem, device) for x in kernels if not x.parts}
     return [f"  not    {name}: {reason}" for name, reason in reasons.items() if reason is not None]

@@ -272,7 +272,7 @@ class SingleLaunch(SingleRun[Variant]):
 
     def __init__(self, kernel: RowGather, problem: SddmmProblem, device: Device) -> None:
         super().__init__(kernel, problem, device)
-        self._slices = (Slice(0, problem),)
+        self._slices = (Slice(0, problem),)  # chosen by an alike problem that has one
         self._results = validity_result(problem.device)
 
     def _launch(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sddmm.backends.cuda.layouts import TileWork, int32
+from sddmm.backends.cuda.layouts import TileWork, finished, int32
 
 # Tiles of 128 rows are handed on in four slots of 32 rows each (staging_ring.cuh).
 SLOTS, _SLOT_ROWS = 4, 32
@@ -29,9 +29,7 @@ def slot_lists(work: TileWork, pitch: int) -> SlotLists:
     """
     lists: SlotLists | None = work.slot_lists.get(pitch)
     if lists is None:
-        lists = _slot_lists(work, pitch)
-        if lists.starts.is_cuda:  # another thread may find them, whose plan has another stream
-            torch.cuda.current_stream(lists.starts.device).synchronize()
+        lists = finished(_slot_lists(work, pitch), work.cols.device)
         work.slot_lists[pitch] = lists
     return lists
 

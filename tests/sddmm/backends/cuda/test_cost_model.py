@@ -279,7 +279,7 @@ def test_a_refusal_of_a_kernel_made_of_others_is_not_explained_twice() -> None:
     """float64 has no tile kernel: each of them says so, and the hybrid need not."""
     asked = problem(10, 10, dtype=torch.float64)
     assert "hybrid" in context(asked).refusals
-    notes = refused(KERNELS, asked, H200)
+    notes = refused(KERNELS.values(), asked, H200)
     assert any("tile_mma_128x128x64: computes" in note for note in notes)
     assert not any("hybrid" in note for note in notes)
 

@@ -299,10 +299,13 @@ def specialise(
         min_blocks = 2 if lanes > 1 else 1
     elif has_addend:
         min_blocks = min(min_blocks, 3)
-    return _load(
-        runtime, spec, without_sizes(problem), device, has_perm, step, step_out, has_beyond,
-        has_addend, problem.nnz <= _MOST_BY_INT, batch, min_blocks,
+    own = (
+        ("LOAD_BYTES", step), ("STORE_BYTES", step_out), ("HAS_PERM", has_perm),
+        ("HAS_BEYOND", has_beyond), ("HAS_ADDEND", has_addend),
+        ("POSITION", "int" if problem.nnz <= _MOST_BY_INT else "long long"),
+        ("BATCH", batch), ("MIN_BLOCKS", min_blocks),
     )  # fmt: skip
+    return _load(runtime, spec, without_sizes(problem), device, min_blocks, own)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -311,16 +314,11 @@ def _load(
     spec: SpmmGather,
     problem: SpmmProblem,
     device: Device,
-    has_perm: bool,
-    step: int,
-    step_out: int,
-    has_beyond: bool,
-    has_addend: bool,
-    counts_by_int: bool,
-    batch: int,
     min_blocks: int,
+    own: tuple[tuple[str, str | int | bool], ...],
 ) -> Variant:
-    """Cached by what the compiler is told: patterns of many sizes have the same kernels."""
+    """The kernels with the macros `own`, and with those that follow from the problem. Cached by
+    what the compiler is told: patterns of many sizes have the same kernels."""
     accumulator = problem.accumulator
     lanes, columns, _ = slices_of(problem)
     lane_sums = _LANE_BYTES // problem.dtype.itemsize * accumulator.itemsize
@@ -328,14 +326,10 @@ def _load(
     shared_bytes += _BLOCK_BYTES
     spec = _spec_with_memory(spec, shared_bytes, min_blocks)
     defines: dict[str, str | int | bool] = {
-        **type_macros(problem.dtype, problem.out_dtype),
+        **dict(own), **type_macros(problem.dtype, problem.out_dtype),
         "VALUE": DTYPES[problem.values_dtype].cpp_name,
-        "LOAD_BYTES": step, "STORE_BYTES": step_out,
-        "NO_TAIL": step == _LANE_BYTES and problem.k % columns == 0,
-        "HAS_PERM": has_perm, "HAS_FACTORS": problem.has_factors, "HAS_BEYOND": has_beyond,
-        "HAS_ADDEND": has_addend,
-        "POSITION": "int" if counts_by_int else "long long",
-        "LANES": lanes, "BATCH": batch, "MIN_BLOCKS": min_blocks,
+        "NO_TAIL": ("LOAD_BYTES", _LANE_BYTES) in own and problem.k % columns == 0,
+        "HAS_FACTORS": problem.has_factors, "LANES": lanes,
     }  # fmt: skip
     kernel = runtime.load_kernel(spec, macros(defines), Arguments, device.index)
     merge = spmm_merge.load(runtime, accumulator, problem.out_dtype, columns, device.index)
