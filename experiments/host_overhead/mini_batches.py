@@ -20,6 +20,7 @@ _TIMEOUT_S = 60.0
 
 def mini_batches_us(calls: int) -> dict[str, list[float]]:
     """Wall times in us of whole first calls in float32, by method; verified against float64 first.
+    `sddmm` multiplies by S's values, which torch's function does not.
 
     S is a torch CSR tensor over indices that nothing has seen, of one size or of a new size each
     time. calls: how many of each method are timed.
@@ -45,11 +46,13 @@ def mini_batches_us(calls: int) -> dict[str, list[float]]:
     return {name: [1e3 * ms for ms in own] for name, own in samples.items()}
 
 
-def verify() -> None:
-    """Raise AssertionError unless ours are right on a batch."""
-    S, a, b = next(batches(True))
+def verify(device: str = "cuda") -> None:
+    """Raise AssertionError unless all methods are right on a batch."""
+    S, a, b = next(batches(True, device))
     assert_close(sddmm.sddmm(S, a, b.mT).values(), S, a, b.mT)
-    assert_spmm_close(sddmm.spmm(S, b), S, b)
+    assert_close(_sampled_addmm(S, a, b).values(), S, a, b.mT, scale=False)
+    for product in (sddmm.spmm(S, b), S @ b):
+        assert_spmm_close(product, S, b)
 
 
 def batches(new_sizes: bool, device: str = "cuda") -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -7,7 +7,8 @@ import itertools
 import pytest
 import torch
 
-from experiments.host_overhead.mini_batches import EDGES, NODES, SMALLER, K, batches
+import sddmm
+from experiments.host_overhead.mini_batches import EDGES, NODES, SMALLER, K, batches, verify
 from sddmm import SparsePattern
 
 
@@ -26,3 +27,11 @@ def test_a_batch_is_a_sorted_matrix_with_the_features_of_both_ends(new_sizes: bo
         assert bool((torch.diff(rows * n + S.col_indices()) >= 0).all())
         sizes.add((m, n, edges))
     assert len(sizes) == (4 if new_sizes else 1)
+
+
+def test_a_method_that_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    verify("cpu")
+    right = sddmm.spmm
+    monkeypatch.setattr(sddmm, "spmm", lambda S, dense: right(S, dense) + 1)
+    with pytest.raises(AssertionError):
+        verify("cpu")
