@@ -116,15 +116,18 @@ def int32(x: Tensor) -> Tensor:
     return x.to(torch.int32).contiguous()
 
 
-def by_row_and_column(nonzeros: Nonzeros, n: int) -> Nonzeros:
-    """The nonzeros sorted by row and column; duplicates keep their order. n: the columns.
+def by_row_and_column(nonzeros: Nonzeros, shape: tuple[int, int]) -> Nonzeros:
+    """The nonzeros sorted by row and column; duplicates keep their order. shape: the matrix's.
 
-    Few are sorted by one key of 64 bits, in the fewest launches. Many by two of 32 bits, which take
-    less time and memory; by one where columns ascend already, for which this waits for the GPU.
+    One key of both is sorted in the fewest launches, and in the least time where it has 32 bits. Of
+    64 it is for few nonzeros: many are sorted by two of 32 bits, which take less time and memory;
+    by one where columns ascend already, for which this waits for the GPU.
     """
-    rows, cols = nonzeros.rows, nonzeros.cols
-    if rows.numel() <= FEW_NONZEROS:
-        order = (rows.to(torch.int64) * n + cols).argsort(stable=True)
+    rows, cols, (m, n) = nonzeros.rows, nonzeros.cols, shape
+    has_short_key = m * n <= 2**31
+    if has_short_key or rows.numel() <= FEW_NONZEROS:
+        key = cols.add(rows if has_short_key else rows.to(torch.int64), alpha=n)
+        order = key.argsort(stable=True)
         return _in_order(nonzeros, rows[order], order)
     if never_falls(cols):
         return by_row(nonzeros)

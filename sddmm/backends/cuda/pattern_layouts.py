@@ -326,7 +326,7 @@ class PatternLayouts:
         pattern = self._pattern
 
         def in_order() -> Nonzeros:
-            return finished(by_row_and_column(nonzeros, pattern.shape[1]), pattern.device)
+            return finished(by_row_and_column(nonzeros, pattern.shape), pattern.device)
 
         return pattern.derive(key, in_order)
 
