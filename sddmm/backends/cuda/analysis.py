@@ -23,9 +23,9 @@ from sddmm.dtypes import INDEX_DTYPES
 if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
-# The 64-bit words of the kernel's results (row segments, runs, four flags) and of the state that
+# The 64-bit words of the kernel's results (row segments, runs, five flags) and of the state that
 # its blocks accumulate. It writes the counts of segments and of runs last.
-_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 6, 2, 2
+_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 7, 2, 2
 INVALID_WORD = 2  # the first flag: whether the pattern is wrong
 # The nonzeros, or entries of crow_indices, that a warp of the kernel reads at once: many of CSR
 # with columns of 4 bytes on Hopper, as others leave too few registers; and the most that a block
@@ -68,6 +68,7 @@ class Analysis:
     offsets: the row offsets of every tile, valid if the pattern `ascends`: rows never fall, nor do
     columns in a row.
     distinct: it ascends and no position is there twice, so that columns strictly ascend.
+    ascends_by_column: rows fall, but columns never do, nor rows in a column.
     row_segments: the non-empty parts of rows as wide as a tile, if it ascends. runs: the maximal
     sequences of nonzeros of a row, in the pattern's order, in consecutive columns.
 
@@ -85,6 +86,7 @@ class Analysis:
     rows_ascend: bool = False
     ascends: bool = False
     distinct: bool = False
+    ascends_by_column: bool = False
     row_segments: int = 0
     runs: int = 0
 
@@ -98,13 +100,14 @@ class Analysis:
         if pattern is None:
             return self
         self.row_segments, self.runs, *flags = self._read_results()
-        invalid, rows_fall, columns_fall, columns_repeat = flags
+        invalid, rows_fall, columns_fall, columns_repeat, unordered = flags
         self._pattern = None  # a pattern may keep this analysis, which would be a cycle
         if invalid:
             raise_invalid(pattern)
         self.rows_ascend = not rows_fall
         self.ascends = not (rows_fall or columns_fall)
         self.distinct = self.ascends and not columns_repeat
+        self.ascends_by_column = bool(rows_fall) and not unordered
         return self
 
 

@@ -33,6 +33,25 @@ class TileCounts(NamedTuple):
         return sum(tiles for tiles, _ in dense), sum(nnz for _, nnz in dense)
 
 
+def fewest_tiles(nnz: int, parts: int, block: Block) -> TileCounts:
+    """The fewest and densest tiles that can hold nonzeros which are in at least so many parts of
+    rows: a tile has one part of each of its rows at most.
+
+    T tiles with N nonzeros, 2^c or more in each, have `rows` T parts at most, and N less the
+    nonzeros that share a part at least: N <= shared + rows N / 2^c.
+    """
+    rows, area = block[0], block[0] * block[1]
+    shared = max(0, nnz - parts)
+    most = [
+        min(nnz, (shared << c) // ((1 << c) - rows)) if 1 << c > rows else nnz
+        for c in range(area.bit_length())
+    ]
+    dense = (here - above for here, above in zip(most, [*most[1:], 0], strict=True))
+    by_class = tuple((max(n // area, (n - shared) // rows), n) for n in dense)
+    fewest = max(ceil_div(nnz, area), ceil_div(parts, rows))
+    return TileCounts(fewest, fewest, by_class)
+
+
 class PatternFacts(Protocol):
     """What costs may depend on, beside the problem.
 

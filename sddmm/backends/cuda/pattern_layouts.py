@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from torch import Tensor
@@ -44,19 +43,11 @@ if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
 
-class Order(NamedTuple):
-    """What an analysis (see there) finds of the order of nonzeros."""
-
-    ascends: bool
-    runs: int
-    distinct: bool
-
-
 ANALYSES = DerivedKey[list[Analysis]]("analyses")
 _BY_ROW = DerivedKey[Nonzeros]("nonzeros by row")
 _SORTED = DerivedKey[Nonzeros]("nonzeros by row and column")
 _BY_COLUMN = DerivedKey[Nonzeros]("nonzeros by column")
-_ORDER_BY_COLUMN = DerivedKey[Order]("order by column")
+_ANALYSES_IN_ORDER = DerivedKey[list[Analysis]]("analyses of nonzeros in order")
 _FACTS = DerivedKey[dict[tuple[Block, ...], CountedFacts]]("facts")
 
 # What plans of other sizes of operands, or with and without values, share for as long as one lives.
@@ -206,6 +197,22 @@ class PatternLayouts:
             return stored
         return self._derive_sorted(_BY_ROW, stored)
 
+    def analysis_in_order(self, request: AnalysisRequest) -> Analysis:
+        """That of the nonzeros of a pattern whose rows fall, of its transpose where they ascend by
+        column; else sorted, as all kernels read them then."""
+        pattern = self._pattern
+        kept = pattern.derive(_ANALYSES_IN_ORDER, list)
+        found = next((done for done in kept if serves(done, request)), None)
+        if found is None:
+            if self.analysis(ROW_IDS).ascends_by_column:
+                in_order = pattern.T
+            else:
+                rows, cols, _ = self.by_row()
+                in_order = pattern.with_indices(rows, cols)
+            found = AheadLayouts(in_order, self._device, request, is_kept=False).wait()
+            kept.append(found)
+        return found
+
     def by_column(self) -> Nonzeros:
         """The nonzeros of the transpose by row, and by column within a row, of a pattern whose rows
         never fall."""
@@ -290,18 +297,11 @@ class PatternLayouts:
             if (request := analysis.request).block is not None
         }
         parts = tuple(sorted(widths.items())) if counted.ascends else ()
-        order, by_column = Order(counted.ascends, counted.runs, counted.distinct), False
-        if not counted.ascends and counts:  # S.T, mostly: its nonzeros come by column
-            order = pattern.derive(_ORDER_BY_COLUMN, self._order_by_column)
-            by_column = order.ascends
+        by_column = counted.ascends_by_column and bool(self._tile_sizes)
+        order = self.analysis_in_order(ROW_IDS) if by_column else counted
         return CountedFacts(
-            pattern.nnz, order.runs if by_column else counted.runs, counted.ascends, counts, parts,
-            by_column, order.distinct,
-        )  # fmt: skip
-
-    def _order_by_column(self) -> Order:
-        found = AheadLayouts(self._pattern.T, self._device, ROW_IDS, is_kept=False).wait()
-        return Order(found.ascends, found.runs, found.distinct)
+            pattern.nnz, order.runs, counted.ascends, counts, parts, by_column, order.distinct
+        )
 
     def _tile_nnz(self, block: Block) -> Tensor:
         """The nonzeros of each tile of this size, from an analysis of this size or a smaller."""
@@ -343,53 +343,3 @@ class PatternLayouts:
 def rows_are_known_to_fall(pattern: SparsePattern) -> bool:
     """Whether an analysis of the pattern has found that its rows do not ascend."""
     return any(not analysis.rows_ascend for analysis in pattern.derive(ANALYSES, list))
-
-
-class TransposedLayouts:
-    """The arrays of the transpose of a pattern whose rows never fall, from what is known of the
-    pattern: the transpose is not analysed, unless a kernel asks for what is not known.
-
-    tile_sizes: as of PatternLayouts, of the transpose.
-    """
-
-    def __init__(
-        self, pattern: SparsePattern, device: Device, tile_sizes: tuple[Block, ...] = ()
-    ) -> None:
-        self._pattern, self._device = pattern, device
-        turned = tuple(map(_turned, tile_sizes)) if tile_sizes else ()
-        self._stored = PatternLayouts(pattern, device, turned)
-
-    def analysis_of_pattern(self, request: AnalysisRequest) -> Analysis:
-        """That of the pattern itself, when it is done."""
-        return self._stored.analysis(request)
-
-    def by_row(self) -> Nonzeros:
-        return self._stored.by_column()
-
-    def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
-        return self._analysed().tiles(block, min_nnz)
-
-    def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:
-        if self._stored.analysis(ROW_IDS).distinct:
-            return self._stored.tiles_in_order(_turned(block)), True
-        return self._analysed().distinct_tiles(block)
-
-    def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
-        return self._analysed().outside_tiles(block, min_nnz)
-
-    def windows(self, width: int) -> WindowList:
-        return self._analysed().windows(width)
-
-    def facts(self, count_tiles: bool = True) -> CountedFacts:
-        facts = self._stored.facts(count_tiles)
-        counts = {_turned(block): tiles for block, tiles in facts.counts.items()}
-        return replace(
-            facts, ascends=False, counts=counts, parts=(), ascends_by_column=facts.ascends
-        )
-
-    def _analysed(self) -> PatternLayouts:
-        return PatternLayouts(self._pattern.T, self._device)
-
-
-def _turned(block: Block) -> Block:
-    return block[1], block[0]

@@ -22,7 +22,6 @@ from sddmm.backends.cuda.facts import PatternFacts, UniformFacts
 from sddmm.backends.cuda.pattern_layouts import (
     AheadLayouts,
     PatternLayouts,
-    TransposedLayouts,
     rows_are_known_to_fall,
 )
 from sddmm.backends.cuda.planning_context import (
@@ -34,6 +33,7 @@ from sddmm.backends.cuda.planning_context import (
     refused,
 )
 from sddmm.backends.cuda.spec import ROW_IDS, Layouts
+from sddmm.backends.cuda.transposed_layouts import TransposedLayouts
 from sddmm.problem import Problem, alike
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class _Preparation(Generic[E]):
         if context.is_uniform(analysis, self._problem):
             chosen, facts = uniform.kernel, self._if_uniform(is_sorted=True)
         else:
-            facts = layouts.facts(count_tiles=context.tiles_may_pay(analysis))
+            facts = layouts.facts(count_tiles=self._tiles_may_pay(layouts, analysis))
             chosen = self._best(facts, calls)
             # A plan that reads nonzeros by row is that of any pattern whose rows ascend.
             if not (analysis.rows_ascend and uniform.ahead == ROW_IDS):
@@ -147,6 +147,15 @@ class _Preparation(Generic[E]):
         if plans is None or chosen is not uniform.kernel:
             plans = self._prepare(chosen, layouts)
         return self._executor(plans, self._explanation(chosen, facts, calls))
+
+    def _tiles_may_pay(self, layouts: PatternLayouts, analysis: Analysis) -> bool:
+        """analysis: of the nonzeros as they are stored, which does not tell it where rows fall."""
+        context, by_column = self._context, False
+        request = context.segments_request()
+        if context.tile_sizes and request.block is not None and not analysis.rows_ascend:
+            by_column = analysis.ascends_by_column
+            analysis = layouts.analysis_in_order(request)
+        return context.tiles_may_pay(analysis, transpose=by_column)
 
     def _best(self, facts: PatternFacts, calls: int) -> Kernel:
         """The fastest for a pattern with these facts that does not refuse."""

@@ -6,13 +6,18 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.cost_model import Cost, uniform_threshold
 from sddmm.backends.cuda.device_model import device_model
-from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts, UniformFacts
+from sddmm.backends.cuda.facts import (
+    CountedFacts,
+    PatternFacts,
+    TileCounts,
+    UniformFacts,
+    fewest_tiles,
+)
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, OperatorKernel
 from sddmm.problem import Problem, rounded
 
@@ -125,41 +130,40 @@ class PlanningContext:
         count: with all nonzeros in full tiles, in a single run."""
         nnz = self.problem.nnz
         sizes = dict.fromkeys(size for kernel in self.serving for size in kernel.tile_sizes)
-        least = {size: ceil_div(nnz, size[0] * size[1]) for size in sizes}
-        return tuple(sizes) if self._may_pay(least) else ()
+        full = {size: fewest_tiles(nnz, 0, size) for size in sizes}
+        return tuple(sizes) if self._may_pay(full) else ()
 
     def tiles_may_pay(self, analysis: Analysis, transpose: bool = False) -> bool:
         """Whether it is worth counting the tiles of a pattern with this analysis, which is not
-        uniform: a tile holds one row segment of each of its rows at most, so that many segments are
-        in many tiles. A kernel made of others may leave out such tiles, so its are counted.
+        uniform: many row segments are in many tiles.
 
         transpose: the pattern is the transpose of the problem's.
         """
         block = analysis.request.block
-        has_parts = any(kernel.parts for kernel in self.serving)
-        if block is None or has_parts or not analysis.ascends:
+        if block is None or not analysis.ascends:
             return True
-        return self._counts_may_pay(rounded(analysis.row_segments), block[1], transpose)
+        shared = rounded(analysis.cols.numel() - analysis.row_segments)
+        return self._counts_may_pay(self.problem.nnz - shared, block[1], transpose)
 
     def _many_segments_may_pay(self, segments: int, width: int, transpose: bool) -> bool:
         """segments: of rows, as wide as `width` columns."""
-        least: dict[tuple[int, int], int] = {}
+        counts: dict[tuple[int, int], TileCounts] = {}
         for size in self.tile_sizes:
             rows, columns = size[::-1] if transpose else size
-            full = ceil_div(self.problem.nnz, rows * columns)
-            least[size] = max(full, ceil_div(segments if columns <= width else 0, rows))
+            parts = segments if columns <= width else 0
+            counts[size] = fewest_tiles(self.problem.nnz, parts, (rows, columns))
         by_column = CountedFacts(self.problem.nnz, 1, False, {}, (), ascends_by_column=True)
-        return self._may_pay(least, by_column if transpose else None)
+        return self._may_pay(counts, by_column if transpose else None)
 
     def _may_pay(
-        self, tiles: Mapping[tuple[int, int], int], uncounted_facts: CountedFacts | None = None
-    ) -> bool:
-        """Whether a kernel could be faster in a single run than those that need no count, by as few
-        full tiles of each size. uncounted_facts: what those know of the pattern."""
+        self, counts: Mapping[tuple[int, int], TileCounts],
+        uncounted_facts: CountedFacts | None = None,
+    ) -> bool:  # fmt: skip
+        """Whether a kernel could be faster in a single run than those that need no count, by these
+        tiles of each size. uncounted_facts: what those know of the pattern."""
         problem, model = self.problem, self.model
         uncounted = (kernel.cost_us(problem, uncounted_facts, model) for kernel in self.serving)
         uncounted_us = min((c.run_us for c in uncounted if c is not None), default=float("inf"))
-        counts = {size: TileCounts(count, count, ()) for size, count in tiles.items()}
         facts = CountedFacts(problem.nnz, 1, True, counts, ())
         costs = (k.cost_us(problem, facts, model) for k in self.serving if k.tile_sizes)
         return any(

@@ -52,6 +52,25 @@ def test_orders_that_fall_are_seen() -> None:
     assert analyse(SparsePattern.from_csr(crow, cols, (3, 6))).ascends
 
 
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_nonzeros_that_come_by_column_are_seen(index_dtype: torch.dtype) -> None:
+    """But for one, before which a lane, a step of a warp, a warp or a block begins, or none."""
+    cols, rows = (x.flatten().to(index_dtype) for x in torch.meshgrid(
+        torch.arange(30), torch.arange(100), indexing="ij"
+    ))  # fmt: skip
+    twice = torch.tensor([0, 0, *range(1, 3000)])
+    for order in (torch.arange(3000), twice):
+        found = analyse(SparsePattern.from_coo(rows[order], cols[order], (100, 30)))
+        assert found.ascends_by_column
+        assert not found.rows_ascend
+    for at in (1, 3, 4, 127, 128, 200, 256, 2048, 2998):
+        order = torch.arange(3000)
+        order[at], order[at + 1] = at + 1, at
+        found = analyse(SparsePattern.from_coo(rows[order], cols[order], (100, 30)))
+        assert not found.ascends_by_column
+    assert not analyse(SparsePattern.from_coo(cols, rows, (30, 100))).ascends_by_column
+
+
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 def test_columns_that_strictly_ascend_are_distinct(layout: str, index_dtype: torch.dtype) -> None:

@@ -153,9 +153,12 @@ def test_a_pattern_that_is_gathered_sooner_than_one_tile_is_not_counted() -> Non
     assert (64, 64) in context(problem(5_000, 250_000)).tile_sizes
 
 
-def analysed(request: AnalysisRequest, row_segments: int, ascends: bool = True) -> Analysis:
+def analysed(
+    request: AnalysisRequest, row_segments: int, ascends: bool = True, nnz: int = 3_000_000
+) -> Analysis:
+    cols = torch.zeros(1, dtype=torch.int32).expand(nnz)
     return Analysis(
-        request, None, torch.empty(0), None, None, None, list, ascends=ascends,
+        request, None, cols, None, None, None, list, ascends=ascends,
         row_segments=row_segments,
     )  # fmt: skip
 
@@ -195,9 +198,14 @@ def test_a_dense_uniform_pattern_is_multiplied_by_tiles_as_is_its_transpose() ->
         assert isinstance(best, SpmmTile)
 
 
-def test_dense_tiles_beside_many_sparse_ones_are_counted_for_kernels_of_two_parts() -> None:
+def test_tiles_are_counted_for_kernels_of_two_parts_if_enough_nonzeros_may_be_in_dense_ones() -> (
+    None
+):
+    """Of the same segments, half could be beside dense tiles; all but a few in sparse tiles."""
     planning = context(problem(100_000, 3_000_000, k=64))
-    assert planning.tiles_may_pay(analysed(planning.segments_request(), 2_800_000))
+    request = planning.segments_request()
+    assert planning.tiles_may_pay(analysed(request, 1_500_000))
+    assert not planning.tiles_may_pay(analysed(request, 2_800_000))
 
 
 def test_a_pattern_drawn_by_chance_is_uniform_and_one_with_empty_tiles_is_not() -> None:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sddmm.backends.cuda.facts import Block, CountedFacts, TileCounts, UniformFacts
-from sddmm.backends.cuda.pattern_layouts import PatternLayouts, TransposedLayouts, base_tile
+import sddmm
+from sddmm.backends.cuda.facts import (
+    Block,
+    CountedFacts,
+    TileCounts,
+    UniformFacts,
+    fewest_tiles,
+)
+from sddmm.backends.cuda.pattern_layouts import PatternLayouts, base_tile
+from sddmm.backends.cuda.transposed_layouts import TransposedLayouts
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import emulated_gpu, random_pattern
 from tests.conftest import H200
@@ -44,6 +52,42 @@ def test_tiles_of_every_size_are_counted(shape: Block, sizes: tuple[Block, ...])
     begins = mask.clone()
     begins[:, 1:] &= ~mask[:, :-1]
     assert facts.runs == int(begins.sum())
+
+
+@pytest.mark.parametrize("block", SIZES)
+@pytest.mark.parametrize("scattered", [0.001, 0.02, 0.3])
+def test_no_pattern_has_fewer_or_denser_tiles_than_its_parts_of_rows_allow(
+    block: Block, scattered: float
+) -> None:
+    """Two dense blocks, as large as tiles, among scattered nonzeros."""
+    mask = torch.rand(600, 700, generator=torch.Generator().manual_seed(1)) < scattered
+    mask[256:384, 256:512] = True
+    mask[:9, :256] = True
+    nnz, found = int(mask.sum()), count(mask, block)
+    parts = sum(int(columns.any(1).sum()) for columns in mask.split(block[1], dim=1))
+    bound = fewest_tiles(nnz, parts, block)
+    assert 0 < bound.nonempty <= found.nonempty
+    for least in range(20):
+        assert found.from_class(least)[1] <= bound.from_class(least)[1] <= nnz
+    assert fewest_tiles(nnz, nnz, block).from_class(block[0].bit_length())[1] == 0
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize("by_column", [False, True])
+def test_tiles_of_nonzeros_in_any_order_are_not_counted_if_they_cannot_pay(
+    by_column: bool,
+) -> None:
+    """A scattered pattern needs no count; a full one of the same order does."""
+    for size, is_counted in ((20_000, False), (400, True)):
+        pattern = random_pattern(size, size, 100_000, layout="coo")
+        order = pattern.col_indices.sort(stable=True).indices
+        order = order if by_column else order.flip(0)
+        pattern = SparsePattern.from_coo(
+            pattern.row_ids[order], pattern.col_ids[order], pattern.shape
+        )
+        with emulated_gpu() as launches:
+            sddmm.plan(pattern, k=512, dtype=torch.float16)
+        assert ("tile_stats" in launches) == is_counted
 
 
 @pytest.mark.usefixtures("kernels_on_cpu")

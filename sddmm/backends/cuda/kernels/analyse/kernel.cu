@@ -38,9 +38,10 @@ static_assert(WARP_ITEMS % STEP_ITEMS == 0, "steps are whole");
 // memory.
 constexpr int LOCAL_TILES = 1024;
 
-// Flags of a pattern, in the order of Results::flags.
-constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4, COLUMNS_REPEAT = 8;
-constexpr int FLAGS = 4;
+// Flags of a pattern, in the order of Results::flags. UNORDERED: a nonzero of COO is before its
+// predecessor by column, and by row within a column; CSR, whose rows never fall, is not asked.
+constexpr u32 INVALID = 1, ROWS_FALL = 2, COLUMNS_FALL = 4, COLUMNS_REPEAT = 8, UNORDERED = 16;
+constexpr int FLAGS = 5;
 
 // What every analysis counts. A row segment is the part of a row within a tile's columns; those
 // that are not empty are counted, where the nonzeros come in order. A run is a maximal sequence of
@@ -261,17 +262,18 @@ __device__ __forceinline__ void count_tiles(const Arguments& p, const int (&tile
   add_to_tile(p, tiles[QUAD - 1], count, shared);
 }
 
-// The rows of a step's nonzeros, and whether each is that of the nonzero before. COO: checks them too.
+// The rows of a step's nonzeros, and whether each is that of the nonzero before. COO: checks them too,
+// and tells whether each is less than the one before.
 struct StepRows {
   int row[QUAD];
-  bool is_same[QUAD];
+  bool is_same[QUAD], falls[QUAD];
 
   __device__ __forceinline__ StepRows(const int* row_starts, Predecessor& before) {
     const int4 of_lane = *reinterpret_cast<const int4*>(row_starts + QUAD * (threadIdx.x % 32));
     const int starts[QUAD] = {of_lane.x, of_lane.y, of_lane.z, of_lane.w};
     find_rows(starts, before.row, row);
 #pragma unroll
-    for (int q = 0; q < QUAD; ++q) is_same[q] = starts[q] < 0;
+    for (int q = 0; q < QUAD; ++q) is_same[q] = starts[q] < 0, falls[q] = false;
   }
   __device__ __forceinline__ StepRows(const IndexType (&rows)[QUAD], int left, int m,
                                       Predecessor& before, ThreadStats& stats) {
@@ -281,7 +283,8 @@ struct StepRows {
 #pragma unroll
     for (int q = 0; q < QUAD; previous = row[q++]) {
       is_same[q] = previous == row[q];
-      if (q < left && previous > row[q]) stats.flags |= ROWS_FALL;
+      falls[q] = q < left && previous > row[q];
+      if (falls[q]) stats.flags |= ROWS_FALL;
       if (q < left && !in_range(rows[q], m)) stats.flags |= INVALID;
     }
   }
@@ -362,6 +365,8 @@ __device__ __forceinline__ void process_items(const Arguments& p, i64 begin, con
       const u32 step = static_cast<u32>(col[q]) - static_cast<u32>(previous_col);
       stats.add_step(!exists ? 1 : rows.is_same[q] ? static_cast<int>(step) : ThreadStats::NEW_ROW);
       stats.segments_and_runs += exists && offset[q] != previous_offset;
+      if (!CSR && exists && (col[q] < previous_col || (step == 0 && rows.falls[q])))
+        stats.flags |= UNORDERED;
       previous_col = col[q], previous_offset = offset[q];
     }
     if (p.row_ids != nullptr) store_quad(p.row_ids + first, left, rows.row);
