@@ -148,6 +148,12 @@ class IndexTensors:
         value: T = values[key]
         return value
 
+    def find_derived(self, key: DerivedKey[T]) -> T | None:
+        """The value that `derive` keeps; None if it keeps none."""
+        derived = self._derived
+        value: T | None = derived.values.get(key) if derived.versions == self.versions else None
+        return value
+
     def count_growth(self) -> None:
         """Count that this pattern keeps more now, so that a cache measures its bytes again."""
         self._derived.growth += 1

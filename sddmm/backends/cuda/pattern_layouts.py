@@ -197,6 +197,11 @@ class PatternLayouts:
             return stored
         return self._derive_sorted(_BY_ROW, stored)
 
+    @property
+    def are_sorted(self) -> bool:
+        """Whether nonzeros whose rows fall have been sorted already, for other plans."""
+        return self._pattern.find_derived(_BY_ROW) is not None
+
     def analysis_in_order(self, request: AnalysisRequest) -> Analysis:
         """That of the nonzeros of a pattern whose rows fall, of its transpose where they ascend by
         column; else sorted, as all kernels read them then."""
@@ -214,13 +219,13 @@ class PatternLayouts:
         return found
 
     def by_column(self) -> Nonzeros:
-        """The nonzeros of the transpose by row, and by column within a row, of a pattern whose rows
-        never fall."""
+        """The nonzeros of the transpose by row, and by column within a row if those of the pattern
+        are so, or have been sorted."""
         return self._pattern.derive(_BY_COLUMN, self._by_column)
 
     def _by_column(self) -> Nonzeros:
-        pattern, (row_ids, cols, _) = self._pattern, self.by_row()
-        transposed = Nonzeros(cols, row_ids, None)
+        pattern, (row_ids, cols, perm) = self._pattern, self.by_row()
+        transposed = Nonzeros(cols, row_ids, perm)
         # Where neither rows nor columns fall, distinct nonzeros are a staircase, which is shorter.
         if pattern.nnz < sum(pattern.shape) and never_falls(cols):
             return transposed

@@ -148,14 +148,17 @@ class _Preparation(Generic[E]):
             plans = self._prepare(chosen, layouts)
         return self._executor(plans, self._explanation(chosen, facts, calls))
 
-    def _tiles_may_pay(self, layouts: PatternLayouts, analysis: Analysis) -> bool:
-        """analysis: of the nonzeros as they are stored, which does not tell it where rows fall."""
-        context, by_column = self._context, False
+    def _tiles_may_pay(
+        self, layouts: PatternLayouts, analysis: Analysis, transpose: bool = False
+    ) -> bool:
+        """layouts, analysis: of the nonzeros as they are stored; where rows fall, this analysis
+        does not tell it. transpose: they are those of the transpose of the problem's pattern."""
+        context = self._context
         request = context.segments_request()
         if context.tile_sizes and request.block is not None and not analysis.rows_ascend:
-            by_column = analysis.ascends_by_column
+            transpose = transpose != analysis.ascends_by_column
             analysis = layouts.analysis_in_order(request)
-        return context.tiles_may_pay(analysis, transpose=by_column)
+        return context.tiles_may_pay(analysis, transpose)
 
     def _best(self, facts: PatternFacts, calls: int) -> Kernel:
         """The fastest for a pattern with these facts that does not refuse."""
@@ -198,7 +201,8 @@ class _Preparation(Generic[E]):
 
 class _OfTranspose(_Preparation[E]):
     """The preparation of the transpose of a pattern: the fastest by the pattern's own analyses, if
-    its rows never fall; else the transpose is analysed, as a pattern of its own."""
+    its rows never fall or have been sorted; else the transpose is analysed, as a pattern of its
+    own."""
 
     def requested(self, name: str) -> E:
         self._pattern = self._pattern.T
@@ -207,16 +211,15 @@ class _OfTranspose(_Preparation[E]):
     def fastest(self, calls: int) -> E:
         context, pattern = self._context, self._pattern
         layouts = TransposedLayouts(pattern, context.device, context.tile_sizes)
-        analysis = None
-        if not rows_are_known_to_fall(pattern):
-            analysis = layouts.analysis_of_pattern(context.segments_request())
-        if analysis is None or not analysis.rows_ascend:
+        stored, request = layouts.stored, context.segments_request()
+        analysis = stored.analysis(ROW_IDS if rows_are_known_to_fall(pattern) else request)
+        if not (analysis.rows_ascend or (stored.are_sorted and not analysis.ascends_by_column)):
             self._pattern = pattern.T
             return super().fastest(calls)
         if context.is_uniform(analysis, self._problem, transpose=True):
             chosen, facts = context.if_transpose_is_uniform(calls), self._if_uniform(False)
         else:
-            counts = context.tiles_may_pay(analysis, transpose=True)
+            counts = self._tiles_may_pay(stored, analysis, transpose=True)
             facts = layouts.facts(count_tiles=counts)
             chosen = self._best(facts, calls)
         explanation = self._explanation(chosen, facts, calls)

@@ -1,4 +1,4 @@
-"""The arrays that kernels read of the transpose of a pattern whose rows never fall."""
+"""The arrays that kernels read of the transpose of a pattern that is sorted by row."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.facts import Block, CountedFacts
 from sddmm.backends.cuda.layouts import Nonzeros, TileWork, WindowList
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
-from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
+from sddmm.backends.cuda.spec import ROW_IDS
 
 if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
 
 class TransposedLayouts:
-    """The arrays of the transpose of a pattern whose rows never fall, from what is known of the
-    pattern: the transpose is not analysed, unless a kernel asks for what is not known.
+    """The arrays of the transpose of a pattern whose rows never fall, or have been sorted, from
+    what is known of it: the transpose is analysed only for a kernel that asks for more.
 
-    tile_sizes: as of PatternLayouts, of the transpose.
+    stored: the layouts of the pattern itself. tile_sizes: as of PatternLayouts, of the transpose.
     """
 
     def __init__(
@@ -28,21 +27,17 @@ class TransposedLayouts:
     ) -> None:
         self._pattern, self._device = pattern, device
         turned = tuple(map(_turned, tile_sizes)) if tile_sizes else ()
-        self._stored = PatternLayouts(pattern, device, turned)
-
-    def analysis_of_pattern(self, request: AnalysisRequest) -> Analysis:
-        """That of the pattern itself, when it is done."""
-        return self._stored.analysis(request)
+        self.stored = PatternLayouts(pattern, device, turned)
 
     def by_row(self) -> Nonzeros:
-        return self._stored.by_column()
+        return self.stored.by_column()
 
     def tiles(self, block: Block, min_nnz: int = 1) -> TileWork:
         return self._analysed().tiles(block, min_nnz)
 
     def distinct_tiles(self, block: Block) -> tuple[TileWork, bool]:
-        if self._stored.analysis(ROW_IDS).distinct:
-            return self._stored.tiles_in_order(_turned(block)), True
+        if self.stored.analysis(ROW_IDS).distinct:
+            return self.stored.tiles_in_order(_turned(block)), True
         return self._analysed().distinct_tiles(block)
 
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
@@ -52,7 +47,7 @@ class TransposedLayouts:
         return self._analysed().windows(width)
 
     def facts(self, count_tiles: bool = True) -> CountedFacts:
-        facts = self._stored.facts(count_tiles)
+        facts = self.stored.facts(count_tiles)
         counts = {_turned(block): tiles for block, tiles in facts.counts.items()}
         return replace(
             facts, ascends=False, counts=counts, parts=(), ascends_by_column=facts.ascends
