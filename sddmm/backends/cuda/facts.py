@@ -33,22 +33,25 @@ class TileCounts(NamedTuple):
         return sum(tiles for tiles, _ in dense), sum(nnz for _, nnz in dense)
 
 
-def fewest_tiles(nnz: int, parts: int, block: Block) -> TileCounts:
+def fewest_tiles(nnz: int, parts: int, width: int, block: Block) -> TileCounts:
     """The fewest and densest tiles that can hold nonzeros which are in at least so many parts of
-    rows: a tile has one part of each of its rows at most.
+    rows, of `width` columns each: a row of a tile has one of them at most, or two if the width is
+    no multiple of the tile's. Nothing is known of parts that are narrower than tiles.
 
-    T tiles with N nonzeros, 2^c or more in each, have `rows` T parts at most, and N less the
-    nonzeros that share a part at least: N <= shared + rows N / 2^c.
+    T tiles with N nonzeros, 2^c or more in each, have `in_tile` T parts at most, and N less the
+    nonzeros that share a part at least: N <= shared + in_tile N / 2^c.
     """
-    rows, area = block[0], block[0] * block[1]
-    shared = max(0, nnz - parts)
+    (rows, columns), area = block, block[0] * block[1]
+    if width < columns:
+        parts = 0
+    in_tile, shared = rows if width % columns == 0 else 2 * rows, max(0, nnz - parts)
     most = [
-        min(nnz, (shared << c) // ((1 << c) - rows)) if 1 << c > rows else nnz
+        min(nnz, (shared << c) // ((1 << c) - in_tile)) if 1 << c > in_tile else nnz
         for c in range(area.bit_length())
     ]
     dense = (here - above for here, above in zip(most, [*most[1:], 0], strict=True))
-    by_class = tuple((max(n // area, (n - shared) // rows), n) for n in dense)
-    fewest = max(ceil_div(nnz, area), ceil_div(parts, rows))
+    by_class = tuple((max(n // area, (n - shared) // in_tile), n) for n in dense)
+    fewest = max(ceil_div(nnz, area), ceil_div(parts, in_tile))
     return TileCounts(fewest, fewest, by_class)
 
 

@@ -130,7 +130,7 @@ class PlanningContext:
         count: with all nonzeros in full tiles, in a single run."""
         nnz = self.problem.nnz
         sizes = dict.fromkeys(size for kernel in self.serving for size in kernel.tile_sizes)
-        full = {size: fewest_tiles(nnz, 0, size) for size in sizes}
+        full = {size: fewest_tiles(nnz, 0, 1, size) for size in sizes}
         return tuple(sizes) if self._may_pay(full) else ()
 
     def tiles_may_pay(self, analysis: Analysis, transpose: bool = False) -> bool:
@@ -149,9 +149,8 @@ class PlanningContext:
         """segments: of rows, as wide as `width` columns."""
         counts: dict[tuple[int, int], TileCounts] = {}
         for size in self.tile_sizes:
-            rows, columns = size[::-1] if transpose else size
-            parts = segments if columns <= width else 0
-            counts[size] = fewest_tiles(self.problem.nnz, parts, (rows, columns))
+            block = size[::-1] if transpose else size
+            counts[size] = fewest_tiles(self.problem.nnz, segments, width, block)
         by_column = CountedFacts(self.problem.nnz, 1, False, {}, (), ascends_by_column=True)
         return self._may_pay(counts, by_column if transpose else None)
 

@@ -54,22 +54,26 @@ def test_tiles_of_every_size_are_counted(shape: Block, sizes: tuple[Block, ...])
     assert facts.runs == int(begins.sum())
 
 
-@pytest.mark.parametrize("block", SIZES)
+@pytest.mark.parametrize("block", [*SIZES, (64, 152)])
+@pytest.mark.parametrize("width", [16, 64, 256])
 @pytest.mark.parametrize("scattered", [0.001, 0.02, 0.3])
 def test_no_pattern_has_fewer_or_denser_tiles_than_its_parts_of_rows_allow(
-    block: Block, scattered: float
+    block: Block, width: int, scattered: float
 ) -> None:
-    """Two dense blocks, as large as tiles, among scattered nonzeros."""
+    """Dense blocks, some as large as tiles, among scattered nonzeros; one of 152 columns lies in
+    two parts of each row. width: of the parts."""
     mask = torch.rand(600, 700, generator=torch.Generator().manual_seed(1)) < scattered
     mask[256:384, 256:512] = True
     mask[:9, :256] = True
+    mask[448:512, 152:304] = True
     nnz, found = int(mask.sum()), count(mask, block)
-    parts = sum(int(columns.any(1).sum()) for columns in mask.split(block[1], dim=1))
-    bound = fewest_tiles(nnz, parts, block)
+    parts = sum(int(columns.any(1).sum()) for columns in mask.split(width, dim=1))
+    bound = fewest_tiles(nnz, parts, width, block)
     assert 0 < bound.nonempty <= found.nonempty
     for least in range(20):
         assert found.from_class(least)[1] <= bound.from_class(least)[1] <= nnz
-    assert fewest_tiles(nnz, nnz, block).from_class(block[0].bit_length())[1] == 0
+    alone = fewest_tiles(nnz, nnz, 2 * block[1], block)  # each nonzero has a part of its own
+    assert alone.from_class(block[0].bit_length())[1] == 0
 
 
 @pytest.mark.usefixtures("kernels_on_cpu")
@@ -86,7 +90,7 @@ def test_tiles_of_nonzeros_in_any_order_are_not_counted_if_they_cannot_pay(
             pattern.row_ids[order], pattern.col_ids[order], pattern.shape
         )
         with emulated_gpu() as launches:
-            sddmm.plan(pattern, k=512, dtype=torch.float16)
+            sddmm.plan(pattern, k=256, dtype=torch.float16)
         assert ("tile_stats" in launches) == is_counted
 
 
