@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.launch import wait
 
 T = TypeVar("T")
 
@@ -98,7 +99,7 @@ def finished(arrays: T, device: torch.device) -> T:
     """The arrays on this device, when it has written them: the next caller may find them in another
     thread, and read them on another stream."""
     if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+        wait(device.index)
     return arrays
 
 

@@ -132,10 +132,10 @@ class _Preparation(Generic[E]):
         uniform = context.if_uniform(calls)
         layouts = PatternLayouts(self._pattern, context.device, context.tile_sizes)
         plans: tuple[Any, ...] | None = None
-        if uniform.ahead is None or rows_are_known_to_fall(self._pattern):
-            analysis = layouts.analysis(uniform.request)
-        else:
+        if self._prepares_ahead(uniform):
             analysis, plans = self._prepare_ahead(uniform)
+        else:
+            analysis = layouts.analysis(uniform.request)
         if context.is_uniform(analysis, self._problem):
             chosen, facts = uniform.kernel, self._if_uniform(is_sorted=True)
         else:
@@ -147,6 +147,13 @@ class _Preparation(Generic[E]):
         if plans is None or chosen is not uniform.kernel:
             plans = self._prepare(chosen, layouts)
         return self._executor(plans, self._explanation(chosen, facts, calls))
+
+    def _prepares_ahead(self, uniform: UniformPlan) -> bool:
+        """Whether launches are prepared while the analysis runs: not for nonzeros that may be in
+        any order, as those of mini-batches mostly are, unless it finds the row offsets of tiles."""
+        if uniform.ahead is None or rows_are_known_to_fall(self._pattern):
+            return False
+        return self._pattern.is_csr or uniform.ahead != ROW_IDS
 
     def _tiles_may_pay(
         self, layouts: PatternLayouts, analysis: Analysis, transpose: bool = False

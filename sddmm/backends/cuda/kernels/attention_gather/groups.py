@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ class Groups(NamedTuple):
         return max(self.key_chunks, self.value_chunks)
 
 
+@functools.lru_cache(maxsize=1024)
 def groups_of(d: int, dv: int, itemsize: int, tuning: Tuning) -> Groups:
     """The fewest lanes, of those that the tuning allows, that load the longer row by one load, or
     by two where one takes too many lanes."""
