@@ -74,7 +74,7 @@ def results(pattern: SparsePattern, inputs: list[Tensor], **options: Any) -> lis
     out, lse = sddmm.sparse_attention(pattern, *inputs[:3], return_lse=True, **options)
     generator = torch.Generator("cuda").manual_seed(3)
     upstream = [
-        torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in (out, lse)
+        torch.randn(x.shape, dtype=x.dtype, device="cuda", generator=generator) for x in (out, lse)
     ]
     return [out, lse, *upstream, *torch.autograd.grad((out, lse), inputs, upstream)]
 
