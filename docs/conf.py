@@ -52,7 +52,7 @@ repository_contents = {
     },
     "how_it_works/kernels": {"": ["kernels/*"]},
     "results/README": {
-        "": ["*/summary", "*/*/summary", "*/*/published", "*/*/launch", "*/*/mini_batches"]
+        "": ["*/summary", "*/*/summary", "*/*/published", "*/*/launch", "*/*/mini_batch*"]
     },
 }
 

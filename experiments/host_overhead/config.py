@@ -13,7 +13,7 @@ class LaunchConfig:
 
     output: str = key(
         "results/launch",
-        "The folder for launch.json, launch.md, mini_batches.md and launch.html; made if absent.",
+        "The folder for launch.json, launch.html and three tables; made if absent.",
         "output=results/today",
     )
     batches: int = key(

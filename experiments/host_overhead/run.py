@@ -1,5 +1,5 @@
 """Measures host overhead: how long a call takes to return, without the work of the GPU, and whole
-first calls on mini-batches, most of which is the host's."""
+first calls and training steps on mini-batches, most of which is the host's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from experiments.bench.page.facts import Environment
 from experiments.bench.page.render import again, page
 from experiments.bench.page.tables import Table
 from experiments.host_overhead.config import LaunchConfig
+from experiments.host_overhead.mini_batch_steps import mini_batch_steps_us
 from experiments.host_overhead.mini_batches import EDGES, NODES, SMALLER, K, mini_batches_us
 from gemm_core.ladder.api import gemm, load_kernel, problem_of
 from gemm_core.ladder.bound import launch_arguments
@@ -37,8 +38,8 @@ _BY_TMA = "wgmma_store_128x256x64_stage3"  # a launch with three tensor maps
 
 
 def run(config: LaunchConfig) -> None:
-    """Write launch.json, launch.md, mini_batches.md and launch.html to config.output; print both
-    tables."""
+    """Write launch.json, launch.html, launch.md, mini_batches.md and mini_batch_steps.md to
+    config.output; print the tables."""
     if not torch.cuda.is_available():
         raise ExperimentError("launch measures calls of GPU kernels, but torch sees no CUDA device")
     a, b = (torch.randn(_SIZE, _SIZE, device="cuda").half() for _ in range(2))
@@ -49,6 +50,7 @@ def run(config: LaunchConfig) -> None:
     record = {
         "samples_us": samples_us,
         "mini_batches_us": mini_batches_us(config.batches),
+        "mini_batch_steps_us": mini_batch_steps_us(config.batches),
         "environment": environment("cuda"),
     }
     (output / "launch.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
@@ -56,6 +58,9 @@ def run(config: LaunchConfig) -> None:
         "launch.md": [_row(name, "host us", us) for name, us in samples_us.items()],
         "mini_batches.md": [
             _row(name, "first call us", us) for name, us in record["mini_batches_us"].items()
+        ],
+        "mini_batch_steps.md": [
+            _row(name, "step us", us) for name, us in record["mini_batch_steps_us"].items()
         ],
     }
     for file, rows in texts.items():
@@ -67,18 +72,30 @@ def run(config: LaunchConfig) -> None:
 
 def as_html(record: dict[str, Any], config: LaunchConfig) -> str:
     """The page of what launch.json holds."""
-    rows, first = (_statistics(record[key]) for key in ("samples_us", "mini_batches_us"))
+    keys = "samples_us", "mini_batches_us", "mini_batch_steps_us"
+    rows, first, steps = (_statistics(record[key]) for key in keys)
     note = f"What one call costs the host, in us, with {_SIZE}x{_SIZE} halves."
     first_note = (
         f"Wall times in us of first calls on mini-batches of {NODES:,} nodes and {EDGES:,} edges, "
         f"or of up to {SMALLER:.0%} fewer, with k = {K} in float32."
     )
+    steps_note = (
+        f"Wall times in us of forward and backward on batches of so many edges in any order, or of "
+        f"up to {SMALLER:.0%} fewer, with features of {K} in float32."
+    )
     where = Environment(record["environment"])
     command = f"python -m experiments launch batches={config.batches} calls={config.calls}"
     return page(
         title="Host overhead",
-        overview={"device": str(where.values["device"]), "calls": f"{len(rows) + len(first)}"},
-        tables=[Table("Calls", rows, note=note), Table("Mini-batches", first, note=first_note)],
+        overview={
+            "device": str(where.values["device"]),
+            "calls": f"{len(rows) + len(first) + len(steps)}",
+        },
+        tables=[
+            Table("Calls", rows, note=note),
+            Table("First calls on mini-batches", first, note=first_note),
+            Table("Training steps on mini-batches", steps, note=steps_note),
+        ],
         environments=[(where, again(where, [command]))],
         command=f"{command} {shlex.quote(f'output={config.output}')}",
         data="launch.json",

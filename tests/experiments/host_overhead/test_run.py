@@ -14,6 +14,12 @@ from experiments.host_overhead.config import LaunchConfig
 from experiments.host_overhead.run import as_html, run
 from tests.conftest import ROOT
 
+KEYS = {
+    "samples_us": "launch.md",
+    "mini_batches_us": "mini_batches.md",
+    "mini_batch_steps_us": "mini_batch_steps.md",
+}
+
 
 def test_without_a_gpu_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -35,7 +41,7 @@ def test_its_page_has_every_call_and_the_machine() -> None:
     record = json.loads((ROOT / "docs/results/h200/launch/launch.json").read_text())
     record["environment"] |= {"commit": "c8ecb51" + "0" * 33, "dirty": False}
     html = unescape(as_html(record, LaunchConfig(output="here")))
-    for name in [*record["samples_us"], *record["mini_batches_us"]]:
+    for name in [name for key in KEYS for name in record[key]]:
         assert f">{name}<" in html
     for fact in ("NVIDIA H200", "580.159.04", "torch 2.11.0", "git checkout c8ecb51"):
         assert fact in html
@@ -46,13 +52,13 @@ def test_its_page_has_every_call_and_the_machine() -> None:
 def test_every_call_has_its_samples_and_a_row(tmp_path: Path) -> None:
     run(LaunchConfig(output=str(tmp_path), batches=2, calls=3))
     record = json.loads((tmp_path / "launch.json").read_text())
-    table = (tmp_path / "launch.md").read_text()
     calls = {"prepared launch", "gemm(a, b)", "torch.mm(a, b)", "sddmm(pattern, a, b)"}
     assert calls <= set(record["samples_us"])
-    first_calls = (tmp_path / "mini_batches.md").read_text()
     assert "spmm(S, b), new sizes" in record["mini_batches_us"]
-    for kind, text in (("samples_us", table), ("mini_batches_us", first_calls)):
-        for name, samples in record[kind].items():
+    assert "sparse_attention(S, q, k, v), 30,000 edges" in record["mini_batch_steps_us"]
+    for key, file in KEYS.items():
+        text = (tmp_path / file).read_text()
+        for name, samples in record[key].items():
             assert len(samples) == 2
             assert f"| {name} " in text
     assert record["environment"]["gpu"]
