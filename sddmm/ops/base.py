@@ -25,6 +25,7 @@ from sddmm.dtypes import DTYPES, PRECISIONS
 from sddmm.ops.autocast import DEVICES, autocast_kernel
 from sddmm.ops.gradients import Backward, Compute, autograd_kernel
 from sddmm.ops.routing import OPERATORS as OPERATORS
+from sddmm.ops.used_patterns import note_used
 from sddmm.sparse.pattern import SparsePattern
 
 _LIBRARY = torch.library.Library("sddmm", "DEF")
@@ -84,6 +85,19 @@ def pattern_of(
     blocksize: Sequence[int] | None = None,
 ) -> SparsePattern:
     """The cached pattern with the index tensors that a torch operator received."""
+    pattern = _pattern_of(rows, cols, m, n, compressed, blocksize)
+    note_used(pattern)
+    return pattern
+
+
+def _pattern_of(
+    rows: Tensor,
+    cols: Tensor,
+    m: int,
+    n: int,
+    compressed: bool,
+    blocksize: Sequence[int] | None,
+) -> SparsePattern:
     if blocksize is not None:
         if not compressed:
             raise ValueError("blocksize is of compressed rows and cols; got compressed=False")

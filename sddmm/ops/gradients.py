@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from sddmm.operands import has_tangent, needs_grad
 from sddmm.ops.autocast import without_autocast
 from sddmm.ops.routing import is_direct
+from sddmm.ops.used_patterns import used_patterns
 
 Backward = Callable[..., tuple["Tensor | None", ...]]
 Compute = Callable[..., Any]
@@ -39,7 +40,8 @@ def autograd_kernel(
 
     def forward(ctx: Any, *arguments: Any) -> Any:
         *inputs, options = arguments
-        output = below(inputs, options)
+        with used_patterns() as ctx.patterns:  # with all that is prepared of them
+            output = below(inputs, options)
         if isinstance(output, tuple):
             ctx.save_for_backward(*inputs, *output)
             ctx.set_materialize_grads(False)
