@@ -198,9 +198,11 @@ class PatternLayouts:
         return self._derive_sorted(_BY_ROW, stored)
 
     @property
-    def are_sorted(self) -> bool:
-        """Whether nonzeros whose rows fall have been sorted already, for other plans."""
-        return self._pattern.find_derived(_BY_ROW) is not None
+    def sort_serves_transpose(self) -> bool:
+        """Whether nonzeros whose rows fall have been sorted, for other plans, and those of the
+        transpose need a sort, too: where columns never fall, its rows are summed as stored."""
+        pattern = self._pattern
+        return pattern.find_derived(_BY_ROW) is not None and not never_falls(pattern.col_indices)
 
     def analysis_in_order(self, request: AnalysisRequest) -> Analysis:
         """That of the nonzeros of a pattern whose rows fall, of its transpose where they ascend by

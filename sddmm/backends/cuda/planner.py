@@ -220,7 +220,7 @@ class _OfTranspose(_Preparation[E]):
         layouts = TransposedLayouts(pattern, context.device, context.tile_sizes)
         stored, request = layouts.stored, context.segments_request()
         analysis = stored.analysis(ROW_IDS if rows_are_known_to_fall(pattern) else request)
-        if not (analysis.rows_ascend or (stored.are_sorted and not analysis.ascends_by_column)):
+        if not (analysis.rows_ascend or stored.sort_serves_transpose):
             self._pattern = pattern.T
             return super().fastest(calls)
         if context.is_uniform(analysis, self._problem, transpose=True):

@@ -143,6 +143,24 @@ def test_the_transpose_of_other_patterns_is_analysed(launches: list[str]) -> Non
     assert "analyse" not in launches
 
 
+@pytest.mark.parametrize("order", ["any", "columns ascend", "by column"])
+def test_the_transpose_has_the_same_bits_whatever_came_before(
+    launches: list[str], order: str
+) -> None:
+    """A column holds many nonzeros, in an order of its rows that sorting by row would change."""
+    rows, cols = torch.randint(300, (1500,)), torch.randint(3, (1500,))
+    if order != "any":
+        place = (cols * 300 + rows * (order == "by column")).argsort(stable=True)
+        rows, cols = rows[place], cols[place]
+    values, x, y = torch.randn(1500), torch.randn(3, D), torch.randn(300, D)
+    first, last = (SparsePattern.from_coo(rows, cols, (300, 3)) for _ in range(2))
+    expected = sddmm.spmm(first, y, values=values, transpose=True)
+    for _ in range(2):
+        sddmm.spmm(last, x, values=values)
+        sddmm.sddmm(last, y, x.mT)
+    assert torch.equal(sddmm.spmm(last, y, values=values, transpose=True), expected)
+
+
 def test_rows_that_are_known_to_fall_are_not_analysed_again(
     launches: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
