@@ -38,12 +38,12 @@ def test_a_batch_that_no_queue_holds_is_refused(change: dict, message: str) -> N
 
 
 def test_its_page_has_every_call_and_the_machine() -> None:
-    record = json.loads((ROOT / "docs/results/h200/launch/launch.json").read_text())
+    record = json.loads((ROOT / "docs/results/h100/launch/launch.json").read_text())
     record["environment"] |= {"commit": "c8ecb51" + "0" * 33, "dirty": False}
     html = unescape(as_html(record, LaunchConfig(output="here")))
     for name in [name for key in KEYS for name in record[key]]:
         assert f">{name}<" in html
-    for fact in ("NVIDIA H200", "580.159.04", "torch 2.11.0", "git checkout c8ecb51"):
+    for fact in ("NVIDIA H100 80GB HBM3", "580.159.04", "torch 2.11.0", "git checkout c8ecb51"):
         assert fact in html
     assert "python -m experiments launch batches=50 calls=200 output=here" in html
 
