@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +12,20 @@ from torch.autograd import forward_ad
 from sddmm.operands import has_tangent, needs_grad
 from sddmm.ops.autocast import without_autocast
 from sddmm.ops.routing import is_direct
-from sddmm.ops.used_patterns import used_patterns
+from sddmm.ops.used_patterns import holder_of, used_patterns
 
 Backward = Callable[..., tuple["Tensor | None", ...]]
 Compute = Callable[..., Any]
 """Returns a tensor, or a tuple of them."""
+
+
+class Saved(NamedTuple):
+    """What a backward knows of its forward, as of torch's `ctx`: the saved tensors, for which
+    inputs gradients are asked, and the arguments that are no tensors."""
+
+    saved_tensors: list[Any]
+    needs_input_grad: tuple[bool, ...]
+    options: dict[str, Any]
 
 
 def autograd_kernel(
@@ -40,19 +49,21 @@ def autograd_kernel(
 
     def forward(ctx: Any, *arguments: Any) -> Any:
         *inputs, options = arguments
-        with used_patterns() as ctx.patterns:  # with all that is prepared of them
+        with used_patterns() as patterns:
             output = below(inputs, options)
         if isinstance(output, tuple):
-            ctx.save_for_backward(*inputs, *output)
+            saved = *inputs, *output
             ctx.set_materialize_grads(False)
         else:
-            ctx.save_for_backward(*inputs[:-1], output if saves_output else inputs[-1])
+            saved = *inputs[:-1], output if saves_output else inputs[-1]
+        ctx.save_for_backward(*saved, holder_of(patterns))
         ctx.options = options
         return output
 
     def backward_without_autocast(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *saved, _ = ctx.saved_tensors  # the last holds the pattern
         with without_autocast():
-            return *backward(ctx, *grads), None
+            return *backward(Saved(saved, ctx.needs_input_grad, ctx.options), *grads), None
 
     def below(inputs: Any, options: dict[str, Any]) -> Any:
         with torch._C._AutoDispatchBelowAutograd():

@@ -6,6 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+from torch import Tensor
+
 from sddmm.sparse.pattern import SparsePattern
 
 
@@ -32,3 +35,13 @@ def used_patterns() -> Iterator[list[SparsePattern]]:
         yield _USED.patterns
     finally:
         _USED.patterns = outer
+
+
+def holder_of(patterns: list[SparsePattern]) -> Tensor | None:
+    """An empty tensor that holds these patterns, with all that is prepared of them, for as long as
+    autograd saves it: until the backward, or later if the graph is retained. None for none."""
+    if not patterns:
+        return None
+    holder = torch.empty(0, device="cpu")
+    holder.patterns = patterns  # type: ignore[attr-defined]
+    return holder

@@ -63,13 +63,25 @@ def test_the_backward_analyses_nothing_again(
 
 
 @pytest.mark.parametrize("operator", [sampled, multiplied, shared, attended])
-def test_it_goes_with_the_graph(operator: Callable[[SparsePattern], Tensor]) -> None:
+def test_it_goes_with_the_saved_tensors(operator: Callable[[SparsePattern], Tensor]) -> None:
     S = pattern(False)
     out = operator(S)
     seen = weakref.ref(S)
     del S
     assert seen() is not None
-    out.sum().backward()
+    loss = out.sum()
+    loss.backward(retain_graph=True)
+    assert seen() is not None
+    loss.backward()
+    assert seen() is None  # though the loss, and the graph with it, are kept
+
+
+def test_it_goes_with_a_graph_that_has_no_backward() -> None:
+    S = pattern(False)
+    out = multiplied(S)
+    seen = weakref.ref(S)
+    del S
+    assert seen() is not None
     del out
     assert seen() is None
 
