@@ -34,12 +34,13 @@ class TileCounts(NamedTuple):
 
 
 def fewest_tiles(nnz: int, parts: int, width: int, block: Block) -> TileCounts:
-    """The fewest and densest tiles that can hold nonzeros which are in at least so many parts of
-    rows, of `width` columns each: a row of a tile has one of them at most, or two if the width is
-    no multiple of the tile's. Nothing is known of parts that are narrower than tiles.
+    """The fewest and densest tiles that can hold distinct nonzeros which are in at least so many
+    parts of rows, of `width` columns each: a row of a tile has one of them at most, or two if the
+    width is no multiple of the tile's. Nothing is known of parts that are narrower than tiles.
 
     T tiles with N nonzeros, 2^c or more in each, have `in_tile` T parts at most, and N less the
-    nonzeros that share a part at least: N <= shared + in_tile N / 2^c.
+    nonzeros that share a part at least: N <= shared + in_tile N / 2^c. Of each class as many as can
+    be are taken to be in full tiles: more of them cost less.
     """
     (rows, columns), area = block, block[0] * block[1]
     if width < columns:
@@ -50,7 +51,7 @@ def fewest_tiles(nnz: int, parts: int, width: int, block: Block) -> TileCounts:
         for c in range(area.bit_length())
     ]
     dense = (here - above for here, above in zip(most, [*most[1:], 0], strict=True))
-    by_class = tuple((max(n // area, (n - shared) // in_tile), n) for n in dense)
+    by_class = tuple((n // area, n) for n in dense)
     fewest = max(ceil_div(nnz, area), ceil_div(parts, in_tile))
     return TileCounts(fewest, fewest, by_class)
 

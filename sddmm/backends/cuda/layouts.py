@@ -125,7 +125,7 @@ def by_row_and_column(nonzeros: Nonzeros, shape: tuple[int, int]) -> Nonzeros:
     by one where columns ascend already, for which this waits for the GPU.
     """
     rows, cols, (m, n) = nonzeros.rows, nonzeros.cols, shape
-    has_short_key = m * n <= 2**31
+    has_short_key = m * n <= 2**31 and n < 2**31  # both n and the key are int32
     if has_short_key or rows.numel() <= FEW_NONZEROS:
         key = cols.add(rows if has_short_key else rows.to(torch.int64), alpha=n)
         order = key.argsort(stable=True)

@@ -218,6 +218,7 @@ class PatternLayouts:
                 in_order = pattern.with_indices(rows, cols)
             found = AheadLayouts(in_order, self._device, request, is_kept=False).wait()
             kept.append(found)
+            del kept[:-_ANALYSES_PER_PATTERN]
         return found
 
     def by_column(self) -> Nonzeros:

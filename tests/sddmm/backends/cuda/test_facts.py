@@ -72,6 +72,7 @@ def test_no_pattern_has_fewer_or_denser_tiles_than_its_parts_of_rows_allow(
     assert 0 < bound.nonempty <= found.nonempty
     for least in range(20):
         assert found.from_class(least)[1] <= bound.from_class(least)[1] <= nnz
+        assert bound.from_class(least)[0] * block[0] * block[1] <= bound.from_class(least)[1]
     alone = fewest_tiles(nnz, nnz, 2 * block[1], block)  # each nonzero has a part of its own
     assert alone.from_class(block[0].bit_length())[1] == 0
 
