@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import sddmm
-from experiments.bench.timing import first_calls_ms
-from experiments.host_overhead.mini_batches import SMALLER, K
+from experiments.bench.methods import Run
+from experiments.host_overhead.mini_batches import K, first_calls_us, smaller
 from sddmm import SparsePattern
 from sddmm.testing import (
     assert_attention_close,
@@ -22,7 +22,6 @@ from sddmm.testing import (
 SIZES = ((20_000, 300_000), (2_000, 30_000))
 # Batches of ever new sizes that each method has seen before it is timed, as in a training run.
 _SEEN_BEFORE = 50
-_TIMEOUT_S = 60.0
 
 
 class Batch(NamedTuple):
@@ -53,13 +52,7 @@ def mini_batch_steps_us(calls: int) -> dict[str, list[float]]:
         for nodes, edges in SIZES
         for name, step in (*ATTENTION.items(), *PRODUCTS.items())
     }
-    for setup in setups.values():
-        for _ in range(_SEEN_BEFORE):
-            setup()()
-    samples, errors = first_calls_ms(setups, _TIMEOUT_S, "cuda", calls)
-    for error in errors.values():
-        raise error
-    return {name: [1e3 * ms for ms in own] for name, own in samples.items()}
+    return first_calls_us(setups, _SEEN_BEFORE, calls)
 
 
 def _attend(batch: Batch) -> Tensor:
@@ -142,20 +135,17 @@ def batches(nodes: int, edges: int, device: str = "cuda") -> Iterator[Batch]:
     generator = torch.Generator(device).manual_seed(0)
     sizes = torch.Generator().manual_seed(0)
     while True:
-        n, e = (
-            most - int(torch.randint(int(SMALLER * most), (), generator=sizes))
-            for most in (nodes, edges)
-        )
+        n, e = smaller(nodes, sizes), smaller(edges, sizes)
         indices = torch.randint(n, (2, e), generator=generator, device=device)
         weights = torch.randn(e, generator=generator, device=device)
         q, k, v = torch.randn(3, n, K, generator=generator, device=device)
         yield Batch(indices, weights, *(x.clone().requires_grad_() for x in (q, k, v)))
 
 
-def _setup(step: Step, nodes: int, edges: int) -> Callable[[], Callable[[], object]]:
+def _setup(step: Step, nodes: int, edges: int) -> Callable[[], Run]:
     source = batches(nodes, edges)
 
-    def setup() -> Callable[[], object]:
+    def setup() -> Run:
         batch = next(source)
         return lambda: step(batch).sum().backward()
 

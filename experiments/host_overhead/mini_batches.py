@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 import sddmm
+from experiments.bench.methods import Run
 from experiments.bench.timing import first_calls_ms
 from sddmm.testing import assert_close, assert_spmm_close
 
@@ -37,13 +38,29 @@ def mini_batches_us(calls: int) -> dict[str, list[float]]:
         for name, method in methods.items()
         for sizes in ("one size", "new sizes")
     }
+    return first_calls_us(setups, _SEEN_BEFORE, calls)
+
+
+def first_calls_us(
+    setups: Mapping[str, Callable[[], Run]], seen_before: int, calls: int
+) -> dict[str, list[float]]:
+    """Wall times in us of whole calls on mini-batches, by method, after `seen_before` others of
+    each; raises the error of a method that fails.
+
+    setups: as of `first_calls_ms`. calls: how many of each method are timed.
+    """
     for setup in setups.values():
-        for _ in range(_SEEN_BEFORE):
+        for _ in range(seen_before):
             setup()()
     samples, errors = first_calls_ms(setups, _TIMEOUT_S, "cuda", calls)
     for error in errors.values():
         raise error
     return {name: [1e3 * ms for ms in own] for name, own in samples.items()}
+
+
+def smaller(most: int, generator: torch.Generator) -> int:
+    """A random size of a batch: at most so large, and smaller by less than SMALLER of that."""
+    return most - int(torch.randint(int(SMALLER * most), (), generator=generator))
 
 
 def verify(device: str = "cuda") -> None:
@@ -61,8 +78,7 @@ def batches(new_sizes: bool, device: str = "cuda") -> Iterator[tuple[Tensor, Ten
     sizes = torch.Generator().manual_seed(0)
     while True:
         m, n, edges = (
-            most - int(torch.randint(int(SMALLER * most), (), generator=sizes)) * new_sizes
-            for most in (NODES, NODES, EDGES)
+            smaller(most, sizes) if new_sizes else most for most in (NODES, NODES, EDGES)
         )
         flat = torch.randint(m * n, (edges,), generator=generator, device=device).sort().values
         crow = torch.searchsorted(flat, torch.arange(m + 1, device=device) * n).to(torch.int32)
@@ -75,10 +91,10 @@ def batches(new_sizes: bool, device: str = "cuda") -> Iterator[tuple[Tensor, Ten
         yield S, a, b
 
 
-def _setup(method: Callable[..., object], new_sizes: bool) -> Callable[[], Callable[[], object]]:
+def _setup(method: Callable[..., object], new_sizes: bool) -> Callable[[], Run]:
     source = batches(new_sizes)
 
-    def setup() -> Callable[[], object]:
+    def setup() -> Run:
         sddmm.clear_cache()  # torch may give a batch the memory of an earlier one
         batch = next(source)
         return lambda: method(*batch)
