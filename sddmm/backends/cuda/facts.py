@@ -39,8 +39,8 @@ def fewest_tiles(nnz: int, parts: int, width: int, block: Block) -> TileCounts:
     width is no multiple of the tile's. Nothing is known of parts that are narrower than tiles.
 
     T tiles with N nonzeros, 2^c or more in each, have `in_tile` T parts at most, and N less the
-    nonzeros that share a part at least: N <= shared + in_tile N / 2^c. Of each class as many as can
-    be are taken to be in full tiles: more of them cost less.
+    nonzeros that share a part at least: N <= shared + in_tile N / 2^c. They are counted as if in
+    full tiles, the fewest that can hold them.
     """
     (rows, columns), area = block, block[0] * block[1]
     if width < columns:

@@ -149,8 +149,8 @@ class _Preparation(Generic[E]):
         return self._executor(plans, self._explanation(chosen, facts, calls))
 
     def _prepares_ahead(self, uniform: UniformPlan) -> bool:
-        """Whether launches are prepared while the analysis runs: not for nonzeros that may be in
-        any order, as those of mini-batches mostly are, unless it finds the row offsets of tiles."""
+        """Whether launches are prepared while the analysis runs. For nonzeros that may be in any
+        order, as those of mini-batches mostly are, only if the analysis finds their tiles."""
         if uniform.ahead is None or rows_are_known_to_fall(self._pattern):
             return False
         return self._pattern.is_csr or uniform.ahead != ROW_IDS

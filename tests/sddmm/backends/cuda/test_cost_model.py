@@ -201,7 +201,7 @@ def test_a_dense_uniform_pattern_is_multiplied_by_tiles_as_is_its_transpose() ->
 def test_tiles_are_counted_for_kernels_of_two_parts_if_enough_nonzeros_may_be_in_dense_ones() -> (
     None
 ):
-    """Of the same segments, half could be beside dense tiles; all but a few in sparse tiles."""
+    """Three million nonzeros: those that share a segment could be in dense tiles."""
     planning = context(problem(100_000, 3_000_000, k=64))
     request = planning.segments_request()
     assert planning.tiles_may_pay(analysed(request, 1_500_000))
