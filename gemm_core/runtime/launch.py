@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gemm_core.arithmetic import ceil_div
+
 # The C types of a kernel's parameters; a pointer is an integer of its size.
 POINTER, INT, UINT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_longlong
 FLOAT, DOUBLE = ctypes.c_float, ctypes.c_double
@@ -20,6 +22,8 @@ _NO_CONTEXT = 201
 
 # Dynamic shared memory that a kernel may use without setting its attribute.
 _DEFAULT_SHARED_BYTES = 48 * 1024
+# What the driver keeps of it for itself, per block.
+_RESERVED_SHARED_BYTES = 1024
 
 
 class LaunchError(RuntimeError):
@@ -96,8 +100,9 @@ class Kernel:
     """A kernel loaded on one device, ready to launch.
 
     parameters: the C types of its parameters, or the ctypes.Structure of the one struct that it
-    takes. blocks_per_sm: the blocks that a multiprocessor holds at a time. A launch passes raw
-    values and does not synchronize; a CUDA graph can capture it.
+    takes. blocks_per_sm: the blocks that a multiprocessor holds at a time. prefers_l1: of the
+    memory that L1 and shared memory divide, these blocks get no more than they need. A launch
+    passes raw values and does not synchronize; a CUDA graph can capture it.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class Kernel:
         threads: int,
         shared_bytes: int,
         device_index: int,
+        prefers_l1: bool = False,
     ) -> None:
         from cuda.bindings import driver
 
@@ -129,7 +135,16 @@ class Kernel:
                     self._function, threads, shared_bytes
                 )
             )
+            if prefers_l1:
+                self._leave_memory_to_l1(driver)
         self._launch, self._stream_of = driver.cuLaunchKernel, _raw_stream()
+
+    def _leave_memory_to_l1(self, driver: Any) -> None:
+        properties = torch.cuda.get_device_properties(self._device)
+        needed = self.blocks_per_sm * (self.shared_bytes + _RESERVED_SHARED_BYTES)
+        percent = min(100, ceil_div(100 * needed, properties.shared_memory_per_multiprocessor))
+        carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        self._call(driver.cuFuncSetAttribute(self._function, carveout, percent))
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:
         """Launch `blocks` blocks with these parameter values; 0 blocks launch nothing."""

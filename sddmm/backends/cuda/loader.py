@@ -37,8 +37,9 @@ def _load_kernel(spec: KernelSpec, macros: Macros, parameters: Any, device_index
     all_macros = compile_macros(spec, macros, parameters)
     code = compile_kernel(spec.path, all_macros, device_of(device_index).arch, INCLUDE).code
     return Kernel(
-        spec.name, code, "sddmm_kernel", parameters, spec.threads, spec.shared_bytes, device_index
-    )
+        spec.name, code, "sddmm_kernel", parameters, spec.threads, spec.shared_bytes, device_index,
+        spec.prefers_l1,
+    )  # fmt: skip
 
 
 def compile_macros(

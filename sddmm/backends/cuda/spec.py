@@ -154,7 +154,8 @@ class KernelSpec:
     and columns of a tile and elements of k at a time, for kernels that compute tiles. shared_bytes:
     dynamic, per block. min_blocks: blocks that share a multiprocessor. defines: macros without
     their prefix SDDMM_, beside those that follow from the problem. max_nnz: the most nonzeros that
-    it can count. min_k: the least k that it computes.
+    it can count. min_k: the least k that it computes. prefers_l1: whether rows that it loads may be
+    found in L1 again, so that shared memory is to get no more than it needs.
     """
 
     name: str
@@ -170,6 +171,7 @@ class KernelSpec:
     defines: Mapping[str, str | int | bool] = field(default_factory=dict)
     max_nnz: int = MAX_NNZ
     min_k: int = 0
+    prefers_l1: bool = False
 
     @property
     def path(self) -> Path:
