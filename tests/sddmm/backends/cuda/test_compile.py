@@ -25,6 +25,7 @@ from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.place_values.host import PLACE_VALUES
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
+from sddmm.backends.cuda.kernels.row_offsets.host import ROW_OFFSETS
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
 from sddmm.backends.cuda.kernels.scale_samples.host import SCALE_SAMPLES
 from sddmm.backends.cuda.kernels.send_rows.host import SEND_ROWS
@@ -32,6 +33,7 @@ from sddmm.backends.cuda.kernels.signals.host import SIGNALS
 from sddmm.backends.cuda.kernels.softmax_shares.host import SOFTMAX_SHARES
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_merge.host import SPMM_MERGE
+from sddmm.backends.cuda.kernels.spmm_rows.host import SPMM_ROWS
 from sddmm.backends.cuda.kernels.spmm_shares.host import SPMM_SHARES
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.kernels.spmm_tile_sums.host import SPMM_TILE_SUMS
@@ -44,6 +46,7 @@ from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
 from sddmm.backends.cuda.kernels.tile_mma.host import TileMma
 from sddmm.backends.cuda.kernels.tile_stats import host as tile_stats
 from sddmm.backends.cuda.kernels.tile_warp.host import TileWarp
+from sddmm.backends.cuda.kernels.weights_by_nonzero.host import WEIGHTS_BY_NONZERO
 from sddmm.backends.cuda.layouts import (
     Nonzeros,
     TileList,
@@ -351,8 +354,9 @@ def test_every_source_is_of_a_kernel() -> None:
         ATTENTION_SUMS,
         ATTENTION_TILE_GRADIENT,
     )
-    spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_WEIGHTS)
+    spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_ROWS, ROW_OFFSETS)
+    weights = (SPMM_WEIGHTS, WEIGHTS_BY_NONZERO)
     between_gpus = (SEND_ROWS, SIGNALS, ADD_ROWS, PLACE_VALUES)
-    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SCALE_SAMPLES, *spmm, *between_gpus)
-    used = {spec.path for spec in (*kernels, *others)}
+    kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SCALE_SAMPLES)
+    used = {spec.path for spec in (*kernels, *spmm, *weights, *between_gpus, *others)}
     assert set(KERNEL_FOLDER.rglob("*.cu")) == used

@@ -2,8 +2,8 @@
 // 16 bytes a lane, and keeps the sums of a row of the result in registers until the row ends. Adds
 // no atomics: pieces of rows are added in a fixed order. Limit: a row of X per nonzero, out of L2.
 #include "gemm_core/parameters.cuh"
+#include "sddmm/product_rows.cuh"
 #include "sddmm/row_shares.cuh"
-#include "sddmm/row_values.cuh"
 #include "sddmm/warp.cuh"
 
 using namespace sddmm;
@@ -131,32 +131,8 @@ struct Pieces {
 };
 static_assert(Pieces::BYTES <= Config::SHARED_BYTES, "they fit into shared memory");
 
-// The columns of the result that a lane computes: its chunk of a slice of a head.
-struct LaneColumns {
-  Config::Output* first;  // of row 0
-  int pitch, elements;
-  const Acc* alpha;  // in shared memory
-  const Arguments& p;
-  __device__ __forceinline__ void store(int row, const Acc (&sums)[ELEMENTS]) const {
-    Acc scaled[ELEMENTS];
-    const Acc factor = *alpha;
-#pragma unroll
-    for (int i = 0; i < ELEMENTS; ++i) scaled[i] = sums[i] * factor;
-    i64 out_row = row;
-    if constexpr (Config::HAS_ADDEND) {
-      const Acc* own = p.addend + static_cast<i64>(row) * p.k + (first - p.out);
-#pragma unroll
-      for (int i = 0; i < ELEMENTS; ++i)
-        if (Config::NO_TAIL || i < elements) scaled[i] += own[i];
-      out_row = p.out_rows[row];
-    }
-    store_elements<Config::STORE_BYTES>(first + out_row * pitch, scaled, elements);
-  }
-  __device__ __forceinline__ void store_empty(int row) const {
-    const Acc zeros[ELEMENTS] = {};
-    store(row, zeros);
-  }
-};
+using Columns = LaneColumns<Config, Acc, Arguments>;
+using Dense = DenseRows<Config, Arguments>;
 
 // The indices and the weights of the nonzeros of a group, STRIDE at a time, PER_LANE in each lane.
 // Weights stay as they are loaded until they are multiplied: a conversion waits for the load.
@@ -211,7 +187,7 @@ struct RowSums {
   int row;  // the row that is summed now; -2, that of no nonzero, in a group without any
 
   // Stores the sums of a row that ends in the group.
-  __device__ __forceinline__ void finish(const LaneColumns& out, const Pieces& pieces) {
+  __device__ __forceinline__ void finish(const Columns& out, const Pieces& pieces) {
     if (row == pieces.first_row[threadIdx.x / LANES]) {
       pieces.store(0, sums);
     } else {
@@ -219,23 +195,6 @@ struct RowSums {
     }
 #pragma unroll
     for (int i = 0; i < ELEMENTS; ++i) sums[i] = 0;
-  }
-};
-
-// The rows of X, from a lane's first column on.
-struct DenseRows {
-  const Arguments& p;
-  const char *dense, *beyond;
-  __device__ __forceinline__ DenseRows(const Arguments& p, i64 head, int column)
-      : p(p),
-        dense(reinterpret_cast<const char*>(p.dense + head * p.head_dense + column)),
-        beyond(Config::HAS_BEYOND ? reinterpret_cast<const char*>(p.beyond + column) : nullptr) {}
-  __device__ __forceinline__ const Element* row(int col) const {
-    const char* first = dense;
-    int pitch = p.pitch_bytes;
-    if constexpr (Config::HAS_BEYOND)
-      if (col >= p.first_beyond) first = beyond, pitch = p.pitch_beyond, col -= p.first_beyond;
-    return reinterpret_cast<const Element*>(first + static_cast<i64>(col) * pitch);
   }
 };
 
@@ -271,9 +230,9 @@ struct Breaks {
 };
 
 // Adds BATCH nonzeros of each group, number `batch` of those in `now` and the next ones.
-__device__ __forceinline__ void add_batch(const DenseRows& dense, const Indices& now,
+__device__ __forceinline__ void add_batch(const Dense& dense, const Indices& now,
                                           const Acc (&weights)[PER_LANE], const Breaks& breaks,
-                                          int batch, const LaneColumns& out, const Pieces& pieces,
+                                          int batch, const Columns& out, const Pieces& pieces,
                                           RowSums& sums) {
   // That of nonzero j of the batch, from the lane and the register that hold it.
   auto of = [&](const auto& own, int j) {
@@ -316,9 +275,9 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = threadIdx.x / LANES, group_of_warp = lane / LANES, in_group = lane % LANES;
   const int column = slice * COLUMNS + in_group * ELEMENTS;
-  const LaneColumns out{p.out + head * p.head_out + column, p.k,
+  const Columns out{p.out + head * p.head_out + column, p.k,
                         Config::NO_TAIL ? ELEMENTS : p.k - column, pieces.alpha + group, p};
-  const DenseRows dense(p, head, column);
+  const Dense dense(p, head, column);
 
   const RowShare share = p.shares[block * WARPS + warp];
   const int count = static_cast<int>(share.end - share.begin);

@@ -32,7 +32,7 @@ class Arguments(ctypes.Structure):
         *((name, POINTER) for name in ("rows", "shares", "slots", "cut_rows")),
         *((name, POINTER) for name in ("state", "next_state", "results")),
         *((name, LONG) for name in ("nnz", "block_size")),
-        *((name, INT) for name in ("m", "blocks", "warps")),
+        *((name, INT) for name in ("m", "blocks", "warps", "aligns_warps")),
     ]
 
 
@@ -86,11 +86,13 @@ def share_rows(
     share: int,
     device: Device,
     lists_cut_rows: bool = False,
+    aligns_warps: bool = False,
 ) -> RowShares:
     """Shares of so many nonzeros and rows, of `nonzeros` that are sorted by row; when the GPU has
     written them. lists_cut_rows: whether the rows that blocks cut are listed, by blocks of one
-    warp. Of nonzeros in another order, or out of range, the shares are of no use: an analysis that
-    has yet to find that out may still run."""
+    warp. aligns_warps: whether the share of a warp, as that of a block, ends where a row ends
+    nearby. Of nonzeros in another order, or out of range, the shares are of no use: an analysis
+    that has yet to find that out may still run."""
     assert warps_per_block == 1 or not lists_cut_rows, "a row is cut where a block ends"
     nnz = nonzeros.cols.numel()
     block_size = share * warps_per_block
@@ -108,7 +110,7 @@ def share_rows(
         shares.slots_address if lists_cut_rows else 0,
         shares.cut_rows_address if lists_cut_rows else 0,
         results.state, results.next_state, results.address, nnz, block_size, m, blocks,
-        warps_per_block,
+        warps_per_block, aligns_warps,
     )  # fmt: skip
     results.swap_state()
     cuts, pieces = results.wait(device.index)

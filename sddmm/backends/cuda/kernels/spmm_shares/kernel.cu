@@ -35,6 +35,7 @@ struct Arguments {
   i64 nnz;
   i64 block_size;  // the number of nonzeros and rows of a block
   int m, blocks, warps;
+  int aligns_warps;  // whether shares within a block, too, end where a row ends nearby
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
@@ -52,16 +53,15 @@ __device__ __forceinline__ i64 search(i64 low, i64 high, const IsPast& is_past) 
   return lows[0];
 }
 
-// Where block `index` begins: at the nearest end of a row, if one is near.
-__device__ __forceinline__ Boundary find_boundary(const Arguments& p, i64 index) {
-  const i64 total = p.nnz + p.m;
-  const i64 number = index * p.block_size < total ? index * p.block_size : total;
-  const i64 i = search(number > p.m ? number - p.m : 0, number < p.nnz ? number : p.nnz,
-                       [&](i64 at) { return p.rows[at] + at >= number; });
-  if (i == 0 || i == p.nnz || p.rows[i - 1] != p.rows[i]) return {i, number};
-  const i64 near = p.block_size / 4, row = p.rows[i];
-  const i64 low = i - near - 1 > 0 ? i - near - 1 : 0;
-  const i64 high = i + near + 1 < p.nnz ? i + near + 1 : p.nnz;
+// The boundary at `number`, or at the end of a row that is at most `near` nonzeros away, the nearest
+// one; its nonzero is one of low .. high.
+__device__ __forceinline__ Boundary boundary_near(const Arguments& p, i64 number, i64 near,
+                                                  i64 low, i64 high) {
+  const i64 i = search(low, high, [&](i64 at) { return p.rows[at] + at >= number; });
+  if (near == 0 || i == 0 || i == p.nnz || p.rows[i - 1] != p.rows[i]) return {i, number};
+  const i64 row = p.rows[i];
+  low = i - near - 1 > 0 ? i - near - 1 : 0;
+  high = i + near + 1 < p.nnz ? i + near + 1 : p.nnz;
   const i64 begin = search(low, i, [&](i64 at) { return p.rows[at] >= row; });
   const i64 end = search(i, high, [&](i64 at) { return p.rows[at] > row; });
   const i64 back = begin == 0 || begin > low ? i - begin : near + 1;
@@ -69,6 +69,14 @@ __device__ __forceinline__ Boundary find_boundary(const Arguments& p, i64 index)
   if (back > near && ahead > near) return {i, number};
   const i64 nearest = back < ahead ? begin : end;
   return {nearest, nearest == 0 ? 0 : nearest + p.rows[nearest - 1]};
+}
+
+// Where block `index` begins.
+__device__ __forceinline__ Boundary find_boundary(const Arguments& p, i64 index) {
+  const i64 total = p.nnz + p.m;
+  const i64 number = index * p.block_size < total ? index * p.block_size : total;
+  return boundary_near(p, number, p.block_size / 4, number > p.m ? number - p.m : 0,
+                       number < p.nnz ? number : p.nnz);
 }
 
 // Lists the row that begins in share `index` of a block of one warp, and ends after it: it has a piece
@@ -99,13 +107,13 @@ __device__ __forceinline__ void list_cut_row(const Arguments& p, int index, cons
 // The share of a warp of a block.
 __device__ __forceinline__ void find_share(const Arguments& p, int block, int warp) {
   const Boundary first = find_boundary(p, block), last = find_boundary(p, block + 1);
-  Boundary ends[2];
-#pragma unroll
-  for (int t = 0; t < 2; ++t) {
-    ends[t].number = first.number + (last.number - first.number) * (warp + t) / p.warps;
-    ends[t].nonzero = search(first.nonzero, last.nonzero,
-                             [&](i64 at) { return p.rows[at] + at >= ends[t].number; });
-  }
+  const i64 size = last.number - first.number, near = p.aligns_warps ? size / (4 * p.warps) : 0;
+  auto boundary_of = [&](int part) {
+    if (part == 0 || part == p.warps) return part == 0 ? first : last;
+    const i64 number = first.number + size * part / p.warps;
+    return boundary_near(p, number, near, first.nonzero, last.nonzero);
+  };
+  const Boundary ends[2] = {boundary_of(warp), boundary_of(warp + 1)};
   const i64 begin = ends[0].nonzero, end = ends[1].nonzero;
   auto row_of = [&](i64 i) { return i >= 0 && i < p.nnz ? p.rows[i] : -1; };
   const RowShare share{begin,

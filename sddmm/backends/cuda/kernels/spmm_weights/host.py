@@ -12,8 +12,11 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
+from sddmm.backends.cuda.kernels.weights_by_nonzero import host as weights_by_nonzero
+from sddmm.backends.cuda.kernels.weights_by_nonzero.host import heads_together
 from sddmm.backends.cuda.spec import KernelSpec, macros
 from sddmm.dtypes import DTYPES, common_accumulator
+from sddmm.memory import new_memory
 
 
 class Arguments(ctypes.Structure):
@@ -37,11 +40,14 @@ def load(
     factors_dtype: torch.dtype,
     has_factors: bool,
     device_index: int,
+    heads: int = 1,
 ) -> Kernel:
+    """The kernel; heads: whose values stand side by side."""
     weights_dtype = dtype_of(values_dtype, factors_dtype, has_factors)
     defines: dict[str, str | int | bool] = {
         "VALUE": DTYPES[values_dtype].cpp_name, "ELEMENT": DTYPES[factors_dtype].cpp_name,
-        "WEIGHT": DTYPES[weights_dtype].cpp_name, "HAS_FACTORS": has_factors, "ITEMS": _ITEMS,
+        "WEIGHT": DTYPES[weights_dtype].cpp_name, "HAS_FACTORS": has_factors, "HEADS": heads,
+        "ITEMS": _ITEMS,
     }  # fmt: skip
     return runtime.load_kernel(SPMM_WEIGHTS, macros(defines), Arguments, device_index)
 
@@ -72,3 +78,26 @@ def order_weights(
         ceil_div(count, _THREADS * _ITEMS), values.data_ptr(), address(factors), perm.data_ptr(),
         weights.data_ptr(), values.stride(0), count, heads,
     )  # fmt: skip
+
+
+def order_weights_of_heads(
+    values: Tensor,
+    factors: Tensor | None,
+    factors_dtype: torch.dtype,
+    perm: Tensor,
+    weights: Tensor,
+    device_index: int,
+) -> None:
+    """As `order_weights`, of all nonzeros: perm is (nnz,). Weights of several heads are put side by
+    side first, in memory of as many as `weights`, so that all are found by one read."""
+    heads, count = weights.shape
+    together = heads_together(heads, weights.dtype)
+    by_nonzero = new_memory("weights by nonzero", (count, together), weights.dtype, values.device)
+    kernel = load(loader.runtime, weights.dtype, factors_dtype, False, device_index, together)
+    for first in range(0, heads, together):
+        own = values[first : first + together]
+        weights_by_nonzero.put_side_by_side(own, factors, factors_dtype, by_nonzero, device_index)
+        kernel(  # in the order of Arguments
+            ceil_div(count, _THREADS * _ITEMS), by_nonzero.data_ptr(), 0, perm.data_ptr(),
+            weights[first].data_ptr(), 0, count, own.shape[0],
+        )  # fmt: skip

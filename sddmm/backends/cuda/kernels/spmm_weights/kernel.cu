@@ -1,8 +1,8 @@
 // The weights of a range of nonzeros, in the order of the range, of all heads. Adds to what they are
 // read from, an array in the caller's order, a copy that is read once, from one end to the other.
-// Limit: a sector of 32 bytes out of L2 per weight.
+// Limit: a sector of 32 bytes out of L2 per weight, or per nonzero where its heads are side by side.
 #include "gemm_core/parameters.cuh"
-#include "sddmm/value.cuh"
+#include "sddmm/weights.cuh"
 
 using namespace sddmm;
 
@@ -14,6 +14,8 @@ struct Config {
   using Weight = SDDMM_WEIGHT;
   // Whether there are factors.
   static constexpr bool HAS_FACTORS = SDDMM_HAS_FACTORS;
+  // The number of heads whose values stand side by side; 1: each head has an array of its own.
+  static constexpr int HEADS = SDDMM_HEADS;
   // The number of nonzeros of a thread, whose loads are in flight together.
   static constexpr int ITEMS = SDDMM_ITEMS;
   // The number of threads of a block.
@@ -21,26 +23,30 @@ struct Config {
 };
 
 struct Arguments {
-  const Config::Value* values;    // (heads, nnz), in the caller's order
+  const Config::Value* values;    // (heads, nnz), or (nnz, HEADS), in the caller's order
   const Config::Factor* factors;  // (nnz,); null without HAS_FACTORS
   const int* perm;                // (count,): the position of each nonzero of the range
   Config::Weight* weights;        // (heads, count)
-  i64 head_values, count;         // elements from head to head; the nonzeros of the range
+  i64 head_values, count;         // elements from head to head, of arrays; nonzeros of the range
   int heads;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
-// The weight of the nonzero at a position. A template, so that only the branch that holds is compiled.
-template <class C>
-__device__ __forceinline__ typename C::Weight weight_at(const typename C::Value* values,
-                                                        const typename C::Factor* factors,
-                                                        int position) {
-  if constexpr (C::HAS_FACTORS) {
-    using S = typename C::Weight;
-    return static_cast<S>(widened(values[position])) * static_cast<S>(widened(factors[position]));
-  } else {
-    return values[position];
-  }
+// Stores the weights of all heads of nonzeros at positions, which one load each reads.
+template <class C, int ITEMS, class At>
+__device__ __forceinline__ void store_heads(const Arguments& p, const int (&position)[ITEMS],
+                                            const At& at) {
+  using Heads = WeightsOfHeads<typename C::Value, C::HEADS>;
+  static_assert(C::HEADS == 1 || !C::HAS_FACTORS, "they are multiplied in before");
+  const auto* const values = reinterpret_cast<const Heads*>(p.values);
+  Heads own[ITEMS];
+#pragma unroll
+  for (int j = 0; j < ITEMS; ++j) own[j] = values[position[j]];
+#pragma unroll
+  for (int head = 0; head < C::HEADS; ++head)
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j)
+      if (head < p.heads && at(j) < p.count) p.weights[head * p.count + at(j)] = own[j].of_head[head];
 }
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const Arguments p) {
@@ -51,6 +57,10 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
 #pragma unroll
   for (int j = 0; j < ITEMS; ++j)
     if (at(j) < p.count) position[j] = p.perm[at(j)];
+  if constexpr (Config::HEADS > 1) {
+    store_heads<Config, ITEMS>(p, position, at);
+    return;
+  }
   for (int head = 0; head < p.heads; ++head) {
     Config::Weight weight[ITEMS];
 #pragma unroll
