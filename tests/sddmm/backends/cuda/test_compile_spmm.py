@@ -1,4 +1,4 @@
-"""spmm_gather compiles without spills for every architecture we name, and refuses nothing."""
+"""spmm_gather and its helpers compile without spills for every architecture we name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import torch
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.product_rows import Access
+from sddmm.backends.cuda.kernels.row_offsets.host import load as load_offsets
 from sddmm.backends.cuda.kernels.spmm_gather import host
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
+from sddmm.backends.cuda.kernels.spmm_rows.host import load as load_rows
 from sddmm.backends.cuda.kernels.spmm_shares.host import load as load_shares
+from sddmm.backends.cuda.kernels.spmm_weights.host import dtype_of
 from sddmm.backends.cuda.kernels.spmm_weights.host import load as load_weights
 from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
+from sddmm.backends.cuda.kernels.weights_by_nonzero.host import heads_together
+from sddmm.backends.cuda.kernels.weights_by_nonzero.host import load as load_side_by_side
 from sddmm.dtypes import DTYPES
 from sddmm.problem import SpmmProblem
 from tests.cases import cases
@@ -62,16 +68,26 @@ def test_it_compiles_without_spilling(
         out_dtype = list(DTYPES)[(i + i // 4) % 4] if is_hopper and i >= 2 else dtype
         problem = problem_of(k, dtype, values_dtype, out_dtype, nnz)
         step_out = max(step, out_dtype.itemsize)
-        options = problem, device, i % 2 == 1, step, step_out
-        host.specialise(loader.runtime, SPMM_GATHER, *options)
-        host.specialise(
-            loader.runtime, SPMM_GATHER, *options, has_beyond=i % 4 < 2, has_addend=True
-        )
+        has_perm = i % 2 == 1
+        for access in (Access(step, step_out), Access(step, step_out, i % 4 < 2, True)):
+            host.specialise(loader.runtime, SPMM_GATHER, problem, device, has_perm, access)
+            load_rows(loader.runtime, problem, access, has_perm, device)
         assert SPMM_GATHER.refuses(problem, device) is None
     load_shares(loader.runtime, device.index)
-    for has_factors in (False, True):
+    load_offsets(loader.runtime, device.index)
+    for has_factors, heads in itertools.product((False, True), (2, 3)):
+        together = heads_together(heads, dtype)
         load_weights(loader.runtime, dtype, torch.float16, has_factors, device.index)
-    assert set(made.cubins) == {"spmm_gather", "spmm_merge", "spmm_shares", "spmm_weights"}
+        load_weights(loader.runtime, dtype, torch.float16, False, device.index, together)
+        weights_dtype = dtype_of(dtype, torch.float16, has_factors)
+        load_side_by_side(
+            loader.runtime, dtype, torch.float16, weights_dtype, has_factors,
+            heads_together(heads, weights_dtype), device.index,
+        )  # fmt: skip
+    assert set(made.cubins) == {
+        "spmm_gather", "spmm_merge", "spmm_shares", "spmm_rows", "row_offsets", "spmm_weights",
+        "weights_by_nonzero",
+    }  # fmt: skip
     for cubins in made.cubins.values():
         for cubin in cubins:
             assert cubin.resources.spill_bytes == 0

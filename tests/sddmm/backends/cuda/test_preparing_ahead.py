@@ -31,7 +31,8 @@ from sddmm.testing import (
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
 
-M, N, D, NNZ = 60, 40, 16, 700
+M, N, D, NNZ = 60, 40, 16, 1100
+FEW_NNZ = 5 * M  # whose rows products take to be short
 WAIT = "wait for a report"
 
 wait_for_report = PinnedResults.wait
@@ -100,6 +101,16 @@ def test_rows_of_csr_are_shared_while_the_analysis_runs(
     assert events.count("spmm_shares") == 1
 
 
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+def test_short_rows_of_csr_are_found_while_the_analysis_runs(
+    layout: str, events: list[str]
+) -> None:
+    check(product, random_pattern(M, N, FEW_NNZ, layout=layout))
+    ahead = ["row_offsets"] if layout == "csr" else []
+    assert events[: events.index(WAIT)] == ["analyse", *ahead]
+    assert (events[-1], events.count("row_offsets")) == ("spmm_rows", 1)
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_a_pattern_in_another_order_is_sorted_then(
     call: Callable[[Any], Tensor], events: list[str]
@@ -111,20 +122,21 @@ def test_a_pattern_in_another_order_is_sorted_then(
 
 
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("nnz", [FEW_NNZ, NNZ])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("wrong", [-(2**31), -1, 60, 2**31 - 1])
 @pytest.mark.parametrize("kind", ["rows", "crow", "cols"])
 def test_wrong_indices_are_refused_and_the_next_pattern_is_right(
     kind: str, wrong: int, index_dtype: torch.dtype, call: Callable[[Any], Tensor],
-    events: list[str],
+    nnz: int, events: list[str],
 ) -> None:  # fmt: skip
     layout = "csr" if kind == "crow" else "coo"
-    S = random_pattern(M, N, NNZ, layout=layout, index_dtype=index_dtype)
+    S = random_pattern(M, N, nnz, layout=layout, index_dtype=index_dtype)
     changed = S.col_indices if kind == "cols" else S.major_indices
     changed[changed.numel() // 2 :: 7] = wrong
     with pytest.raises(ValueError, match="col_indices" if kind == "cols" else "row_indices|crow"):
         call(S)
-    check(call, random_pattern(M, N, NNZ, layout=layout, index_dtype=index_dtype))
+    check(call, random_pattern(M, N, nnz, layout=layout, index_dtype=index_dtype))
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -24,6 +24,8 @@ from tests.cases import cases
 from tests.sddmm.memory import at_a_cliff
 
 FEW = replace(H200, sm_count=2)
+# Shares the nonzeros of short rows, too.
+SHARES = replace(SPMM_GATHER, longest_short=0)
 
 
 def run(
@@ -36,9 +38,10 @@ def run(
     alpha: float = 1.0,
     out_dtype: torch.dtype = torch.float32,
     device: Device = FEW,
-    kernel: SpmmGather = SPMM_GATHER,
+    kernel: SpmmGather = SHARES,
+    launched: str = "spmm_gather",
 ) -> Tensor:
-    """The product by the emulated GPU; what it does not write is NaN."""
+    """The product by the emulated GPU, which launches this; what it does not write is NaN."""
     problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
     out = at_a_cliff(torch.full(problem.out_shape(), torch.nan, dtype=out_dtype))
     with emulated_gpu(device) as launches:
@@ -46,8 +49,8 @@ def run(
         planner = Planner({kernel.name: kernel}, ProductExecutor)
         executor = planner.prepare(matrix, problem, device, kernel.name)
         executor(values, factors, dense, alpha, out)
-    assert ("spmm_weights" in launches) == (kernel is not SPMM_GATHER)
-    assert "spmm_gather" in launches
+    assert ("spmm_weights" in launches) == (kernel.order_from == 0)
+    assert launched in launches
     return out
 
 
@@ -78,7 +81,8 @@ def check(
     interleaved: bool = False,
     out_dtype: torch.dtype = torch.float32,
     device: Device = FEW,
-    kernel: SpmmGather = SPMM_GATHER,
+    kernel: SpmmGather = SHARES,
+    launched: str = "spmm_gather",
 ) -> Tensor:
     """Compare every entry with the exact one; the result."""
     m, n = pattern.shape[::-1] if transpose else pattern.shape
@@ -91,7 +95,7 @@ def check(
     alpha = 2.0 if has_factors else 1.0
     got = run(
         pattern, values, dense, factors, transpose=transpose, alpha=alpha, out_dtype=out_dtype,
-        device=device, kernel=kernel,
+        device=device, kernel=kernel, launched=launched,
     )  # fmt: skip
     weights = alpha * values.double() * (1 if factors is None else factors.double())
     target, source = pattern.row_ids.long(), pattern.col_indices.long()
@@ -175,21 +179,63 @@ def test_weights_that_are_put_in_order_first(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("values_dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("heads", [2, 3, 9])
+@pytest.mark.parametrize("has_factors", [False, True])
+def test_the_weights_of_all_heads_of_a_nonzero_are_found_together(
+    values_dtype: torch.dtype, heads: int, has_factors: bool
+) -> None:
+    """As many heads as one load reads, fewer, and more."""
+    pattern = random_pattern(60, 70, 900, layout="coo", shuffled=True)
+    check(
+        pattern, 32, torch.float16, values_dtype, heads=heads, values_have_heads=True,
+        has_factors=has_factors, transpose=True, out_dtype=torch.float64,
+        kernel=replace(SHARES, order_from=0),
+    )  # fmt: skip
+
+
+ONE = (57_000_000, 64, torch.float16, None)
+
+
 @pytest.mark.parametrize(
-    ("nnz", "k", "dtype", "is_sorted", "expected"),
+    ("nnz", "k", "dtype", "heads", "is_sorted", "expected"),
     [
-        (57_000_000, 64, torch.float16, False, True), (57_000_000, 64, torch.float16, True, False),
-        (3_000_000, 64, torch.float16, False, False), (3_000_000, 256, torch.float16, False, True),
+        (*ONE, False, True), (*ONE, True, False),
+        (3_000_000, 64, torch.float16, None, False, False),
+        (16_000_000, 64, torch.float16, None, False, False),
+        (3_000_000, 256, torch.float16, None, False, True),
+        (3_000_000, 32, torch.float16, 8, False, True),
+        (3_000_000, 32, torch.float16, 2, False, False),
+        (300_000, 32, torch.float16, 8, False, False),
+        (3_000_000, 64, torch.float32, 4, False, True),
     ],
 )  # fmt: skip
 def test_weights_are_put_in_order_where_they_are_many_and_rows_are_long(
-    nnz: int, k: int, dtype: torch.dtype, is_sorted: bool, expected: bool
+    nnz: int, k: int, dtype: torch.dtype, heads: int | None, is_sorted: bool, expected: bool
 ) -> None:
+    """Or where one read finds those of several heads."""
+    lead = () if heads is None else (heads,)
     pattern = random_pattern(3, 3, 9)
-    values, dense = torch.ones(9, dtype=dtype), torch.ones(3, k, dtype=dtype)
+    values, dense = torch.ones(*lead, 9, dtype=dtype), torch.ones(*lead, 3, k, dtype=dtype)
     problem = product_problem(pattern, values, dense, None, False, dtype)
     work = work_of(SPMM_GATHER, problem._replace(nnz=nnz), H200, not is_sorted)
     assert (work.orders, work.has_perm) == (expected, not is_sorted and not expected)
+
+
+@pytest.mark.parametrize("length", [90, 100])
+@pytest.mark.parametrize("heads", [None, 2])
+def test_warps_that_begin_where_long_rows_begin(length: int, heads: int | None) -> None:
+    """And warps that begin within a row, as no row ends nearby."""
+    rows = torch.arange(60 * length) // length
+    rows = torch.cat([rows, torch.full((3000,), 60), torch.arange(61, 70)])
+    pattern = SparsePattern.from_coo(rows, torch.arange(len(rows)) * 7 % 150, (75, 150))
+    for k, dtype in ((256, torch.float16), (64, torch.float32)):
+        problem = product_problem(
+            pattern, torch.ones(len(rows), dtype=dtype), torch.ones(150, k, dtype=dtype), None,
+            False, dtype,
+        )  # fmt: skip
+        assert work_of(SHARES, problem, FEW, has_perm=False).aligns_warps
+        check(pattern, k, dtype, heads=heads)
 
 
 @pytest.mark.parametrize("sm_count", [1, 20])

@@ -24,8 +24,21 @@ from sddmm.backends.base import Addend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.kernels.product_rows import (
+    LANE_BYTES,
+    MAX_LANES,
+    NONZERO_BYTES,
+    Access,
+    Rows,
+    Slices,
+    is_readable,
+    lanes_of_row,
+    row_macros,
+    slices_of,
+)
 from sddmm.backends.cuda.kernels.spmm_gather import ordering
 from sddmm.backends.cuda.kernels.spmm_merge import host as spmm_merge
+from sddmm.backends.cuda.kernels.spmm_rows.host import launcher_of_short_rows
 from sddmm.backends.cuda.kernels.spmm_shares.host import share_rows
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.products import ProductPlan
@@ -35,7 +48,6 @@ from sddmm.backends.cuda.spec import (
     KernelSpec,
     Layouts,
     macros,
-    type_macros,
 )
 from sddmm.dtypes import DTYPES
 from sddmm.memory import new_memory
@@ -44,11 +56,8 @@ from sddmm.problem import without_sizes
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
 
-# The bytes that a lane loads of a row, and the most lanes that share a row.
-_LANE_BYTES, _MAX_LANES = 16, 32
-# The time of a nonzero that does not depend on the bytes of its row, and that of a weight read
-# through a permutation, in bytes of the row (on an H200).
-_NONZERO_BYTES, _WEIGHT_BYTES = 24, 48
+# The time of a weight read through a permutation, in bytes of a row of X (on an H200).
+_WEIGHT_BYTES = 48
 
 # The most nonzeros and rows of a warp; the mean lengths of long and of short rows; and the nonzeros
 # of all heads from which on shorter rows are read in long batches, too.
@@ -57,8 +66,6 @@ _MAX_SHARE, _LONG_ROW, _SHORT_ROW, _MANY_NONZEROS = 1024, 64, 12, 2**22
 _GROUP_BYTES, _BLOCK_BYTES = 28, 16
 # The most nonzeros that the kernel counts by int: it counts a little further.
 _MOST_BY_INT = 2**31 - 2**12
-# The most bytes from row to row of X that the kernel can step over.
-_MAX_PITCH_BYTES = 2**31 - 1
 
 
 class Arguments(ctypes.Structure):
@@ -83,19 +90,12 @@ class Variant(NamedTuple):
     merge: Kernel
 
 
-class Slices(NamedTuple):
-    """How rows of X are cut: slices of so many columns, which so many lanes load."""
-
-    lanes: int
-    columns: int
-    number: int
-
-
 class Work(NamedTuple):
     """What follows from a problem and from whether its nonzeros have a permutation.
 
     problem: that of the launches. orders: whether they put the weights in order first. has_perm:
     whether they read weights through the permutation. share: the nonzeros and rows of a warp.
+    aligns_warps: whether shares end where a row ends nearby.
     """
 
     problem: SpmmProblem
@@ -103,6 +103,7 @@ class Work(NamedTuple):
     orders: bool
     has_perm: bool
     share: int
+    aligns_warps: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +111,13 @@ class SpmmGather(KernelSpec):
     """Serves every pattern.
 
     order_from, part_bytes: from what size on weights are put in order, and how many at a time
-    (ordering.py).
+    (ordering.py). longest_short: the most nonzeros of a row that is short; where all are, and in
+    the mean few, rows are not shared (spmm_rows).
     """
 
     order_from: int = ordering.ORDER_FROM
     part_bytes: int = ordering.PART_BYTES
+    longest_short: int = 64
 
     def needs_ahead(self, problem: SpmmProblem, model: DeviceModel) -> AnalysisRequest:
         return ROW_IDS
@@ -127,19 +130,14 @@ class SpmmGather(KernelSpec):
     ) -> tuple[ProductPlan, ...]:
         nonzeros, device = layouts.by_row(), model.device
         work = work_of(self, problem, device, nonzeros.perm is not None)
-        launcher = _Launcher(self, work, nonzeros, device)
+        run = None
+        if not work.orders:
+            run = launcher_of_short_rows(problem, nonzeros, self.longest_short, device)
+        if run is None:
+            run = _Launcher(self, work, nonzeros, device).run
         return (
-            ProductPlan(
-                launcher.run, _is_readable, reads_beyond=True, takes_addend=problem.heads is None
-            ),
+            ProductPlan(run, is_readable, reads_beyond=True, takes_addend=problem.heads is None),
         )
-
-
-def _is_readable(dense: Tensor) -> bool:
-    """Whether rows are contiguous, and near enough to each other."""
-    if dense.shape[-1] > 1 and dense.stride(-1) != 1:
-        return False
-    return 0 <= dense.stride(-2) * dense.element_size() <= _MAX_PITCH_BYTES
 
 
 class _Launcher:
@@ -149,8 +147,10 @@ class _Launcher:
         self._spec, self._work, self._nonzeros, self._device = spec, work, nonzeros, device
         problem, warps = work.problem, spec.threads // 32
         # Found again by the steps at once: a problem takes long to hash.
-        self._variants: dict[tuple[int, int, bool, bool], Variant] = {}
-        self._shares = shares = share_rows(nonzeros, problem.m, warps, work.share, device)
+        self._variants: dict[Access, Variant] = {}
+        self._shares = shares = share_rows(
+            nonzeros, problem.m, warps, work.share, device, aligns_warps=work.aligns_warps
+        )
         if work.orders:
             self._parts = ordering.parts(problem, shares, work.share * warps, spec.part_bytes)
         else:
@@ -164,23 +164,8 @@ class _Launcher:
         shares, work = self._shares, self._work
         problem, slices = work.problem, work.slices
         k, size = problem.k, dense.element_size()
-        pitch_bytes = dense.stride(-2) * size
-        head_dense = 0 if problem.heads is None else dense.stride(0)
-        address_out = out.data_ptr()
-        address_beyond, pitch_beyond = 0, 0
-        if beyond is not None:
-            address_beyond, pitch_beyond = beyond.data_ptr(), beyond.stride(-2) * size
-        sizes = pitch_bytes | pitch_beyond | head_dense * size | k * size
-        kind = (
-            _common_step(dense.data_ptr() | address_beyond, sizes),
-            _common_step(address_out, k * out.element_size()),
-            beyond is not None,
-            addend is not None,
-        )
-        address_addend, out_rows = 0, 0
-        if addend is not None:
-            address_addend, out_rows = addend.sums.data_ptr(), addend.out_rows.data_ptr()
-        variant = self._variants.get(kind) or self._new_variant(kind)
+        rows = Rows.of(problem, dense, out, beyond, addend)
+        variant = self._variants.get(rows.access) or self._new_variant(rows.access)
         piece_bytes, pieces, records = 0, 0, 0
         if shares.cuts:
             piece_bytes = 2 * shares.blocks * slices.number * slices.columns
@@ -197,26 +182,27 @@ class _Launcher:
             head, weights = part.first_head, as_stored if in_order is None else in_order(part)
             variant.kernel(  # in the order of Arguments
                 part.blocks * slices.number * part.heads,
-                dense.data_ptr() + head * head_dense * size, address_beyond, weights.address,
-                weights.factors, address_out + head * problem.m * k * out.element_size(),
+                rows.dense + head * rows.head_dense * size, rows.beyond, weights.address,
+                weights.factors, rows.out + head * problem.m * k * out.element_size(),
                 nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), weights.perm,
                 shares.address, pieces and pieces + head * piece_bytes, records,
-                head_dense, weights.head_stride, problem.m * k, pitch_bytes, pitch_beyond,
+                rows.head_dense, weights.head_stride, problem.m * k, rows.pitch_bytes,
+                rows.pitch_beyond,
                 dense.shape[-2], shares.blocks, slices.number, part.first_block, part.blocks, k,
-                alpha, address_addend, out_rows,
+                alpha, rows.addend, rows.out_rows,
             )  # fmt: skip
         if shares.cuts:
             variant.merge(
-                shares.blocks * slices.number * (problem.heads or 1), pieces, records, address_out,
-                address_addend, out_rows, problem.m * k, shares.blocks, slices.number, k, alpha,
+                shares.blocks * slices.number * (problem.heads or 1), pieces, records, rows.out,
+                rows.addend, rows.out_rows, problem.m * k, shares.blocks, slices.number, k, alpha,
             )  # fmt: skip
 
-    def _new_variant(self, kind: tuple[int, int, bool, bool]) -> Variant:
+    def _new_variant(self, access: Access) -> Variant:
         work = self._work
         variant = specialise(
-            loader.runtime, self._spec, work.problem, self._device, work.has_perm, *kind
+            loader.runtime, self._spec, work.problem, self._device, work.has_perm, access
         )
-        self._variants[kind] = variant
+        self._variants[access] = variant
         return variant
 
     def _weights_in_order(
@@ -229,31 +215,13 @@ class _Launcher:
         )
 
 
-def _common_step(first: int, sizes: int) -> int:
-    """The largest power of two, up to 16, that divides an address and several sizes, which are
-    given as one number with the bits of all."""
-    bits = first | sizes | _LANE_BYTES
-    return bits & -bits
-
-
-@functools.lru_cache(maxsize=1024)
-def lanes_of_row(k: int, itemsize: int) -> int:
-    """The lanes that load a slice of a row together: those that cost the fewest bytes."""
-
-    def cost(lanes: int) -> tuple[int, int]:
-        slices = ceil_div(k * itemsize, lanes * _LANE_BYTES)
-        return slices * (lanes * _LANE_BYTES + _NONZERO_BYTES), lanes
-
-    return min((1, 2, 4, 8, 16, 32), key=cost)
-
-
 def batch_of_group(
     problem: SpmmProblem, lanes: int, has_perm: bool, step: int, device: Device
 ) -> tuple[int, int]:
     """The nonzeros of a group whose loads are in flight together, and the blocks that share a
     multiprocessor."""
-    lane_sums = _LANE_BYTES // problem.dtype.itemsize * problem.accumulator.itemsize
-    if step < _LANE_BYTES or lane_sums > 32:  # loads of few bytes need more registers
+    lane_sums = LANE_BYTES // problem.dtype.itemsize * problem.accumulator.itemsize
+    if step < LANE_BYTES or lane_sums > 32:  # loads of few bytes need more registers
         return 4, 2
     is_hopper = device.capability >= (9, 0)  # older GPUs' code needs more registers
     if problem.accumulator == torch.float64:
@@ -285,27 +253,21 @@ def specialise(
     problem: SpmmProblem,
     device: Device,
     has_perm: bool,
-    step: int,
-    step_out: int,
-    has_beyond: bool = False,
-    has_addend: bool = False,
+    access: Access,
 ) -> Variant:
-    """The kernels for operands whose rows start at multiples of `step` bytes, and results whose
-    rows start at multiples of `step_out`."""
+    """The kernels for operands and results that are read and stored in this way."""
     lanes = lanes_of_row(problem.k, problem.dtype.itemsize)
-    batch, min_blocks = batch_of_group(problem, lanes, has_perm, step, device)
+    batch, min_blocks = batch_of_group(problem, lanes, has_perm, access.step, device)
     # The addresses of either take registers: so many blocks, and nothing spills.
-    if batch == 8 and (has_addend or (has_beyond and lanes < _MAX_LANES)):
+    if batch == 8 and (access.has_addend or (access.has_beyond and lanes < MAX_LANES)):
         min_blocks = 2 if lanes > 1 else 1
-    elif has_addend:
+    elif access.has_addend:
         min_blocks = min(min_blocks, 3)
     own = (
-        ("LOAD_BYTES", step), ("STORE_BYTES", step_out), ("HAS_PERM", has_perm),
-        ("HAS_BEYOND", has_beyond), ("HAS_ADDEND", has_addend),
         ("POSITION", "int" if problem.nnz <= _MOST_BY_INT else "long long"),
         ("BATCH", batch), ("MIN_BLOCKS", min_blocks),
     )  # fmt: skip
-    return _load(runtime, spec, without_sizes(problem), device, min_blocks, own)
+    return _load(runtime, spec, without_sizes(problem), device, has_perm, access, min_blocks, own)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -314,6 +276,8 @@ def _load(
     spec: SpmmGather,
     problem: SpmmProblem,
     device: Device,
+    has_perm: bool,
+    access: Access,
     min_blocks: int,
     own: tuple[tuple[str, str | int | bool], ...],
 ) -> Variant:
@@ -321,38 +285,34 @@ def _load(
     what the compiler is told: patterns of many sizes have the same kernels."""
     accumulator = problem.accumulator
     lanes, columns, _ = slices_of(problem)
-    lane_sums = _LANE_BYTES // problem.dtype.itemsize * accumulator.itemsize
+    lane_sums = LANE_BYTES // problem.dtype.itemsize * accumulator.itemsize
     shared_bytes = 2 * spec.threads * lane_sums + _GROUP_BYTES * spec.threads // lanes
     shared_bytes += _BLOCK_BYTES
     spec = _spec_with_memory(spec, shared_bytes, min_blocks)
-    defines: dict[str, str | int | bool] = {
-        **dict(own), **type_macros(problem.dtype, problem.out_dtype),
-        "VALUE": DTYPES[problem.values_dtype].cpp_name,
-        "NO_TAIL": ("LOAD_BYTES", _LANE_BYTES) in own and problem.k % columns == 0,
-        "HAS_FACTORS": problem.has_factors, "LANES": lanes,
-    }  # fmt: skip
+    defines = row_macros(problem, access, has_perm) | dict(own)
     kernel = runtime.load_kernel(spec, macros(defines), Arguments, device.index)
     merge = spmm_merge.load(runtime, accumulator, problem.out_dtype, columns, device.index)
     return Variant(kernel, merge)
-
-
-def slices_of(problem: SpmmProblem) -> Slices:
-    """How rows of X are cut."""
-    itemsize = problem.dtype.itemsize
-    lanes = lanes_of_row(problem.k, itemsize)
-    columns = lanes * _LANE_BYTES // itemsize
-    return Slices(lanes, columns, ceil_div(problem.k, columns))
 
 
 @functools.lru_cache(maxsize=1024)
 def work_of(spec: SpmmGather, problem: SpmmProblem, device: Device, has_perm: bool) -> Work:
     """The work of a problem. has_perm: whether nonzeros are read through a permutation."""
     slices = slices_of(problem)
-    orders = has_perm and ordering.is_worth_ordering(problem, spec.order_from)
+    orders = has_perm and ordering.is_worth_ordering(problem, spec.order_from, spec.part_bytes)
     reads_perm = has_perm and not orders
     share = _share_of_warp(spec, problem, slices, device, reads_perm)
     problem = ordering.ordered_problem(problem) if orders else problem
-    return Work(problem, slices, orders, reads_perm, share)
+    aligns_warps = _aligns_warps(problem, slices.lanes, reads_perm)
+    return Work(problem, slices, orders, reads_perm, share, aligns_warps)
+
+
+def _aligns_warps(problem: SpmmProblem, lanes: int, has_perm: bool) -> bool:
+    """Whether the warps of a multiprocessor do better to begin where rows begin: they go through
+    the columns side by side, and find rows of X in L1 that others have loaded. On an H200 that is
+    worth uneven shares where rows of the result are long, and few groups cut them."""
+    loads_much = lanes == MAX_LANES or (2 * lanes == MAX_LANES and problem.dtype.itemsize == 4)
+    return loads_much and problem.nnz >= _LONG_ROW * problem.m and not has_perm
 
 
 def _share_of_warp(
@@ -363,18 +323,18 @@ def _share_of_warp(
     parts = max(1, slices.number * (problem.heads or 1))
     total = problem.nnz + problem.m
     warps = spec.threads // 32
-    per_sm = batch_of_group(problem, slices.lanes, has_perm, _LANE_BYTES, device)[1]
+    per_sm = batch_of_group(problem, slices.lanes, has_perm, LANE_BYTES, device)[1]
     at_once = device.sm_count * per_sm  # blocks that run at the same time
     waves = ceil_div(total * parts, at_once * warps * _MAX_SHARE)
     blocks = max(1, at_once * waves // parts)
-    return max(4 * _MAX_LANES // slices.lanes, ceil_div(total, blocks * warps))
+    return max(4 * MAX_LANES // slices.lanes, ceil_div(total, blocks * warps))
 
 
 def gather_us(problem: SpmmProblem, model: DeviceModel, is_sorted: bool = True) -> float:
     """Gathering all nonzeros of the problem; unless they are sorted, weights come from anywhere."""
     itemsize = problem.dtype.itemsize
     lanes, _, slices = slices_of(problem)
-    per_nonzero = lanes * _LANE_BYTES + _NONZERO_BYTES + (0 if is_sorted else _WEIGHT_BYTES)
+    per_nonzero = lanes * LANE_BYTES + NONZERO_BYTES + (0 if is_sorted else _WEIGHT_BYTES)
     l2_us = 1e6 * problem.nnz * slices * per_nonzero / model.l2_bytes
     columns = min(problem.n, problem.nnz)
     from_memory = (columns * itemsize + problem.m * problem.out_dtype.itemsize) * problem.k
@@ -383,5 +343,5 @@ def gather_us(problem: SpmmProblem, model: DeviceModel, is_sorted: bool = True) 
 
 
 SPMM_GATHER = SpmmGather(
-    "spmm_gather", "spmm_gather", tuple(DTYPES), threads=256, max_nnz=2**63 - 1
+    "spmm_gather", "spmm_gather", tuple(DTYPES), threads=256, max_nnz=2**63 - 1, prefers_l1=True
 )

@@ -10,15 +10,20 @@ from torch import Tensor
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.spmm_shares.host import RowShares
 from sddmm.backends.cuda.kernels.spmm_weights import host as spmm_weights
+from sddmm.backends.cuda.kernels.weights_by_nonzero.host import heads_together
 from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
 
 # A permutation costs the more per nonzero the longer the rows of X are, and the more weights there
-# are, which L2 cannot hold. From this product of the bytes of a head's weights and of a row of X
-# on, putting them in order costs less, on an H200.
-ORDER_FROM = 2**31
+# are, which L2 cannot hold. From this product of the bytes of a head's weights and of the square of
+# those of a row of X on, putting them in order costs less, on an H200.
+ORDER_FROM = 2**40
+# Weights of several heads, which one read of a nonzero finds side by side, cost less in order, on
+# an H200, from so many of these on: nonzeros, times heads, times heads that stand side by side. But
+# those of short rows are mostly near each other.
+_TOGETHER_FROM, _LEAST_TOGETHER, _LONG_ENOUGH = 2**25, 4, 4
 # The most bytes of weights in order at a time. Fewer would be cut into more launches, each of which
 # ends with idle multiprocessors: of 32 MB they take a fifth longer.
 PART_BYTES = 2**27
@@ -45,11 +50,23 @@ class Weights(NamedTuple):
     perm: int
 
 
-def is_worth_ordering(problem: SpmmProblem, order_from: int) -> bool:
+def is_worth_ordering(problem: SpmmProblem, order_from: int, part_bytes: int) -> bool:
     """Whether putting the weights in order costs less than reading them through a permutation."""
     weight_bytes = problem.nnz * problem.values_dtype.itemsize
     row_bytes = problem.k * problem.dtype.itemsize
-    return weight_bytes * row_bytes >= max(1, order_from)
+    if weight_bytes * row_bytes**2 >= max(1, order_from):
+        return True
+    together = _heads_side_by_side(problem, part_bytes)
+    reads = problem.nnz * (problem.heads or 1) * together
+    is_long = problem.nnz >= _LONG_ENOUGH * problem.m
+    return together >= _LEAST_TOGETHER and is_long and reads >= _TOGETHER_FROM
+
+
+def _heads_side_by_side(problem: SpmmProblem, part_bytes: int) -> int:
+    """How many heads one read of a nonzero finds, if the weights are put in order."""
+    dtype = ordered_problem(problem).values_dtype
+    heads = min(problem.heads or 1, part_bytes // (dtype.itemsize * max(1, problem.nnz)))
+    return heads_together(heads, dtype) if problem.values_have_heads and heads > 1 else 1
 
 
 def ordered_problem(problem: SpmmProblem) -> SpmmProblem:
@@ -109,9 +126,9 @@ def weights_in_order(
         weights = memory[: own.shape[0] * count].view(own.shape[0], count)
         if count > 0:
             positions = perm[part.begin : part.end]
-            spmm_weights.order_weights(
-                own, factors, problem.dtype, positions, weights, device_index
-            )
+            has_all = count == perm.numel() and own.shape[0] > 1
+            order = spmm_weights.order_weights_of_heads if has_all else spmm_weights.order_weights
+            order(own, factors, problem.dtype, positions, weights, device_index)
         first = weights.data_ptr() - part.begin * weights.element_size()
         return Weights(first, 0 if shared else count, 0, 0)
 
