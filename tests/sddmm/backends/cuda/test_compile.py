@@ -37,7 +37,7 @@ from sddmm.backends.cuda.kernels.spmm_rows.host import SPMM_ROWS
 from sddmm.backends.cuda.kernels.spmm_shares.host import SPMM_SHARES
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.kernels.spmm_tile_sums.host import SPMM_TILE_SUMS
-from sddmm.backends.cuda.kernels.spmm_weights.host import SPMM_WEIGHTS
+from sddmm.backends.cuda.kernels.spmm_weights.host import SPMM_WEIGHTS, WEIGHTS_BY_NONZERO
 from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
@@ -46,7 +46,6 @@ from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
 from sddmm.backends.cuda.kernels.tile_mma.host import TileMma
 from sddmm.backends.cuda.kernels.tile_stats import host as tile_stats
 from sddmm.backends.cuda.kernels.tile_warp.host import TileWarp
-from sddmm.backends.cuda.kernels.weights_by_nonzero.host import WEIGHTS_BY_NONZERO
 from sddmm.backends.cuda.layouts import (
     Nonzeros,
     TileList,

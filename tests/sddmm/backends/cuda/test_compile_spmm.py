@@ -16,11 +16,13 @@ from sddmm.backends.cuda.kernels.spmm_gather import host
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_rows.host import load as load_rows
 from sddmm.backends.cuda.kernels.spmm_shares.host import load as load_shares
-from sddmm.backends.cuda.kernels.spmm_weights.host import dtype_of
+from sddmm.backends.cuda.kernels.spmm_weights.host import (
+    dtype_of,
+    heads_together,
+    load_side_by_side,
+)
 from sddmm.backends.cuda.kernels.spmm_weights.host import load as load_weights
 from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
-from sddmm.backends.cuda.kernels.weights_by_nonzero.host import heads_together
-from sddmm.backends.cuda.kernels.weights_by_nonzero.host import load as load_side_by_side
 from sddmm.dtypes import DTYPES
 from sddmm.problem import SpmmProblem
 from tests.cases import cases
@@ -79,11 +81,8 @@ def test_it_compiles_without_spilling(
         together = heads_together(heads, dtype)
         load_weights(loader.runtime, dtype, torch.float16, has_factors, device.index)
         load_weights(loader.runtime, dtype, torch.float16, False, device.index, together)
-        weights_dtype = dtype_of(dtype, torch.float16, has_factors)
-        load_side_by_side(
-            loader.runtime, dtype, torch.float16, weights_dtype, has_factors,
-            heads_together(heads, weights_dtype), device.index,
-        )  # fmt: skip
+        together = heads_together(heads, dtype_of(dtype, torch.float16, has_factors))
+        load_side_by_side(loader.runtime, dtype, torch.float16, has_factors, together, device.index)
     assert set(made.cubins) == {
         "spmm_gather", "spmm_merge", "spmm_shares", "spmm_rows", "row_offsets", "spmm_weights",
         "weights_by_nonzero",

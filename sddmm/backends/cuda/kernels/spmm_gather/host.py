@@ -311,7 +311,7 @@ def _aligns_warps(problem: SpmmProblem, lanes: int, has_perm: bool) -> bool:
     """Whether the warps of a multiprocessor do better to begin where rows begin: they go through
     the columns side by side, and find rows of X in L1 that others have loaded. On an H200 that is
     worth uneven shares where rows of the result are long, and few groups cut them."""
-    loads_much = lanes == MAX_LANES or (2 * lanes == MAX_LANES and problem.dtype.itemsize == 4)
+    loads_much = lanes == MAX_LANES or (2 * lanes == MAX_LANES and problem.dtype == torch.float32)
     return loads_much and problem.nnz >= _LONG_ROW * problem.m and not has_perm
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.spmm_shares.host import RowShares
 from sddmm.backends.cuda.kernels.spmm_weights import host as spmm_weights
-from sddmm.backends.cuda.kernels.weights_by_nonzero.host import heads_together
 from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
@@ -66,7 +65,9 @@ def _heads_side_by_side(problem: SpmmProblem, part_bytes: int) -> int:
     """How many heads one read of a nonzero finds, if the weights are put in order."""
     dtype = ordered_problem(problem).values_dtype
     heads = min(problem.heads or 1, part_bytes // (dtype.itemsize * max(1, problem.nnz)))
-    return heads_together(heads, dtype) if problem.values_have_heads and heads > 1 else 1
+    return (
+        spmm_weights.heads_together(heads, dtype) if problem.values_have_heads and heads > 1 else 1
+    )
 
 
 def ordered_problem(problem: SpmmProblem) -> SpmmProblem:

@@ -1,4 +1,5 @@
-"""Weights in the order of rows, for products that would read them through a permutation."""
+"""Weights in the order of rows, for products that would read them through a permutation: by
+spmm_weights, and those of several heads by weights_by_nonzero first."""
 
 from __future__ import annotations
 
@@ -12,8 +13,6 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.launch import INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import address
-from sddmm.backends.cuda.kernels.weights_by_nonzero import host as weights_by_nonzero
-from sddmm.backends.cuda.kernels.weights_by_nonzero.host import heads_together
 from sddmm.backends.cuda.spec import KernelSpec, macros
 from sddmm.dtypes import DTYPES, common_accumulator
 from sddmm.memory import new_memory
@@ -29,8 +28,23 @@ class Arguments(ctypes.Structure):
     ]
 
 
+class SideBySideArguments(ctypes.Structure):
+    """The parameters of weights_by_nonzero/kernel.cu."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("values", "factors", "weights")),
+        *((name, LONG) for name in ("head_values", "nnz")),
+        ("heads", INT),
+    ]
+
+
 _THREADS, _ITEMS = 256, 8
 SPMM_WEIGHTS = KernelSpec("spmm_weights", "spmm_weights", tuple(DTYPES), threads=_THREADS)
+WEIGHTS_BY_NONZERO = KernelSpec(
+    "weights_by_nonzero", "weights_by_nonzero", tuple(DTYPES), threads=_THREADS
+)
+# The bytes of weights of a nonzero that one load reads.
+_LOAD_BYTES = 16
 
 
 @functools.lru_cache(maxsize=64)
@@ -52,11 +66,37 @@ def load(
     return runtime.load_kernel(SPMM_WEIGHTS, macros(defines), Arguments, device_index)
 
 
+@functools.lru_cache(maxsize=64)
+def load_side_by_side(
+    runtime: loader.CudaRuntime,
+    values_dtype: torch.dtype,
+    factors_dtype: torch.dtype,
+    has_factors: bool,
+    heads: int,
+    device_index: int,
+) -> Kernel:
+    """The kernel; heads: how many stand side by side."""
+    weights_dtype = dtype_of(values_dtype, factors_dtype, has_factors)
+    defines: dict[str, str | int | bool] = {
+        "VALUE": DTYPES[values_dtype].cpp_name, "ELEMENT": DTYPES[factors_dtype].cpp_name,
+        "WEIGHT": DTYPES[weights_dtype].cpp_name, "HAS_FACTORS": has_factors, "HEADS": heads,
+    }  # fmt: skip
+    return runtime.load_kernel(
+        WEIGHTS_BY_NONZERO, macros(defines), SideBySideArguments, device_index
+    )
+
+
 def dtype_of(
     values_dtype: torch.dtype, factors_dtype: torch.dtype, has_factors: bool
 ) -> torch.dtype:
     """The dtype of the weights: that of the values, or of the sums where they are products."""
     return common_accumulator(values_dtype, factors_dtype) if has_factors else values_dtype
+
+
+def heads_together(heads: int, dtype: torch.dtype) -> int:
+    """How many heads stand side by side: a power of two, of as many as there are or one load
+    reads."""
+    return min(_LOAD_BYTES // dtype.itemsize, 1 << (heads - 1).bit_length())
 
 
 def order_weights(
@@ -96,8 +136,31 @@ def order_weights_of_heads(
     kernel = load(loader.runtime, weights.dtype, factors_dtype, False, device_index, together)
     for first in range(0, heads, together):
         own = values[first : first + together]
-        weights_by_nonzero.put_side_by_side(own, factors, factors_dtype, by_nonzero, device_index)
+        _put_side_by_side(own, factors, factors_dtype, by_nonzero, device_index)
         kernel(  # in the order of Arguments
             ceil_div(count, _THREADS * _ITEMS), by_nonzero.data_ptr(), 0, perm.data_ptr(),
             weights[first].data_ptr(), 0, count, own.shape[0],
         )  # fmt: skip
+
+
+def _put_side_by_side(
+    values: Tensor,
+    factors: Tensor | None,
+    factors_dtype: torch.dtype,
+    weights: Tensor,
+    device_index: int,
+) -> None:
+    """weights[i, h] = values[h, i], times factors[i], on torch's current stream; zero for heads
+    that values lack.
+
+    values: (heads, nnz) with last stride 1. weights: (nnz, HEADS), contiguous, where HEADS is that
+    of `heads_together`.
+    """
+    nnz, together = weights.shape
+    kernel = load_side_by_side(
+        loader.runtime, values.dtype, factors_dtype, factors is not None, together, device_index
+    )
+    kernel(  # in the order of Arguments
+        ceil_div(nnz, _THREADS), values.data_ptr(), address(factors),
+        weights.data_ptr(), values.stride(0), nnz, values.shape[0],
+    )  # fmt: skip

@@ -6,7 +6,7 @@
 
 using namespace sddmm;
 
-// What weights_by_nonzero/host.py chooses, by macro.
+// What spmm_weights/host.py chooses, by macro.
 struct Config {
   // The types of the values, of the factors and of the weights, their products.
   using Value = SDDMM_VALUE;
