@@ -22,8 +22,6 @@ _NO_CONTEXT = 201
 
 # Dynamic shared memory that a kernel may use without setting its attribute.
 _DEFAULT_SHARED_BYTES = 48 * 1024
-# What the driver keeps of it for itself, per block.
-_RESERVED_SHARED_BYTES = 1024
 
 
 class LaunchError(RuntimeError):
@@ -96,6 +94,11 @@ class Parameters(threading.local):
         self.address = ctypes.addressof(self.pointers)
 
 
+def percent_of_shared_memory(blocks: int, block_bytes: int, sm_bytes: int) -> int:
+    """How much of a multiprocessor's shared memory so many blocks need, in whole percent."""
+    return min(100, ceil_div(100 * blocks * block_bytes, sm_bytes))
+
+
 class Kernel:
     """A kernel loaded on one device, ready to launch.
 
@@ -140,10 +143,18 @@ class Kernel:
         self._launch, self._stream_of = driver.cuLaunchKernel, _raw_stream()
 
     def _leave_memory_to_l1(self, driver: Any) -> None:
-        properties = torch.cuda.get_device_properties(self._device)
-        needed = self.blocks_per_sm * (self.shared_bytes + _RESERVED_SHARED_BYTES)
-        percent = min(100, ceil_div(100 * needed, properties.shared_memory_per_multiprocessor))
-        carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        of_kernel, of_device = driver.CUfunction_attribute, driver.CUdevice_attribute
+        static = of_kernel.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        reserved = of_device.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK
+        whole = of_device.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        block_bytes = (
+            self.shared_bytes
+            + self._call(driver.cuFuncGetAttribute(static, self._function))
+            + self._call(driver.cuDeviceGetAttribute(reserved, self._device))
+        )
+        sm_bytes = self._call(driver.cuDeviceGetAttribute(whole, self._device))
+        percent = percent_of_shared_memory(self.blocks_per_sm, block_bytes, sm_bytes)
+        carveout = of_kernel.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         self._call(driver.cuFuncSetAttribute(self._function, carveout, percent))
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:

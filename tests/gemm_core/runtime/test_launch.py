@@ -11,7 +11,16 @@ import pytest
 import torch
 
 import sddmm
-from gemm_core.runtime.launch import DOUBLE, FLOAT, INT, LONG, POINTER, UINT, Parameters
+from gemm_core.runtime.launch import (
+    DOUBLE,
+    FLOAT,
+    INT,
+    LONG,
+    POINTER,
+    UINT,
+    Parameters,
+    percent_of_shared_memory,
+)
 from gemm_core.runtime.tensor_map import TensorMap
 from sddmm.testing import random_pattern
 
@@ -51,6 +60,13 @@ def test_each_parameter_of_several_has_its_own_address() -> None:
     assert [ctypes.cast(p, ctypes.POINTER(kind)).contents.value for p, kind in pairs] == [
         2**40, -1, 0.25, -(2**40)
     ]  # fmt: skip
+
+
+def test_blocks_get_the_shared_memory_that_they_need_and_no_more() -> None:
+    h200 = 228 * 1024
+    assert percent_of_shared_memory(3, 17 * 1024, h200) == 23  # of 51 KB: 52 KB
+    assert percent_of_shared_memory(1, h200, h200) == 100
+    assert percent_of_shared_memory(3, h200, h200) == 100
 
 
 def test_a_value_that_does_not_fit_its_type_is_not_cut_off() -> None:

@@ -30,20 +30,23 @@ def skewed(nnz: int, device: str) -> SparsePattern:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    ("dtype", "k", "is_skewed", "has_beyond"),
+    ("dtype", "k", "nnz", "has_beyond"),
     [
-        (torch.float16, 64, False, False),
-        (torch.float16, 64, True, True),
-        (torch.bfloat16, 300, True, False),
-        (torch.float32, 33, True, False),
-        (torch.float32, 33, False, True),
-        (torch.float64, 8, True, True),
+        (torch.float16, 64, 2000, False),
+        (torch.float16, 64, 700, False),
+        (torch.bfloat16, 100, 700, True),
+        (torch.float16, 64, 6000, True),
+        (torch.bfloat16, 300, 6000, False),
+        (torch.float32, 33, 6000, False),
+        (torch.float32, 33, 2000, True),
+        (torch.float64, 8, 6000, True),
     ],
 )
 def test_sums_are_added(
-    device: str, dtype: torch.dtype, k: int, is_skewed: bool, has_beyond: bool
+    device: str, dtype: torch.dtype, k: int, nnz: int, has_beyond: bool
 ) -> None:
-    nnz = 6000 if is_skewed else 2000
+    """Of short rows, of long ones, and of rows that several blocks share."""
+    is_skewed = nnz == 6000
     pattern = skewed(nnz, device) if is_skewed else random_pattern(80, 95, nnz, device=device)
     wide = DTYPES[dtype].accumulator
     values, dense = (random(*x, dtype=dtype, device=device) for x in ((nnz,), (95, k)))
@@ -56,7 +59,7 @@ def test_sums_are_added(
         addend = Addend(sums, rows)
         assert add_product(pattern, values, first, addend, out, alpha=0.5, beyond=beyond)
         whole = product(pattern, values, dense, alpha=0.5, out_dtype=wide)
-    assert device == "cuda" or "spmm_gather" in launches
+    assert device == "cuda" or ("spmm_rows" if nnz == 700 else "spmm_gather") in launches
     # A block sums all nonzeros where 300 columns are two slices.
     assert device == "cuda" or not is_skewed or k == 300 or "spmm_merge" in launches
     expected = (sums.double() + whole.double()).to(dtype)

@@ -49,7 +49,10 @@ def run(
         planner = Planner({kernel.name: kernel}, ProductExecutor)
         executor = planner.prepare(matrix, problem, device, kernel.name)
         executor(values, factors, dense, alpha, out)
-    assert ("spmm_weights" in launches) == (kernel.order_from == 0)
+    orders = kernel.order_from == 0
+    side_by_side = orders and problem.values_have_heads and kernel.part_bytes > 2**19
+    assert ("spmm_weights" in launches) == orders
+    assert ("weights_by_nonzero" in launches) == side_by_side
     assert launched in launches
     return out
 
@@ -207,6 +210,7 @@ ONE = (57_000_000, 64, torch.float16, None)
         (3_000_000, 32, torch.float16, 8, False, True),
         (3_000_000, 32, torch.float16, 2, False, False),
         (300_000, 32, torch.float16, 8, False, False),
+        (40_000_000, 16, torch.float16, 4, False, False),  # one head is what fits into a part
         (3_000_000, 64, torch.float32, 4, False, True),
     ],
 )  # fmt: skip
@@ -220,6 +224,9 @@ def test_weights_are_put_in_order_where_they_are_many_and_rows_are_long(
     problem = product_problem(pattern, values, dense, None, False, dtype)
     work = work_of(SPMM_GATHER, problem._replace(nnz=nnz), H200, not is_sorted)
     assert (work.orders, work.has_perm) == (expected, not is_sorted and not expected)
+    if heads is not None:  # those of short rows are near each other
+        short = problem._replace(nnz=nnz, m=nnz // 2)
+        assert not work_of(SPMM_GATHER, short, H200, has_perm=True).orders
 
 
 @pytest.mark.parametrize("length", [90, 100])

@@ -125,3 +125,21 @@ def test_a_launch_whose_report_an_interrupt_left_is_not_taken_for_the_next(
         again = share_rows(nonzeros, 1, 1, 20, H200, lists_cut_rows=True)
     assert right.cuts == 1
     assert (again.cuts, again.pieces) == (right.cuts, right.pieces)
+
+
+@pytest.mark.parametrize("length", [100, 1000])
+def test_shares_of_warps_end_where_a_row_ends_nearby(length: int) -> None:
+    """They are whole, in order, and about equal."""
+    share, warps = 160, 4
+    rows = (torch.arange(6000) // length).int()
+    m = int(rows[-1]) + 1
+    nonzeros = Nonzeros(rows, torch.zeros_like(rows), None)
+    with emulated_gpu():
+        shares = share_rows(nonzeros, m, warps, share, H200, aligns_warps=True)
+    ends = shares.memory.view(torch.int64).view(-1, SHARE_BYTES // 8)[:, :2].tolist()
+    assert [ends[0][0], *(end for _, end in ends)] == [*(begin for begin, _ in ends), len(rows)]
+    assert all(share // 4 <= end - begin <= 2 * share for begin, end in ends[:-1])
+    begins = [begin for begin, _ in ends]
+    from_row_end = [min(begin % length, -begin % length) for begin in begins]
+    assert all(distance == 0 or distance > share // 8 for distance in from_row_end)
+    assert sum(distance == 0 for distance in from_row_end) >= min(m, len(begins) // 3)

@@ -41,8 +41,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
     const int row = at < 0 ? -1 : at < p.nnz ? p.rows[at] : p.m;
     return row < -1 ? -1 : row > p.m ? p.m : row;
   };
-  const int row = row_of(i), before = i <= p.nnz ? row_of(i - 1) : row;
-  fill(p.offsets, before, row, static_cast<int>(i));
+  const int row = row_of(i);
+  fill(p.offsets, row_of(i - 1), row, static_cast<int>(i));
   const bool is_long = i + p.longest < p.nnz && row == row_of(i + p.longest);
   const bool any_long = __ballot_sync(FULL_MASK, is_long) != 0;
   if (any_long && threadIdx.x % 32 == 0) atomicAdd(&p.state->with_long_row, 1ull);

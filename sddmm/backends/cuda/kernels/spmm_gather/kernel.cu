@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const int group = threadIdx.x / LANES, group_of_warp = lane / LANES, in_group = lane % LANES;
   const int column = slice * COLUMNS + in_group * ELEMENTS;
   const Columns out{p.out + head * p.head_out + column, p.k,
-                        Config::NO_TAIL ? ELEMENTS : p.k - column, pieces.alpha + group, p};
+                    Config::NO_TAIL ? ELEMENTS : p.k - column, pieces.alpha + group, p};
   const Dense dense(p, head, column);
 
   const RowShare share = p.shares[block * WARPS + warp];

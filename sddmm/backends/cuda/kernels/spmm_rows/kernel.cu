@@ -7,7 +7,7 @@
 
 using namespace sddmm;
 
-// What spmm_gather/host.py chooses, by macro: as of spmm_gather.
+// What spmm_rows/host.py chooses, by macro.
 struct Config {
   // The types of X, of the weights and of the result.
   using Element = SDDMM_ELEMENT;
@@ -98,11 +98,11 @@ struct Indices {
   }
 };
 
-// That of nonzero j, from the lane and the register that hold it.
+// That of nonzero j of batch number `batch`, from the lane and the register that hold it.
 template <class T>
-__device__ __forceinline__ T of_nonzero(const T (&own)[PER_LANE], int j) {
+__device__ __forceinline__ T of_batch(const T (&own)[PER_LANE], int batch, int j) {
   return PER_LANE > 1 ? __shfl_sync(FULL_MASK, own[j / LANES], j % LANES, LANES)
-                      : __shfl_sync(FULL_MASK, own[0], j, LANES);
+                      : __shfl_sync(FULL_MASK, own[0], batch + j, LANES);
 }
 
 // Adds the nonzeros `now`, the first of `left` of each group that are left. most: the largest of
@@ -118,14 +118,14 @@ __device__ __forceinline__ void add_nonzeros(const DenseRows<Config, Arguments>&
     Chunk x[BATCH];
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
-      const int col = of_nonzero(now.col, batch + j);
+      const int col = of_batch(now.col, batch, j);
       x[j] = Chunk{};
       if (batch + j < left)
         x[j] = load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(dense.row(col), 0, elements);
     }
 #pragma unroll
     for (int j = 0; j < BATCH; ++j)
-      add_scaled<Element>(sums, x[j], of_nonzero(weights, batch + j));
+      add_scaled<Element>(sums, x[j], of_batch(weights, batch, j));
   }
 }
 

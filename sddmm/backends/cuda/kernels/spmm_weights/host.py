@@ -94,9 +94,9 @@ def dtype_of(
 
 
 def heads_together(heads: int, dtype: torch.dtype) -> int:
-    """How many heads stand side by side: a power of two, of as many as there are or one load
-    reads."""
-    return min(_LOAD_BYTES // dtype.itemsize, 1 << (heads - 1).bit_length())
+    """How many heads stand side by side: the largest power of two, of so many heads at least, that
+    one load reads."""
+    return min(_LOAD_BYTES // dtype.itemsize, 1 << (heads.bit_length() - 1))
 
 
 def order_weights(
@@ -129,7 +129,7 @@ def order_weights_of_heads(
     device_index: int,
 ) -> None:
     """As `order_weights`, of all nonzeros: perm is (nnz,). Weights of several heads are put side by
-    side first, in memory of as many as `weights`, so that all are found by one read."""
+    side first, in memory of no more than `weights`, so that all are found by one read."""
     heads, count = weights.shape
     together = heads_together(heads, weights.dtype)
     by_nonzero = new_memory("weights by nonzero", (count, together), weights.dtype, values.device)
