@@ -59,6 +59,7 @@ class SpmmProblem(NamedTuple):
     values_have_heads: whether each head has its own weights. has_factors: whether they are to be
     multiplied by S's own values, (nnz,) of `dtype`. X: n x k of `dtype`; `heads` is None for a 2-D
     X. The result has `out_dtype`. `precision` is as in SddmmProblem; only "ieee" is requested.
+    is_lean: whether a run may take no memory for every head and nonzero, as gradients must not.
     """
 
     m: int
@@ -74,6 +75,7 @@ class SpmmProblem(NamedTuple):
     has_factors: bool
     device: torch.device
     precision: str = "ieee"
+    is_lean: bool = False
 
     @property
     def accumulator(self) -> torch.dtype:

@@ -88,16 +88,20 @@ def product_problem(
     factors: Tensor | None,
     transpose: bool,
     out_dtype: torch.dtype | None,
+    is_lean: bool = False,
 ) -> SpmmProblem:
-    """The problem of a product with these operands."""
+    """The problem of a product with these operands. is_lean: as of SpmmProblem; where heads have no
+    weights of their own, all products are."""
     m, n = pattern.shape
     if transpose:
         m, n = n, m
     heads = dense.shape[0] if dense.dim() == 3 else None
+    values_have_heads = values.dim() == 2
     return SpmmProblem(  # by position, as names cost a third of a microsecond at every call
         m, n, dense.shape[-1], pattern.nnz, dense.dtype, values.dtype,
         dense.dtype if out_dtype is None else out_dtype, pattern.index_dtype, heads,
-        values.dim() == 2, factors is not None, pattern.device,
+        values_have_heads, factors is not None, pattern.device, "ieee",
+        is_lean and values_have_heads,
     )  # fmt: skip
 
 

@@ -101,6 +101,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     grad_a = grad_b = grad_values = None
     matrix = {"m": a.shape[-2], "n": b.shape[-1]}
     matrix |= {name: options[name] for name in ("compressed", "blocksize", "alpha")}
+    matrix["lean"] = True
     if ctx.needs_input_grad[2]:
         grad_a = call("spmm", rows, cols, grad, b.mT, values, **matrix)
     if ctx.needs_input_grad[3]:

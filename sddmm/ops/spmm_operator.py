@@ -1,4 +1,7 @@
-"""The torch operator spmm: its computation and its gradient. sddmm's gradients are products too."""
+"""The torch operator spmm: its computation and its gradient. sddmm's gradients are products too.
+
+Products that are gradients are `lean`: they take no memory for every head and nonzero.
+"""
 
 from __future__ import annotations
 
@@ -87,11 +90,13 @@ def _compute(
     transpose: bool = False,
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
+    lean: bool = False,
 ) -> Tensor:
     size = None if blocksize is None else tuple(blocksize)
     signature: tuple[object, ...] = (
         m, n, cols.numel(), size, cols.dtype, cols.device, values.shape, dense.shape, values.dtype,
         dense.dtype, values.device, dense.device, values.layout, dense.layout, transpose, out_dtype,
+        lean,
     )  # fmt: skip
     if factors is not None:
         signature += factors.shape, factors.dtype, factors.device, factors.layout
@@ -106,7 +111,7 @@ def _compute(
     check_product((m, n), pattern.nnz, values, dense, transpose)
     if factors is not None:
         _check_factors(factors, pattern.nnz, dense)
-    problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
+    problem = product_problem(pattern, values, dense, factors, transpose, out_dtype, lean)
     remember(PROBLEMS, signature, problem)
     return product_of(problem, pattern, values, dense, factors, transpose, alpha)
 
@@ -168,7 +173,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
                 rows, cols, a, b.mT, values, out_dtype=factors.dtype, **sampling
             )
     if ctx.needs_input_grad[3]:
-        other = {"transpose": not options["transpose"], "out_dtype": dense.dtype}
+        other = {"transpose": not options["transpose"], "out_dtype": dense.dtype, "lean": True}
         grad_dense = call(
             "spmm", rows, cols, values, grad if factors is None else grad.to(dtype), wide_factors,
             **{**options, **other},
@@ -189,7 +194,7 @@ def _reference(
     blocksize: Sequence[int] | None = None,
     transpose: bool = False,
     alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
+    **_: Any,
 ) -> Tensor:
     pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
     return reference_product(pattern, values, dense, factors, transpose=transpose, alpha=alpha)
@@ -207,6 +212,7 @@ def _error_bound(
     n: int,
     compressed: bool = False,
     blocksize: Sequence[int] | None = None,
+    lean: bool = False,
     **options: Any,
 ) -> Tensor:
     pattern = pattern_of(rows, cols, m, n, compressed, blocksize)
@@ -218,7 +224,8 @@ register(
         schema=(
             "spmm(Tensor rows, Tensor cols, Tensor values, Tensor dense, Tensor? factors=None, *, "
             "SymInt m, SymInt n, bool compressed=False, int[]? blocksize=None, "
-            "bool transpose=False, float alpha=1.0, ScalarType? out_dtype=None) -> Tensor"
+            "bool transpose=False, float alpha=1.0, ScalarType? out_dtype=None, bool lean=False) "
+            "-> Tensor"
         ),
         compute=_compute,
         fake=_fake,

@@ -11,6 +11,7 @@ from torch import Tensor
 import sddmm
 from sddmm import SparsePattern
 from sddmm.backends.cuda.cost_model import Cost
+from sddmm.backends.cuda.kernels.spmm_gather import ordering
 from sddmm.backends.cuda.kernels.spmm_gather.host import SpmmGather
 from sddmm.backends.cuda.planning_context import PlanningContext
 from sddmm.backends.cuda.spec import AnalysisRequest
@@ -86,6 +87,28 @@ def test_gradients_sample_and_gather_and_nothing_else(launches: list[str]) -> No
     expected = (matrix @ b.mT, a.mT @ matrix, 0.5 * (a @ b)[rows, cols])
     for got, want in zip(grads, expected, strict=True):
         torch.testing.assert_close(got, want.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("heads", [None, 8])
+def test_gradients_put_no_weights_of_heads_in_order(
+    launches: list[str], heads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are to take no memory for every head and nonzero. Forward products may."""
+    monkeypatch.setattr(ordering, "_TOGETHER_FROM", 1)
+    S, lead = pattern(), () if heads is None else (heads,)
+    a, b = (torch.randn(*lead, rows, D).half().requires_grad_() for rows in (M, N))
+    values = torch.randn(*lead, NNZ).half()
+    of_forward = [] if heads is None else ["weights_by_nonzero", "spmm_weights"]
+
+    def ordering_launches() -> list[str]:
+        return [name for name in launches if "weights" in name]
+
+    torch.autograd.grad(sddmm.sddmm(S, a, b.mT), (a, b), values)
+    assert not ordering_launches()
+    product = sddmm.spmm(S, b, values=values)
+    assert ordering_launches() == of_forward
+    torch.autograd.grad(product, b, torch.ones_like(product))
+    assert ordering_launches() == of_forward
 
 
 def test_what_is_prepared_goes_with_a_change_of_the_indices(launches: list[str]) -> None:

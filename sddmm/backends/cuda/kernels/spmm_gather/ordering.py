@@ -55,6 +55,8 @@ def is_worth_ordering(problem: SpmmProblem, order_from: int, part_bytes: int) ->
     row_bytes = problem.k * problem.dtype.itemsize
     if weight_bytes * row_bytes**2 >= max(1, order_from):
         return True
+    if problem.is_lean:
+        return False
     together = _heads_side_by_side(problem, part_bytes)
     reads = problem.nnz * (problem.heads or 1) * together
     is_long = problem.nnz >= _LONG_ENOUGH * problem.m
@@ -127,8 +129,8 @@ def weights_in_order(
         weights = memory[: own.shape[0] * count].view(own.shape[0], count)
         if count > 0:
             positions = perm[part.begin : part.end]
-            has_all = count == perm.numel() and own.shape[0] > 1
-            order = spmm_weights.order_weights_of_heads if has_all else spmm_weights.order_weights
+            together = count == perm.numel() and own.shape[0] > 1 and not problem.is_lean
+            order = spmm_weights.order_weights_of_heads if together else spmm_weights.order_weights
             order(own, factors, problem.dtype, positions, weights, device_index)
         first = weights.data_ptr() - part.begin * weights.element_size()
         return Weights(first, 0 if shared else count, 0, 0)
