@@ -60,7 +60,7 @@ class Arguments(ctypes.Structure):
     ]
 
 
-SPMM_ROWS = KernelSpec("spmm_rows", "spmm_rows", tuple(DTYPES), threads=128, min_blocks=9)
+SPMM_ROWS = KernelSpec("spmm_rows", "spmm_rows", tuple(DTYPES), threads=128, min_blocks=8)
 
 
 def launcher_of_short_rows(
@@ -112,9 +112,8 @@ class _Launcher:
         problem, nonzeros = self._problem, self._nonzeros
         rows = Rows.of(problem, dense, out, beyond, addend)
         kernel = self._kernels.get(rows.access) or self._new_kernel(rows.access)
-        # At most as many as run at a time, each of which goes on to further rows: as many turns.
-        turns = ceil_div(self._blocks, self._device.sm_count * kernel.blocks_per_sm)
-        blocks = ceil_div(self._blocks, turns)
+        # As many as run at a time; each goes on to further rows.
+        blocks = min(self._blocks, self._device.sm_count * kernel.blocks_per_sm)
         kernel(  # in the order of Arguments
             blocks * self._parts, rows.dense, rows.beyond, values.data_ptr(), address(factors),
             rows.out, self._offsets.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
