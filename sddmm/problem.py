@@ -59,7 +59,8 @@ class SpmmProblem(NamedTuple):
     values_have_heads: whether each head has its own weights. has_factors: whether they are to be
     multiplied by S's own values, (nnz,) of `dtype`. X: n x k of `dtype`; `heads` is None for a 2-D
     X. The result has `out_dtype`. `precision` is as in SddmmProblem; only "ieee" is requested.
-    is_lean: whether a run may take no memory for every head and nonzero, as gradients must not.
+    is_lean: whether weights of one head at a time are put in order, if any, as in gradients, which
+    are to take no memory for every head and nonzero.
     """
 
     m: int

@@ -103,9 +103,10 @@ class Kernel:
     """A kernel loaded on one device, ready to launch.
 
     parameters: the C types of its parameters, or the ctypes.Structure of the one struct that it
-    takes. blocks_per_sm: the blocks that a multiprocessor holds at a time. prefers_l1: of the
-    memory that L1 and shared memory divide, these blocks get no more than they need. A launch
-    passes raw values and does not synchronize; a CUDA graph can capture it.
+    takes. blocks_per_sm: the blocks that a multiprocessor holds at a time. prefers_l1: ask the
+    driver to give these blocks no more shared memory than they need, and L1 the rest; it takes that
+    as a hint, in steps of its own. A launch passes raw values and does not synchronize; a CUDA
+    graph can capture it.
     """
 
     def __init__(
@@ -143,18 +144,19 @@ class Kernel:
         self._launch, self._stream_of = driver.cuLaunchKernel, _raw_stream()
 
     def _leave_memory_to_l1(self, driver: Any) -> None:
-        of_kernel, of_device = driver.CUfunction_attribute, driver.CUdevice_attribute
-        static = of_kernel.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-        reserved = of_device.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK
-        whole = of_device.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        function_attribute = driver.CUfunction_attribute
+        device_attribute = driver.CUdevice_attribute
+        static = function_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        reserved = device_attribute.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK
+        of_sm = device_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
         block_bytes = (
             self.shared_bytes
             + self._call(driver.cuFuncGetAttribute(static, self._function))
             + self._call(driver.cuDeviceGetAttribute(reserved, self._device))
         )
-        sm_bytes = self._call(driver.cuDeviceGetAttribute(whole, self._device))
+        sm_bytes = self._call(driver.cuDeviceGetAttribute(of_sm, self._device))
         percent = percent_of_shared_memory(self.blocks_per_sm, block_bytes, sm_bytes)
-        carveout = of_kernel.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        carveout = function_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         self._call(driver.cuFuncSetAttribute(self._function, carveout, percent))
 
     def __call__(self, blocks: int, *values: int | float | bytes) -> None:

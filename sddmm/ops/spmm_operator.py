@@ -1,6 +1,6 @@
 """The torch operator spmm: its computation and its gradient. sddmm's gradients are products too.
 
-Products that are gradients are `lean`: they take no memory for every head and nonzero.
+Products that are gradients are `lean`: no weights of several heads are put in order at a time.
 """
 
 from __future__ import annotations

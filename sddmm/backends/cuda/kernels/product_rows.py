@@ -62,9 +62,9 @@ class Access(NamedTuple):
     has_addend: bool = False
 
 
-class Rows(NamedTuple):
-    """Where X, its last rows and the result are, as the launches take them: addresses, bytes from
-    row to row, and elements of X from head to head."""
+class RowAddresses(NamedTuple):
+    """Addresses of X, its last rows, the result and the addend, as the launches take them; bytes
+    from row to row of X, and elements from head to head."""
 
     access: Access
     dense: int
@@ -80,7 +80,7 @@ class Rows(NamedTuple):
     def of(
         cls, problem: SpmmProblem, dense: Tensor, out: Tensor, beyond: Tensor | None,
         addend: Addend | None,
-    ) -> Rows:  # fmt: skip
+    ) -> RowAddresses:  # fmt: skip
         k, size = problem.k, dense.element_size()
         pitch_bytes = dense.stride(-2) * size
         head_dense = 0 if problem.heads is None else dense.stride(0)

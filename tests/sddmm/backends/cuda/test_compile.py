@@ -25,8 +25,8 @@ from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.place_values.host import PLACE_VALUES
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
-from sddmm.backends.cuda.kernels.row_offsets.host import ROW_OFFSETS
 from sddmm.backends.cuda.kernels.row_softmax import host as row_softmax
+from sddmm.backends.cuda.kernels.row_starts.host import ROW_STARTS
 from sddmm.backends.cuda.kernels.scale_samples.host import SCALE_SAMPLES
 from sddmm.backends.cuda.kernels.send_rows.host import SEND_ROWS
 from sddmm.backends.cuda.kernels.signals.host import SIGNALS
@@ -353,7 +353,7 @@ def test_every_source_is_of_a_kernel() -> None:
         ATTENTION_SUMS,
         ATTENTION_TILE_GRADIENT,
     )
-    spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_ROWS, ROW_OFFSETS)
+    spmm = (SPMM_GATHER, SPMM_MERGE, SPMM_SHARES, SPMM_ROWS, ROW_STARTS)
     weights = (SPMM_WEIGHTS, WEIGHTS_BY_NONZERO)
     between_gpus = (SEND_ROWS, SIGNALS, ADD_ROWS, PLACE_VALUES)
     kernels = (*SPECS.values(), *BLOCK_KERNELS.values(), SCALE_SAMPLES)

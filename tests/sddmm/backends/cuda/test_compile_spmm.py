@@ -11,7 +11,7 @@ import torch
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.product_rows import Access
-from sddmm.backends.cuda.kernels.row_offsets.host import load as load_offsets
+from sddmm.backends.cuda.kernels.row_starts.host import load as load_offsets
 from sddmm.backends.cuda.kernels.spmm_gather import host
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
 from sddmm.backends.cuda.kernels.spmm_rows.host import load as load_rows
@@ -84,7 +84,7 @@ def test_it_compiles_without_spilling(
         together = heads_together(heads, dtype_of(dtype, torch.float16, has_factors))
         load_side_by_side(loader.runtime, dtype, torch.float16, has_factors, together, device.index)
     assert set(made.cubins) == {
-        "spmm_gather", "spmm_merge", "spmm_shares", "spmm_rows", "row_offsets", "spmm_weights",
+        "spmm_gather", "spmm_merge", "spmm_shares", "spmm_rows", "row_starts", "spmm_weights",
         "weights_by_nonzero",
     }  # fmt: skip
     for cubins in made.cubins.values():

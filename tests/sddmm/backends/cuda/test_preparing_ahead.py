@@ -106,9 +106,9 @@ def test_short_rows_of_csr_are_found_while_the_analysis_runs(
     layout: str, events: list[str]
 ) -> None:
     check(product, random_pattern(M, N, FEW_NNZ, layout=layout))
-    ahead = ["row_offsets"] if layout == "csr" else []
+    ahead = ["row_starts"] if layout == "csr" else []
     assert events[: events.index(WAIT)] == ["analyse", *ahead]
-    assert (events[-1], events.count("row_offsets")) == ("spmm_rows", 1)
+    assert (events[-1], events.count("row_starts")) == ("spmm_rows", 1)
 
 
 @pytest.mark.parametrize("call", CALLS)

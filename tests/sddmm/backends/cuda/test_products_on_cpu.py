@@ -55,7 +55,7 @@ def test_the_first_product_analyses_looks_at_rows_and_gathers(
     S = random_pattern(M, N, NNZ, layout="csr").to_torch(torch.randn(NNZ))
     sddmm.spmm(S, torch.randn(M if transpose else N, D), transpose=transpose)
     launched = [name for name in launches if name != "spmm_merge"]
-    looks = "spmm_shares" if transpose else "row_offsets"
+    looks = "spmm_shares" if transpose else "row_starts"
     assert launched == ["analyse", looks, PRODUCTS[transpose]]
 
 
@@ -94,7 +94,7 @@ def test_gradients_put_no_weights_of_heads_in_order(
     launches: list[str], heads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they are to take no memory for every head and nonzero. Forward products may."""
-    monkeypatch.setattr(ordering, "_TOGETHER_FROM", 1)
+    monkeypatch.setattr(ordering, "_TOGETHER_FROM", 1)  # else of millions of nonzeros alone
     S, lead = pattern(), () if heads is None else (heads,)
     a, b = (torch.randn(*lead, rows, D).half().requires_grad_() for rows in (M, N))
     values = torch.randn(*lead, NNZ).half()

@@ -40,9 +40,10 @@ def run(
     device: Device = FEW,
     kernel: SpmmGather = SHARES,
     launched: str = "spmm_gather",
+    is_lean: bool = False,
 ) -> Tensor:
     """The product by the emulated GPU, which launches this; what it does not write is NaN."""
-    problem = product_problem(pattern, values, dense, factors, transpose, out_dtype)
+    problem = product_problem(pattern, values, dense, factors, transpose, out_dtype, is_lean)
     out = at_a_cliff(torch.full(problem.out_shape(), torch.nan, dtype=out_dtype))
     with emulated_gpu(device) as launches:
         matrix = pattern.T if transpose else pattern
@@ -51,6 +52,9 @@ def run(
         executor(values, factors, dense, alpha, out)
     orders = kernel.order_from == 0
     side_by_side = orders and problem.values_have_heads and kernel.part_bytes > 2**19
+    if problem.is_lean:  # one head's weights at a time
+        assert not orders or launches.count("spmm_weights") == problem.heads
+        side_by_side = False
     assert ("spmm_weights" in launches) == orders
     assert ("weights_by_nonzero" in launches) == side_by_side
     assert launched in launches
@@ -86,6 +90,7 @@ def check(
     device: Device = FEW,
     kernel: SpmmGather = SHARES,
     launched: str = "spmm_gather",
+    is_lean: bool = False,
 ) -> Tensor:
     """Compare every entry with the exact one; the result."""
     m, n = pattern.shape[::-1] if transpose else pattern.shape
@@ -98,7 +103,7 @@ def check(
     alpha = 2.0 if has_factors else 1.0
     got = run(
         pattern, values, dense, factors, transpose=transpose, alpha=alpha, out_dtype=out_dtype,
-        device=device, kernel=kernel, launched=launched,
+        device=device, kernel=kernel, launched=launched, is_lean=is_lean,
     )  # fmt: skip
     weights = alpha * values.double() * (1 if factors is None else factors.double())
     target, source = pattern.row_ids.long(), pattern.col_indices.long()
@@ -185,15 +190,16 @@ def test_weights_that_are_put_in_order_first(
 @pytest.mark.parametrize("values_dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("heads", [2, 3, 9])
 @pytest.mark.parametrize("has_factors", [False, True])
+@pytest.mark.parametrize("is_lean", [False, True])
 def test_the_weights_of_all_heads_of_a_nonzero_are_found_together(
-    values_dtype: torch.dtype, heads: int, has_factors: bool
+    values_dtype: torch.dtype, heads: int, has_factors: bool, is_lean: bool
 ) -> None:
-    """As many heads as one load reads, fewer, and more."""
+    """As many heads as one load reads, fewer, and more; but in gradients, which are lean."""
     pattern = random_pattern(60, 70, 900, layout="coo", shuffled=True)
     check(
         pattern, 32, torch.float16, values_dtype, heads=heads, values_have_heads=True,
         has_factors=has_factors, transpose=True, out_dtype=torch.float64,
-        kernel=replace(SHARES, order_from=0),
+        kernel=replace(SHARES, order_from=0), is_lean=is_lean,
     )  # fmt: skip
 
 

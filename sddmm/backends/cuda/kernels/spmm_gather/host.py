@@ -1,4 +1,5 @@
-"""spmm_gather: every warp has the same number of nonzeros and rows, whatever the pattern.
+"""spmm_gather: every warp has the same number of nonzeros and rows, whatever the pattern. Products
+of short rows are launched as spmm_rows.
 
 It needs the nonzeros sorted by row, and how warps share them (spmm_shares). It computes a slice of
 at most 512 bytes of X's rows at a time, slice by slice, so that the slices of all rows stay in L2
@@ -29,7 +30,7 @@ from sddmm.backends.cuda.kernels.product_rows import (
     MAX_LANES,
     NONZERO_BYTES,
     Access,
-    Rows,
+    RowAddresses,
     Slices,
     is_readable,
     lanes_of_row,
@@ -164,8 +165,8 @@ class _Launcher:
         shares, work = self._shares, self._work
         problem, slices = work.problem, work.slices
         k, size = problem.k, dense.element_size()
-        rows = Rows.of(problem, dense, out, beyond, addend)
-        variant = self._variants.get(rows.access) or self._new_variant(rows.access)
+        at = RowAddresses.of(problem, dense, out, beyond, addend)
+        variant = self._variants.get(at.access) or self._new_variant(at.access)
         piece_bytes, pieces, records = 0, 0, 0
         if shares.cuts:
             piece_bytes = 2 * shares.blocks * slices.number * slices.columns
@@ -182,19 +183,19 @@ class _Launcher:
             head, weights = part.first_head, as_stored if in_order is None else in_order(part)
             variant.kernel(  # in the order of Arguments
                 part.blocks * slices.number * part.heads,
-                rows.dense + head * rows.head_dense * size, rows.beyond, weights.address,
-                weights.factors, rows.out + head * problem.m * k * out.element_size(),
+                at.dense + head * at.head_dense * size, at.beyond, weights.address,
+                weights.factors, at.out + head * problem.m * k * out.element_size(),
                 nonzeros.rows.data_ptr(), nonzeros.cols.data_ptr(), weights.perm,
                 shares.address, pieces and pieces + head * piece_bytes, records,
-                rows.head_dense, weights.head_stride, problem.m * k, rows.pitch_bytes,
-                rows.pitch_beyond,
+                at.head_dense, weights.head_stride, problem.m * k, at.pitch_bytes,
+                at.pitch_beyond,
                 dense.shape[-2], shares.blocks, slices.number, part.first_block, part.blocks, k,
-                alpha, rows.addend, rows.out_rows,
+                alpha, at.addend, at.out_rows,
             )  # fmt: skip
         if shares.cuts:
             variant.merge(
-                shares.blocks * slices.number * (problem.heads or 1), pieces, records, rows.out,
-                rows.addend, rows.out_rows, problem.m * k, shares.blocks, slices.number, k, alpha,
+                shares.blocks * slices.number * (problem.heads or 1), pieces, records, at.out,
+                at.addend, at.out_rows, problem.m * k, shares.blocks, slices.number, k, alpha,
             )  # fmt: skip
 
     def _new_variant(self, access: Access) -> Variant:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 # are, which L2 cannot hold. From this product of the bytes of a head's weights and of the square of
 # those of a row of X on, putting them in order costs less, on an H200.
 ORDER_FROM = 2**40
-# Weights of several heads, which one read of a nonzero finds side by side, cost less in order, on
-# an H200, from so many of these on: nonzeros, times heads, times heads that stand side by side. But
-# those of short rows are mostly near each other.
-_TOGETHER_FROM, _LEAST_TOGETHER, _LONG_ENOUGH = 2**25, 4, 4
+# However long X's rows are, weights of several heads cost less in order, on an H200, where one load
+# reads those of _LEAST_TOGETHER heads of a nonzero, which are stored side by side for it; where the
+# product of nonzeros, heads and heads of a load is at least _TOGETHER_FROM; and where rows of W
+# have _LONG_ENOUGH nonzeros in the mean, as weights of shorter rows are mostly near each other.
+_LEAST_TOGETHER = 4
+_TOGETHER_FROM = 2**25
+_LONG_ENOUGH = 4
 # The most bytes of weights in order at a time. Fewer would be cut into more launches, each of which
 # ends with idle multiprocessors: of 32 MB they take a fifth longer.
 PART_BYTES = 2**27
@@ -85,10 +88,13 @@ def whole(problem: SpmmProblem, shares: RowShares) -> Part:
 
 def parts(problem: SpmmProblem, shares: RowShares, block_size: int, part_bytes: int) -> list[Part]:
     """Launches whose weights take about `part_bytes`: all blocks of several heads, or as many
-    blocks of one as have so many nonzeros; block_size: the nonzeros and rows of a block."""
+    blocks of one as have so many nonzeros; of a lean problem one head's at most. block_size: the
+    nonzeros and rows of a block."""
     most = max(1, part_bytes // problem.values_dtype.itemsize)
     heads = problem.heads or 1
-    together = min(heads, max(1, most // problem.nnz)) if problem.values_have_heads else heads
+    together = heads
+    if problem.values_have_heads:
+        together = 1 if problem.is_lean else min(heads, max(1, most // problem.nnz))
     blocks = max(1, most // block_size)
     firsts = list(range(0, shares.blocks, blocks))
     begins = [*shares.begins(firsts), problem.nnz]
@@ -129,8 +135,8 @@ def weights_in_order(
         weights = memory[: own.shape[0] * count].view(own.shape[0], count)
         if count > 0:
             positions = perm[part.begin : part.end]
-            together = count == perm.numel() and own.shape[0] > 1 and not problem.is_lean
-            order = spmm_weights.order_weights_of_heads if together else spmm_weights.order_weights
+            has_all = count == perm.numel() and own.shape[0] > 1
+            order = spmm_weights.order_weights_of_heads if has_all else spmm_weights.order_weights
             order(own, factors, problem.dtype, positions, weights, device_index)
         first = weights.data_ptr() - part.begin * weights.element_size()
         return Weights(first, 0 if shared else count, 0, 0)

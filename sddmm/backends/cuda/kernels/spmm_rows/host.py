@@ -22,11 +22,11 @@ from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.product_rows import (
     LANE_BYTES,
     Access,
-    Rows,
+    RowAddresses,
     row_macros,
     slices_of,
 )
-from sddmm.backends.cuda.kernels.row_offsets.host import offsets_of_short_rows
+from sddmm.backends.cuda.kernels.row_starts.host import starts_of_short_rows
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.products import Run
 from sddmm.backends.cuda.spec import KernelSpec, macros
@@ -36,10 +36,11 @@ from sddmm.problem import without_sizes
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
 
-# The mean length of rows up to which all may be short. A group for each row is worth it, on an
-# H200, where the groups that run at a time take a few turns; and where rows of X have few lanes,
-# rows of the result have some nonzeros, and no weights are read through a permutation.
-_MEAN, _FEW_TURNS, _FEW_LANES, _LEAST_MEAN = 16, 3, 8, 2
+# Rows of at most _MEAN nonzeros in the mean may be short. Then a group of lanes for each row pays,
+# on an H200, if the groups that run at a time take at most _FEW_TURNS; or if a row of X has at most
+# _FEW_LANES lanes, rows have _LEAST_MEAN nonzeros in the mean, and weights are in S's order.
+_MEAN, _LEAST_MEAN = 16, 2
+_FEW_TURNS, _FEW_LANES = 3, 8
 # The most nonzeros and rows that the kernel counts, by int: it counts a little further.
 _MOST = 2**30
 # The nonzeros of a group whose loads are in flight together.
@@ -69,17 +70,17 @@ def launcher_of_short_rows(
     """What launches a product of nonzeros that are sorted by row; None unless that is worth it,
     and no row has more than `longest` nonzeros.
 
-    As of `spmm_shares`, an analysis that has yet to find rows wrong may still run.
+    May run before the analysis has checked the rows, as `starts_of_short_rows`.
     """
     if longest == 0 or not is_worth_it(problem, nonzeros.perm is not None, device):
         return None
-    offsets = offsets_of_short_rows(nonzeros.rows, problem.m, longest, device.index)
+    offsets = starts_of_short_rows(nonzeros.rows, problem.m, longest, device.index)
     return None if offsets is None else _Launcher(problem, nonzeros, offsets, device).run
 
 
 def is_worth_it(problem: SpmmProblem, has_perm: bool, device: Device) -> bool:
     """Whether a group for each row takes less time than equal shares of nonzeros, if no row is
-    long."""
+    long. Counts the groups of the variant of which most run at a time."""
     if problem.nnz > min(_MEAN * problem.m, _MOST) or problem.m > _MOST:
         return False
     lanes, _, slices = slices_of(problem)
@@ -110,16 +111,16 @@ class _Launcher:
     ) -> None:  # fmt: skip
         """Launch on torch's current stream."""
         problem, nonzeros = self._problem, self._nonzeros
-        rows = Rows.of(problem, dense, out, beyond, addend)
-        kernel = self._kernels.get(rows.access) or self._new_kernel(rows.access)
+        at = RowAddresses.of(problem, dense, out, beyond, addend)
+        kernel = self._kernels.get(at.access) or self._new_kernel(at.access)
         # As many as run at a time; each goes on to further rows.
         blocks = min(self._blocks, self._device.sm_count * kernel.blocks_per_sm)
         kernel(  # in the order of Arguments
-            blocks * self._parts, rows.dense, rows.beyond, values.data_ptr(), address(factors),
-            rows.out, self._offsets.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
-            rows.head_dense, values.stride(0) if values.dim() == 2 else 0, problem.m * problem.k,
-            rows.pitch_bytes, rows.pitch_beyond, dense.shape[-2], problem.m, self._slices,
-            problem.k, blocks, alpha, rows.addend, rows.out_rows,
+            blocks * self._parts, at.dense, at.beyond, values.data_ptr(), address(factors),
+            at.out, self._offsets.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
+            at.head_dense, values.stride(0) if values.dim() == 2 else 0, problem.m * problem.k,
+            at.pitch_bytes, at.pitch_beyond, dense.shape[-2], problem.m, self._slices,
+            problem.k, blocks, alpha, at.addend, at.out_rows,
         )  # fmt: skip
 
     def _new_kernel(self, access: Access) -> Kernel:
@@ -140,7 +141,7 @@ def load(
     device: Device,
 ) -> Kernel:
     """The kernel. Cached by what the compiler is told: patterns of many sizes have the same."""
-    # Elsewhere more registers are needed: so many blocks, and nothing spills.
+    # The others need more registers: of 6 blocks a multiprocessor none spills.
     needs_few = device.capability >= (9, 0) and access == (LANE_BYTES, LANE_BYTES, False, False)
     needs_few = needs_few and problem.accumulator == torch.float32 and not problem.has_factors
     min_blocks = SPMM_ROWS.min_blocks if needs_few else 6

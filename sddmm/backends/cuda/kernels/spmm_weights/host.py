@@ -57,12 +57,7 @@ def load(
     heads: int = 1,
 ) -> Kernel:
     """The kernel; heads: whose values stand side by side."""
-    weights_dtype = dtype_of(values_dtype, factors_dtype, has_factors)
-    defines: dict[str, str | int | bool] = {
-        "VALUE": DTYPES[values_dtype].cpp_name, "ELEMENT": DTYPES[factors_dtype].cpp_name,
-        "WEIGHT": DTYPES[weights_dtype].cpp_name, "HAS_FACTORS": has_factors, "HEADS": heads,
-        "ITEMS": _ITEMS,
-    }  # fmt: skip
+    defines = _defines(values_dtype, factors_dtype, has_factors, heads) | {"ITEMS": _ITEMS}
     return runtime.load_kernel(SPMM_WEIGHTS, macros(defines), Arguments, device_index)
 
 
@@ -76,14 +71,21 @@ def load_side_by_side(
     device_index: int,
 ) -> Kernel:
     """The kernel; heads: how many stand side by side."""
-    weights_dtype = dtype_of(values_dtype, factors_dtype, has_factors)
-    defines: dict[str, str | int | bool] = {
-        "VALUE": DTYPES[values_dtype].cpp_name, "ELEMENT": DTYPES[factors_dtype].cpp_name,
-        "WEIGHT": DTYPES[weights_dtype].cpp_name, "HAS_FACTORS": has_factors, "HEADS": heads,
-    }  # fmt: skip
+    defines = _defines(values_dtype, factors_dtype, has_factors, heads)
     return runtime.load_kernel(
         WEIGHTS_BY_NONZERO, macros(defines), SideBySideArguments, device_index
     )
+
+
+def _defines(
+    values_dtype: torch.dtype, factors_dtype: torch.dtype, has_factors: bool, heads: int
+) -> dict[str, str | int | bool]:
+    """The macros of both kernels."""
+    return {
+        "VALUE": DTYPES[values_dtype].cpp_name, "ELEMENT": DTYPES[factors_dtype].cpp_name,
+        "WEIGHT": DTYPES[dtype_of(values_dtype, factors_dtype, has_factors)].cpp_name,
+        "HAS_FACTORS": has_factors, "HEADS": heads,
+    }  # fmt: skip
 
 
 def dtype_of(
@@ -94,8 +96,8 @@ def dtype_of(
 
 
 def heads_together(heads: int, dtype: torch.dtype) -> int:
-    """How many heads stand side by side: the largest power of two, of so many heads at least, that
-    one load reads."""
+    """The number of heads whose weights are stored side by side: the largest power of two that is
+    at most `heads`, and whose weights one load of 16 bytes reads."""
     return min(_LOAD_BYTES // dtype.itemsize, 1 << (heads.bit_length() - 1))
 
 
@@ -128,8 +130,9 @@ def order_weights_of_heads(
     weights: Tensor,
     device_index: int,
 ) -> None:
-    """As `order_weights`, of all nonzeros: perm is (nnz,). Weights of several heads are put side by
-    side first, in memory of no more than `weights`, so that all are found by one read."""
+    """As `order_weights`, of all nonzeros: perm is (nnz,). Weights of `heads_together` heads at a
+    time are stored side by side first, in memory of at most the size of `weights`, so that one load
+    reads them all."""
     heads, count = weights.shape
     together = heads_together(heads, weights.dtype)
     by_nonzero = new_memory("weights by nonzero", (count, together), weights.dtype, values.device)

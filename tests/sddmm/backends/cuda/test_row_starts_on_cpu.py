@@ -1,11 +1,11 @@
-"""row_offsets, run on the CPU: where rows begin, and whether one is long."""
+"""row_starts, run on the CPU: where rows begin, and whether one is long."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from sddmm.backends.cuda.kernels.row_offsets.host import offsets_of_short_rows
+from sddmm.backends.cuda.kernels.row_starts.host import starts_of_short_rows
 from sddmm.testing import emulated_gpu
 from tests.sddmm.memory import at_a_cliff
 
@@ -15,7 +15,7 @@ from tests.sddmm.memory import at_a_cliff
 def test_offsets_of_all_rows_with_and_without_nonzeros(m: int, nnz: int) -> None:
     rows = torch.randint(m, (nnz,), generator=torch.Generator().manual_seed(nnz)).sort().values
     with emulated_gpu():
-        offsets = offsets_of_short_rows(at_a_cliff(rows.int()), m, nnz, 0)
+        offsets = starts_of_short_rows(at_a_cliff(rows.int()), m, nnz, 0)
     assert offsets is not None
     assert torch.equal(offsets.long(), torch.searchsorted(rows, torch.arange(m + 1)))
 
@@ -26,7 +26,7 @@ def test_a_long_row_is_found_wherever_it_is(place: int) -> None:
         for length, is_short in ((63, True), (64, True), (65, False), (64, True)):
             extra = torch.full((length - 1,), place)
             rows = torch.cat([torch.arange(400), extra]).sort().values.int()
-            offsets = offsets_of_short_rows(at_a_cliff(rows), 400, 64, 0)
+            offsets = starts_of_short_rows(at_a_cliff(rows), 400, 64, 0)
             assert (offsets is not None) == is_short
 
 
@@ -44,5 +44,5 @@ def test_rows_that_an_analysis_would_refuse_stay_within_memory(
     with emulated_gpu():
         for low, high in ((-(2**31), 2**31), (-5, 400), (300, 303)):
             rows = torch.randint(low, high, (700,), generator=generator).int()
-            offsets_of_short_rows(at_a_cliff(rows), 300, 64, 0)
-            offsets_of_short_rows(at_a_cliff(rows.sort().values), 300, 64, 0)
+            starts_of_short_rows(at_a_cliff(rows), 300, 64, 0)
+            starts_of_short_rows(at_a_cliff(rows.sort().values), 300, 64, 0)

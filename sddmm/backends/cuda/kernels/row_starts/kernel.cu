@@ -1,4 +1,4 @@
-// Where each row begins among nonzeros that are sorted by row, and whether a row is longer than most.
+// Where each row begins among nonzeros sorted by row, and whether one has more than `longest` of them.
 // Adds a thread for each nonzero, which looks at the one before it.
 // Limit: reading the row ids, and storing an offset for each row, once.
 #include "gemm_core/parameters.cuh"
@@ -7,7 +7,7 @@
 
 using namespace sddmm;
 
-// What row_offsets/host.py chooses, by macro.
+// What row_starts/host.py chooses, by macro.
 struct Config {
   // The number of threads of a block.
   static constexpr int THREADS = SDDMM_THREADS;
@@ -19,7 +19,7 @@ struct Config {
 struct State {
   unsigned long long with_long_row, finished;
 };
-static_assert(sizeof(State) == 8 * Config::STATE_WORDS, "row_offsets/host.py allocates these words");
+static_assert(sizeof(State) == 8 * Config::STATE_WORDS, "row_starts/host.py allocates these words");
 
 struct Arguments {
   const int* rows;  // (nnz,), ascending; of others all that is written is of no use
@@ -35,8 +35,8 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const Arguments p) {
   if (blockIdx.x == 0 && threadIdx.x == 0) *p.next_state = State{};
   const i64 i = static_cast<i64>(blockIdx.x) * Config::THREADS + threadIdx.x;
-  // Rows that the analysis, which the host does not await first, finds wrong may be any numbers: no
-  // offset outside the list is written.
+  // The host may launch this before the analysis has checked the rows, so they may be any numbers:
+  // clamped, they lead to no store outside `offsets`.
   auto row_of = [&](i64 at) {
     const int row = at < 0 ? -1 : at < p.nnz ? p.rows[at] : p.m;
     return row < -1 ? -1 : row > p.m ? p.m : row;

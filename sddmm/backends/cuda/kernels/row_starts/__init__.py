@@ -1,0 +1,1 @@
+"""row_starts: where each row begins among sorted nonzeros, and whether any is long."""
