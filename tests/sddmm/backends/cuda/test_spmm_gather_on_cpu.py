@@ -187,14 +187,14 @@ def test_weights_that_are_put_in_order_first(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("values_dtype", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("heads", [2, 3, 9])
+@pytest.mark.parametrize("values_dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize("heads", [3, 9])
 @pytest.mark.parametrize("has_factors", [False, True])
 @pytest.mark.parametrize("is_lean", [False, True])
 def test_the_weights_of_all_heads_of_a_nonzero_are_found_together(
     values_dtype: torch.dtype, heads: int, has_factors: bool, is_lean: bool
 ) -> None:
-    """As many heads as one load reads, fewer, and more; but in gradients, which are lean."""
+    """More heads than one load reads, and fewer; but in gradients, which are lean."""
     pattern = random_pattern(60, 70, 900, layout="coo", shuffled=True)
     check(
         pattern, 32, torch.float16, values_dtype, heads=heads, values_have_heads=True,
