@@ -16,6 +16,7 @@ from sddmm.backends.cuda.kernels.spmm_rows.host import is_worth_it
 from sddmm.problem import SpmmProblem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_spmm_close, random_pattern
+from tests.cases import cases
 from tests.sddmm.backends.cuda.test_spmm_gather_on_cpu import check, run
 
 check_by_rows = functools.partial(check, kernel=SPMM_GATHER, launched="spmm_rows")
@@ -24,10 +25,16 @@ run_by_rows = functools.partial(run, kernel=SPMM_GATHER, launched="spmm_rows")
 
 @pytest.mark.parametrize(
     ("dtype", "k"),
-    [
-        (torch.float16, 1), (torch.float16, 100), (torch.float16, 300), (torch.bfloat16, 16),
-        (torch.float32, 33), (torch.float32, 256), (torch.float64, 7), (torch.float64, 64),
-    ],
+    cases(
+        [
+            (torch.float16, 1), (torch.float16, 100), (torch.float16, 300), (torch.bfloat16, 16),
+            (torch.float32, 33), (torch.float32, 256), (torch.float64, 7), (torch.float64, 64),
+        ],
+        here=[
+            (torch.float16, 1), (torch.float16, 300), (torch.bfloat16, 16), (torch.float32, 33),
+            (torch.float64, 7),
+        ],
+    ),
 )  # fmt: skip
 def test_rows_of_any_length(dtype: torch.dtype, k: int) -> None:
     """Rows of X in one slice and in many, with tails; rows of up to 14 nonzeros, some empty."""
