@@ -18,7 +18,6 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.base import Addend
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.product_rows import (
     LANE_BYTES,
     Access,
@@ -27,6 +26,7 @@ from sddmm.backends.cuda.kernels.product_rows import (
     slices_of,
 )
 from sddmm.backends.cuda.kernels.row_starts.host import starts_of_short_rows
+from sddmm.backends.cuda.kernels.spmm_gather.ordering import weights_as_stored
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.products import Run
 from sddmm.backends.cuda.spec import KernelSpec, macros
@@ -113,12 +113,13 @@ class _Launcher:
         problem, nonzeros = self._problem, self._nonzeros
         at = RowAddresses.of(problem, dense, out, beyond, addend)
         kernel = self._kernels.get(at.access) or self._new_kernel(at.access)
+        weights = weights_as_stored(values, factors, nonzeros.perm)
         # As many as run at a time; each goes on to further rows.
         blocks = min(self._blocks, self._device.sm_count * kernel.blocks_per_sm)
         kernel(  # in the order of Arguments
-            blocks * self._parts, at.dense, at.beyond, values.data_ptr(), address(factors),
-            at.out, self._offsets.data_ptr(), nonzeros.cols.data_ptr(), address(nonzeros.perm),
-            at.head_dense, values.stride(0) if values.dim() == 2 else 0, problem.m * problem.k,
+            blocks * self._parts, at.dense, at.beyond, weights.address, weights.factors,
+            at.out, self._offsets.data_ptr(), nonzeros.cols.data_ptr(), weights.perm,
+            at.head_dense, weights.head_stride, problem.m * problem.k,
             at.pitch_bytes, at.pitch_beyond, dense.shape[-2], problem.m, self._slices,
             problem.k, blocks, alpha, at.addend, at.out_rows,
         )  # fmt: skip
