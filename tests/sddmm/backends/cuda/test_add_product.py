@@ -45,7 +45,7 @@ def skewed(nnz: int, device: str) -> SparsePattern:
 def test_sums_are_added(
     device: str, dtype: torch.dtype, k: int, nnz: int, has_beyond: bool
 ) -> None:
-    """Of short rows, of long ones, and of rows that several blocks share."""
+    """Short rows, long ones, and rows that several blocks share."""
     is_skewed = nnz == 6000
     pattern = skewed(nnz, device) if is_skewed else random_pattern(80, 95, nnz, device=device)
     wide = DTYPES[dtype].accumulator

@@ -42,7 +42,7 @@ def random(*shape: int, dtype: torch.dtype, device: str) -> Tensor:
      (torch.float64, 8, 2, 2000), (torch.float16, 64, 8, 700), (torch.float32, 33, 1, 700)],
 )  # fmt: skip
 def test_products(device: str, first: int, dtype: torch.dtype, k: int, gap: int, nnz: int) -> None:
-    """Of long and of short rows."""
+    """Long and short rows."""
     pattern = random_pattern(80, 95, nnz, device=device)
     values = random(nnz, dtype=dtype, device=device)
     dense = random(95, k, dtype=dtype, device=device)
