@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.facts import Block, CountedFacts
+from sddmm.backends.cuda.facts import Block, CountedFacts, TileCounts, expected_row_parts
 from sddmm.backends.cuda.layouts import Nonzeros, TileWork, WindowList
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.spec import ROW_IDS
@@ -50,11 +51,21 @@ class TransposedLayouts:
         facts = self.stored.facts(count_tiles)
         counts = {_turned(block): tiles for block, tiles in facts.counts.items()}
         return replace(
-            facts, ascends=False, counts=counts, parts=(), ascends_by_column=facts.ascends
-        )
+            facts, ascends=False, counts=counts, parts=_parts_by_chance(counts, facts.nnz),
+            ascends_by_column=facts.ascends,
+        )  # fmt: skip
 
     def _analysed(self) -> PatternLayouts:
         return PatternLayouts(self._pattern.T, self._device)
+
+
+def _parts_by_chance(counts: Mapping[Block, TileCounts], nnz: int) -> tuple[tuple[int, int], ...]:
+    """The `parts` of CountedFacts if nonzeros are spread by chance within their tiles."""
+    by_width = {
+        width: round(expected_row_parts((tiles.nonempty * height, width), nnz, width))
+        for (height, width), tiles in counts.items()
+    }
+    return tuple(sorted(by_width.items()))
 
 
 def _turned(block: Block) -> Block:

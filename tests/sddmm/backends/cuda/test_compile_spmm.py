@@ -12,8 +12,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.product_rows import Access
 from sddmm.backends.cuda.kernels.row_starts.host import load as load_offsets
-from sddmm.backends.cuda.kernels.spmm_gather import host
-from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
+from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER, specialise, work_of
 from sddmm.backends.cuda.kernels.spmm_rows.host import load as load_rows
 from sddmm.backends.cuda.kernels.spmm_shares.host import load as load_shares
 from sddmm.backends.cuda.kernels.spmm_weights.host import (
@@ -72,7 +71,8 @@ def test_it_compiles_without_spilling(
         step_out = max(step, out_dtype.itemsize)
         has_perm = i % 2 == 1
         for access in (Access(step, step_out), Access(step, step_out, i % 4 < 2, True)):
-            host.specialise(loader.runtime, SPMM_GATHER, problem, device, has_perm, access)
+            work = work_of(SPMM_GATHER, problem, device, has_perm)
+            specialise(loader.runtime, SPMM_GATHER, work, device, access)
             load_rows(loader.runtime, problem, access, has_perm, device)
         assert SPMM_GATHER.refuses(problem, device) is None
     load_shares(loader.runtime, device.index)

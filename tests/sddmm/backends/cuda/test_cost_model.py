@@ -15,7 +15,6 @@ from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import KERNELS, SPECS, SPMM_KERNELS
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_slice, gather_us
 from sddmm.backends.cuda.kernels.row_gather.host import share_of_warp
-from sddmm.backends.cuda.kernels.spmm_gather import host as spmm_gather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.one_off import OneOffPlanner
@@ -320,30 +319,6 @@ def test_the_analysis_tells_whether_a_pattern_of_four_per_cent_is_worth_tiles() 
     assert choice.late.kernel.name.startswith("tile_")
 
 
-@pytest.mark.parametrize(
-    ("n", "nnz", "k", "is_sorted", "measured_us"),
-    [
-        (10_000, 995_000, 64, True, 19.9),
-        (10_000, 995_000, 64, False, 24.6),
-        (10_000, 995_000, 256, True, 59.3),
-        (100_000, 2_900_000, 64, True, 59.8),
-        (100_000, 2_900_000, 64, False, 75.7),
-        (2**20, 15_900_000, 64, True, 329),
-        (2**20, 15_900_000, 64, False, 456),
-        (549_000, 926_000, 64, True, 52.5),
-    ],
-)
-def test_products_by_gathering_cost_what_an_h200_takes(
-    n: int, nnz: int, k: int, is_sorted: bool, measured_us: float
-) -> None:
-    f16 = torch.float16
-    asked = SpmmProblem(
-        n, n, k, nnz, f16, f16, f16, torch.int32, None, False, False, torch.device("cuda", 0)
-    )
-    predicted_us = spmm_gather.gather_us(asked, MODEL, is_sorted)
-    assert predicted_us == pytest.approx(measured_us, rel=0.1)
-
-
 @pytest.mark.parametrize("warps_per_sm", [16, 20, 28])
 def test_warps_of_a_large_problem_come_in_waves_that_are_nearly_full(warps_per_sm: int) -> None:
     """Where 132 multiprocessors hold 20 warps each, 1.6M nonzeros by 256 were 2.4 waves."""
@@ -354,29 +329,6 @@ def test_warps_of_a_large_problem_come_in_waves_that_are_nearly_full(warps_per_s
         assert share % 16 == 0
         assert share <= 256
         assert math.ceil(waves) < 1.08 * waves  # a share is a multiple of 16
-
-
-@pytest.mark.parametrize(
-    ("size", "nnz", "k", "name"),
-    [
-        (10_000, 1_000_000, 256, "spmm_windows"),
-        (10_000, 5_000_000, 64, "spmm_windows"),
-        (20_000, 8_000_000, 128, "spmm_windows"),
-        (36_000, 4_000_000, 256, "spmm_gather"),
-        (10_000, 100_000, 256, "spmm_gather"),
-    ],
-)
-def test_a_product_by_windows_is_chosen_where_it_was_faster(
-    size: int, nnz: int, k: int, name: str
-) -> None:
-    asked = SpmmProblem(
-        size, size, k, nnz, torch.float32, torch.float32, torch.float32, torch.int32, None, False,
-        False, torch.device("cuda", 0),
-    )  # fmt: skip
-    planning = PlanningContext(SPMM_KERNELS, asked, H200)
-    assert planning.rank_if_uniform()[0].kernel.name == name
-    once = planning.rank_if_uniform(calls=1)[0].kernel.name
-    assert once == "spmm_gather"
 
 
 @pytest.mark.parametrize("segments", [1_000_000, 300_000])

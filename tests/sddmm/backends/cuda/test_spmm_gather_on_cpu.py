@@ -17,6 +17,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER, SpmmGather, work_of
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
+from sddmm.problem import SpmmProblem
 from sddmm.products import product_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_spmm_close, emulated_gpu, random_pattern
@@ -121,10 +122,10 @@ def check(
     cases(
         [
             (torch.float16, 1), (torch.float16, 100), (torch.float16, 300), (torch.bfloat16, 256),
-            (torch.float32, 33), (torch.float32, 64), (torch.float64, 7),
+            (torch.bfloat16, 168), (torch.float32, 33), (torch.float32, 64), (torch.float64, 7),
         ],
         here=[
-            (torch.float16, 1), (torch.float16, 300), (torch.bfloat16, 256), (torch.float32, 33),
+            (torch.float16, 1), (torch.float16, 300), (torch.bfloat16, 168), (torch.float32, 33),
         ],
     ),
 )  # fmt: skip
@@ -218,6 +219,7 @@ ONE = (57_000_000, 64, torch.float16, None)
         (300_000, 32, torch.float16, 8, False, False),
         (40_000_000, 16, torch.float16, 4, False, False),  # one head is what fits into a part
         (3_000_000, 64, torch.float32, 4, False, True),
+        (1_600_000, 32, torch.float32, 4, False, True),
     ],
 )  # fmt: skip
 def test_weights_are_put_in_order_where_they_are_many_and_rows_are_long(
@@ -235,6 +237,27 @@ def test_weights_are_put_in_order_where_they_are_many_and_rows_are_long(
         assert not work_of(SPMM_GATHER, short, H200, has_perm=True).orders
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "nnz", "k", "heads", "expected"),
+    [
+        (200_000, 200_000, 6_000_000, 64, 2, True), (200_000, 200_000, 6_000_000, 64, None, False),
+        (500, 1_000_000, 8_000_000, 32, None, True),
+        (100_000, 100_000, 2_000_000, 128, None, False),
+        (2**20, 2**20, 16_000_000, 64, None, False), (2_000_000, 500_000, 5_000_000, 64, 4, False),
+    ],
+)  # fmt: skip
+def test_weights_are_put_in_order_where_l2_holds_not_both_these_and_x(
+    m: int, n: int, nnz: int, k: int, heads: int | None, expected: bool
+) -> None:
+    """Unless it holds few rows of X anyway, or rows are short."""
+    f16 = torch.float16
+    problem = SpmmProblem(
+        m, n, k, nnz, f16, f16, f16, torch.int32, heads, heads is not None, False,
+        torch.device("cuda", 0), is_lean=True,
+    )  # fmt: skip
+    assert work_of(SPMM_GATHER, problem, H200, has_perm=True).orders == expected
+
+
 @pytest.mark.parametrize("length", [90, 100])
 @pytest.mark.parametrize("heads", [None, 2])
 def test_warps_that_begin_where_long_rows_begin(length: int, heads: int | None) -> None:
@@ -247,7 +270,7 @@ def test_warps_that_begin_where_long_rows_begin(length: int, heads: int | None) 
             pattern, torch.ones(len(rows), dtype=dtype), torch.ones(150, k, dtype=dtype), None,
             False, dtype,
         )  # fmt: skip
-        assert work_of(SHARES, problem, FEW, has_perm=False).aligns_warps
+        assert work_of(SHARES, problem, FEW, has_perm=False).sharing.aligns_warps
         check(pattern, k, dtype, heads=heads)
 
 

@@ -5,8 +5,8 @@
 
 namespace sddmm {
 
-// C: the Config of a kernel, with Element, Output, STORE_BYTES, NO_TAIL, HAS_BEYOND and HAS_ADDEND as
-// of spmm_gather. Arguments: its parameters.
+// C: the Config of a kernel, with Element, Output, LOAD_BYTES, STORE_BYTES, NO_TAIL, HAS_BEYOND and
+// HAS_ADDEND as of spmm_gather. Arguments: its parameters.
 
 // The columns of the result that a lane computes: its chunk of a slice of a head.
 template <class C, class Acc, class Arguments>
@@ -37,22 +37,31 @@ struct LaneColumns {
   }
 };
 
-// The rows of X, from a lane's first column on.
+// The rows of X, from a lane's first column on. Where chunks are aligned, none is cut by the end of a
+// row, and a lane past the end loads the last one, which others load, too, and stores nothing: so no
+// load has a guard.
 template <class C, class Arguments>
 struct DenseRows {
   using Element = typename C::Element;
+  static constexpr bool IS_ALIGNED = C::LOAD_BYTES == sizeof(Chunk);
   const Arguments& p;
   const char *dense, *beyond;
+  int elements;  // the number of those from the lane's first column to the end of a row
   __device__ __forceinline__ DenseRows(const Arguments& p, i64 head, int column)
-      : p(p),
-        dense(reinterpret_cast<const char*>(p.dense + head * p.head_dense + column)),
-        beyond(C::HAS_BEYOND ? reinterpret_cast<const char*>(p.beyond + column) : nullptr) {}
-  __device__ __forceinline__ const Element* row(int col) const {
+      : p(p), elements(p.k - column) {
+    const int last = p.k - CHUNK_ELEMENTS<Element>;
+    if (IS_ALIGNED && !C::NO_TAIL && column > last) column = last;
+    dense = reinterpret_cast<const char*>(p.dense + head * p.head_dense + column);
+    beyond = C::HAS_BEYOND ? reinterpret_cast<const char*>(p.beyond + column) : nullptr;
+  }
+  __device__ __forceinline__ Chunk chunk(int col) const {
     const char* first = dense;
     int pitch = p.pitch_bytes;
     if constexpr (C::HAS_BEYOND)
       if (col >= p.first_beyond) first = beyond, pitch = p.pitch_beyond, col -= p.first_beyond;
-    return reinterpret_cast<const Element*>(first + static_cast<i64>(col) * pitch);
+    first += static_cast<i64>(col) * pitch;
+    return load_chunk<C::LOAD_BYTES, IS_ALIGNED>(reinterpret_cast<const Element*>(first), 0,
+                                                 elements);
   }
 };
 

@@ -27,13 +27,20 @@ _LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.45, 1.3
 # part of a row has.
 NEAR_COLUMNS = 64
 _L2_BASE, _L2_SCATTERED = 0.48, 1.7
-# The least that L2 reads of memory at once, and by how much faster that seems beside its own loads.
-_LINE_BYTES, _MEMORY_OVERLAP = 128, 2.0
+LINE_BYTES, MEMORY_OVERLAP = 128, 2.0
+"""The least that L2 reads of memory at once, and by how much faster that seems beside its own
+loads."""
 
 
 def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:
     """The `parts` of gather_us."""
     return None if facts.is_uniform else facts.row_parts(NEAR_COLUMNS) / max(1, nnz)
+
+
+def loads_from_l2(parts: float) -> float:
+    """The part of the loads of rows that reach L2 where the nonzeros of a row are in so many
+    non-empty parts, of NEAR_COLUMNS columns each, per nonzero."""
+    return min(1.0, _L2_BASE + _L2_SCATTERED * parts)
 
 
 def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
@@ -60,15 +67,15 @@ def gather_us(
     heads, row_bytes = problem.heads or 1, problem.k * problem.dtype.itemsize
     segments = ceil_div(row_bytes, SEGMENT_BYTES)
     rows, columns = min(problem.m, nnz), min(problem.n, nnz)
-    from_l2 = 1.0 if parts is None else min(1.0, _L2_BASE + _L2_SCATTERED * parts)
+    from_l2 = 1.0 if parts is None else loads_from_l2(parts)
     segment_ps = _HALF_SEGMENT_PS if DTYPES[problem.dtype].is_half else _SEGMENT_PS
     instructions_us = 1e-6 * (nnz + rows) * (_LOAD_PS + segment_ps * segments) / model.stores
     l2_us = 1e6 * (nnz * from_l2 + rows) * segments * SEGMENT_BYTES / model.l2_bytes
     from_memory = (rows + columns) * row_bytes
     if parts is None and slices == 1:  # rows of B that L2 has no room for come from memory
         missed = 1 - min(1.0, _L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes))
-        from_memory += round(missed * (nnz - columns) * max(row_bytes, _LINE_BYTES))
+        from_memory += round(missed * (nnz - columns) * max(row_bytes, LINE_BYTES))
     from_memory += nnz * problem.out_dtype.itemsize + 8 * nnz * (slices - 1)
-    memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)
+    memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (MEMORY_OVERLAP * model.memory_bytes)
     values_us = 1e-6 * nnz * _VALUE_PS / model.stores if problem.scaled else 0.0
     return slices * model.launch_us + heads * (max(instructions_us, l2_us) + values_us) + memory_us

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,28 +19,37 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.base import Addend
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
-from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.facts import PatternFacts, expected_row_parts
 from sddmm.backends.cuda.kernels.product_rows import (
     LANE_BYTES,
     MAX_LANES,
-    NONZERO_BYTES,
     Access,
     RowAddresses,
     Slices,
     is_readable,
-    lanes_of_row,
     row_macros,
     slices_of,
 )
+from sddmm.backends.cuda.kernels.row_gather.costs import (
+    LINE_BYTES,
+    MEMORY_OVERLAP,
+    loads_from_l2,
+    parts_per_nonzero,
+)
 from sddmm.backends.cuda.kernels.spmm_gather import ordering
+from sddmm.backends.cuda.kernels.spmm_gather.sharing import (
+    Sharing,
+    columns_together,
+    sharing_of,
+    unaligned_batch,
+)
 from sddmm.backends.cuda.kernels.spmm_merge import host as spmm_merge
-from sddmm.backends.cuda.kernels.spmm_rows.host import launcher_of_short_rows
+from sddmm.backends.cuda.kernels.spmm_rows.host import MEAN_OF_SHORT, launcher_of_short_rows
 from sddmm.backends.cuda.kernels.spmm_shares.host import share_rows
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.products import ProductPlan
@@ -57,12 +67,15 @@ from sddmm.problem import without_sizes
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
 
-# The time of a weight read through a permutation, in bytes of a row of X (on an H200).
-_WEIGHT_BYTES = 48
-
-# The most nonzeros and rows of a warp; the mean lengths of long and of short rows; and the nonzeros
-# of all heads from which on shorter rows are read in long batches, too.
-_MAX_SHARE, _LONG_ROW, _SHORT_ROW, _MANY_NONZEROS = 1024, 64, 12, 2**22
+# Fitted to measurements on an H200. The time that any nonzero adds, and that a weight which is read
+# through a permutation does, in bytes of a row of X; that of the instructions for a nonzero, in
+# picoseconds, and for each of its lanes, of half types and of others; and by how much more they
+# take where rows are not aligned.
+_NONZERO_BYTES, _WEIGHT_BYTES = 16, 48
+_HALF_PS, _FLOAT_PS, _UNALIGNED = (3.0, 1.2), (8.0, 0.75), 1.35
+# The bytes of X that L1 holds, and which part of the loads of these finds them there; and how often
+# rows that are summed side by side, of full columns, find each other's rows of X there.
+_L1_BYTES, _L1_PART, _SIDE_BY_SIDE = 190e3, 0.9, 2.0
 # The bytes of shared memory of a group beside its sums, and of a block.
 _GROUP_BYTES, _BLOCK_BYTES = 28, 16
 # The most nonzeros that the kernel counts by int: it counts a little further.
@@ -95,16 +108,14 @@ class Work(NamedTuple):
     """What follows from a problem and from whether its nonzeros have a permutation.
 
     problem: that of the launches. orders: whether they put the weights in order first. has_perm:
-    whether they read weights through the permutation. share: the nonzeros and rows of a warp.
-    aligns_warps: whether shares end where a row ends nearby.
+    whether they read weights through the permutation.
     """
 
     problem: SpmmProblem
     slices: Slices
     orders: bool
     has_perm: bool
-    share: int
-    aligns_warps: bool
+    sharing: Sharing
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +135,7 @@ class SpmmGather(KernelSpec):
         return ROW_IDS
 
     def cost_us(self, problem: SpmmProblem, facts: PatternFacts | None, model: DeviceModel) -> Cost:
-        return Cost(gather_us(problem, model, facts is None or facts.ascends))
+        return Cost(gather_us(problem, model, facts))
 
     def prepare(
         self, layouts: Layouts, problem: SpmmProblem, model: DeviceModel
@@ -149,11 +160,12 @@ class _Launcher:
         problem, warps = work.problem, spec.threads // 32
         # Found again by the steps at once: a problem takes long to hash.
         self._variants: dict[Access, Variant] = {}
+        share, aligns_warps = work.sharing.share, work.sharing.aligns_warps
         self._shares = shares = share_rows(
-            nonzeros, problem.m, warps, work.share, device, aligns_warps=work.aligns_warps
+            nonzeros, problem.m, warps, share, device, aligns_warps=aligns_warps
         )
         if work.orders:
-            self._parts = ordering.parts(problem, shares, work.share * warps, spec.part_bytes)
+            self._parts = ordering.parts(problem, shares, share * warps, spec.part_bytes)
         else:
             self._parts = [ordering.whole(problem, shares)]
 
@@ -199,10 +211,7 @@ class _Launcher:
             )  # fmt: skip
 
     def _new_variant(self, access: Access) -> Variant:
-        work = self._work
-        variant = specialise(
-            loader.runtime, self._spec, work.problem, self._device, work.has_perm, access
-        )
+        variant = specialise(loader.runtime, self._spec, self._work, self._device, access)
         self._variants[access] = variant
         return variant
 
@@ -216,49 +225,19 @@ class _Launcher:
         )
 
 
-def batch_of_group(
-    problem: SpmmProblem, lanes: int, has_perm: bool, step: int, device: Device
-) -> tuple[int, int]:
-    """The nonzeros of a group whose loads are in flight together, and the blocks that share a
-    multiprocessor."""
-    lane_sums = LANE_BYTES // problem.dtype.itemsize * problem.accumulator.itemsize
-    if step < LANE_BYTES or lane_sums > 32:  # loads of few bytes need more registers
-        return 4, 2
-    is_hopper = device.capability >= (9, 0)  # older GPUs' code needs more registers
-    if problem.accumulator == torch.float64:
-        return 4, 3 if is_hopper else 2
-    # Short rows are stored often, which many warps hide better than many loads of a warp.
-    if lanes >= 8 and problem.nnz >= _LONG_ROW * problem.m and not has_perm:
-        return 8, 3 if is_hopper else 2
-    if lanes <= 4 and is_hopper and _fills_batches(problem):
-        needs_few_registers = lanes == 4 and not has_perm and not problem.has_factors
-        return 8, 3 if needs_few_registers else 2
-    return 4, 4 if is_hopper and lanes >= 4 else 3  # of fewer, a lane holds several nonzeros
-
-
-def _fills_batches(problem: SpmmProblem) -> bool:
-    """Whether the many groups of few lanes find longer batches without the end of a row, or have so
-    many that they wait for memory."""
-    is_short = problem.nnz < _SHORT_ROW * problem.m
-    return not is_short or problem.nnz * (problem.heads or 1) >= _MANY_NONZEROS
-
-
 @functools.lru_cache(maxsize=64)
 def _spec_with_memory(spec: SpmmGather, shared_bytes: int, min_blocks: int) -> SpmmGather:
     return replace(spec, shared_bytes=shared_bytes, min_blocks=min_blocks)
 
 
 def specialise(
-    runtime: loader.CudaRuntime,
-    spec: SpmmGather,
-    problem: SpmmProblem,
-    device: Device,
-    has_perm: bool,
-    access: Access,
+    runtime: loader.CudaRuntime, spec: SpmmGather, work: Work, device: Device, access: Access
 ) -> Variant:
     """The kernels for operands and results that are read and stored in this way."""
-    lanes = lanes_of_row(problem.k, problem.dtype.itemsize)
-    batch, min_blocks = batch_of_group(problem, lanes, has_perm, access.step, device)
+    problem, lanes = work.problem, work.slices.lanes
+    batch, min_blocks = work.sharing.batch
+    if access.step < LANE_BYTES:
+        batch, min_blocks = unaligned_batch(problem, lanes)
     # The addresses of either take registers: so many blocks, and nothing spills.
     if batch == 8 and (access.has_addend or (access.has_beyond and lanes < MAX_LANES)):
         min_blocks = 2 if lanes > 1 else 1
@@ -268,7 +247,9 @@ def specialise(
         ("POSITION", "int" if problem.nnz <= _MOST_BY_INT else "long long"),
         ("BATCH", batch), ("MIN_BLOCKS", min_blocks),
     )  # fmt: skip
-    return _load(runtime, spec, without_sizes(problem), device, has_perm, access, min_blocks, own)
+    return _load(
+        runtime, spec, without_sizes(problem), device, work.has_perm, access, min_blocks, own
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -302,45 +283,48 @@ def work_of(spec: SpmmGather, problem: SpmmProblem, device: Device, has_perm: bo
     slices = slices_of(problem)
     orders = has_perm and ordering.is_worth_ordering(problem, spec.order_from, spec.part_bytes)
     reads_perm = has_perm and not orders
-    share = _share_of_warp(spec, problem, slices, device, reads_perm)
+    sharing = sharing_of(problem, slices, reads_perm, spec.threads // 32, device)
     problem = ordering.ordered_problem(problem) if orders else problem
-    aligns_warps = _aligns_warps(problem, slices.lanes, reads_perm)
-    return Work(problem, slices, orders, reads_perm, share, aligns_warps)
+    return Work(problem, slices, orders, reads_perm, sharing)
 
 
-def _aligns_warps(problem: SpmmProblem, lanes: int, has_perm: bool) -> bool:
-    """Whether the warps of a multiprocessor do better to begin where rows begin: they go through
-    the columns side by side, and find rows of X in L1 that others have loaded. On an H200 that is
-    worth uneven shares where rows of the result are long, and few groups cut them."""
-    loads_much = lanes == MAX_LANES or (2 * lanes == MAX_LANES and problem.dtype == torch.float32)
-    return loads_much and problem.nnz >= _LONG_ROW * problem.m and not has_perm
-
-
-def _share_of_warp(
-    spec: SpmmGather, problem: SpmmProblem, slices: Slices, device: Device, has_perm: bool
-) -> int:
-    """Nonzeros and rows of a warp: as many as fill all multiprocessors evenly, once or several
-    times."""
-    parts = max(1, slices.number * (problem.heads or 1))
-    total = problem.nnz + problem.m
-    warps = spec.threads // 32
-    per_sm = batch_of_group(problem, slices.lanes, has_perm, LANE_BYTES, device)[1]
-    at_once = device.sm_count * per_sm  # blocks that run at the same time
-    waves = ceil_div(total * parts, at_once * warps * _MAX_SHARE)
-    blocks = max(1, at_once * waves // parts)
-    return max(4 * MAX_LANES // slices.lanes, ceil_div(total, blocks * warps))
-
-
-def gather_us(problem: SpmmProblem, model: DeviceModel, is_sorted: bool = True) -> float:
-    """Gathering all nonzeros of the problem; unless they are sorted, weights come from anywhere."""
-    itemsize = problem.dtype.itemsize
+def gather_us(problem: SpmmProblem, model: DeviceModel, facts: PatternFacts | None) -> float:
+    """Gathering all nonzeros of the problem; of a uniform pattern if its facts are None."""
+    is_sorted = facts is None or facts.ascends  # else weights come from anywhere
+    orders = not is_sorted and ordering.is_worth_ordering(problem)
+    parts = None if facts is None else parts_per_nonzero(facts, problem.nnz)
     lanes, _, slices = slices_of(problem)
-    per_nonzero = lanes * LANE_BYTES + NONZERO_BYTES + (0 if is_sorted else _WEIGHT_BYTES)
-    l2_us = 1e6 * problem.nnz * slices * per_nonzero / model.l2_bytes
-    columns = min(problem.n, problem.nnz)
-    from_memory = (columns * itemsize + problem.m * problem.out_dtype.itemsize) * problem.k
-    heads_us = l2_us + 1e6 * from_memory / model.memory_bytes
-    return model.launch_us + (problem.heads or 1) * heads_us
+    row_bytes = problem.k * problem.dtype.itemsize
+    slice_bytes = row_bytes / slices
+    rows: float = min(problem.n, problem.nnz)  # of X, that are read
+    if parts is None:
+        rows = expected_row_parts((1, problem.n), problem.nnz, 1)
+        goes_together = columns_together(problem, lanes, has_perm=not (is_sorted or orders))
+        from_l2 = _from_l2_if_uniform(problem, rows * slice_bytes, lanes if goes_together else 0)
+    else:
+        from_l2 = loads_from_l2(parts)
+    nonzero_us = 1e6 * (slice_bytes * from_l2 + _NONZERO_BYTES) / model.l2_bytes
+    fixed_ps, lane_ps = _HALF_PS if DTYPES[problem.dtype].is_half else _FLOAT_PS
+    unaligned = _UNALIGNED if row_bytes % LANE_BYTES else 1.0
+    instructions_us = 1e-6 * unaligned * (fixed_ps + lane_ps * lanes) / model.stores
+    weight_us = 0.0 if is_sorted else 1e6 * _WEIGHT_BYTES / model.l2_bytes
+    nonzeros_us = problem.nnz * slices * (max(nonzero_us, instructions_us) + weight_us)
+    from_memory = rows * row_bytes + problem.k * problem.m * problem.out_dtype.itemsize
+    if parts is None:  # nonzeros of other patterns often read the same rows of X
+        missed = 1 - min(1.0, model.device.l2_bytes / max(1.0, rows * slice_bytes))
+        again = missed * (problem.nnz - rows) * slices * max(slice_bytes, LINE_BYTES)
+        from_memory += again / MEMORY_OVERLAP
+    heads_us = nonzeros_us + 1e6 * from_memory / model.memory_bytes
+    launches = 1 if problem.nnz <= MEAN_OF_SHORT * problem.m else 2
+    return launches * model.launch_us + (problem.heads or 1) * heads_us
+
+
+def _from_l2_if_uniform(problem: SpmmProblem, x_bytes: float, lanes_together: int) -> float:
+    """The part of the loads of rows of X that reach L2. x_bytes: those of a slice of all rows.
+    lanes_together: those of a row, where warps go through the columns side by side; else 0."""
+    from_l2 = 1 - _L1_PART * min(1.0, _L1_BYTES / max(1.0, x_bytes))
+    density = problem.nnz / max(1, problem.m * problem.n)
+    return from_l2 / (1 + _SIDE_BY_SIDE * lanes_together / MAX_LANES * math.sqrt(density))
 
 
 SPMM_GATHER = SpmmGather(

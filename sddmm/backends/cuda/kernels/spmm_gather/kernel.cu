@@ -18,7 +18,7 @@ struct Config {
   static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES;
   // The number of bytes of one store of the result, whose rows start and end at multiples of it.
   static constexpr int STORE_BYTES = SDDMM_STORE_BYTES;
-  // Whether rows end where a slice ends, so that no load needs a guard.
+  // Whether rows end where a slice ends, so that every lane stores a whole chunk.
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
   // Whether weights are read through `perm`, and whether they are multiplied by `factors`.
   static constexpr bool HAS_PERM = SDDMM_HAS_PERM, HAS_FACTORS = SDDMM_HAS_FACTORS;
@@ -241,9 +241,7 @@ __device__ __forceinline__ void add_batch(const Dense& dense, const Indices& now
   };
   Chunk x[BATCH];
 #pragma unroll
-  for (int j = 0; j < BATCH; ++j)
-    x[j] = load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(dense.row(of(now.col, j)), 0,
-                                                           out.elements);
+  for (int j = 0; j < BATCH; ++j) x[j] = dense.chunk(of(now.col, j));
   if (!breaks.any<BATCH>(PER_LANE > 1 ? 0 : batch)) {
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) add_scaled<Element>(sums.sums, x[j], of(weights, j));

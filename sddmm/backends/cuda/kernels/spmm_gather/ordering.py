@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 # are, which L2 cannot hold. From this product of the bytes of a head's weights and of the square of
 # those of a row of X on, putting them in order costs less, on an H200.
 ORDER_FROM = 2**40
+# So does it where the weights of all heads and the rows of X leave L2 no room for each other, from
+# this product of their bytes on; unless X is so large that L2 holds few of its rows anyway.
+_CROWDED_FROM, _LARGE_X = 6e14, 2**27
 # However long X's rows are, weights of several heads cost less in order, on an H200, where one load
-# reads those of _LEAST_TOGETHER heads of a nonzero, which are stored side by side for it; where the
-# product of nonzeros, heads and heads of a load is at least _TOGETHER_FROM; and where rows of W
-# have _LONG_ENOUGH nonzeros in the mean, as weights of shorter rows are mostly near each other.
+# reads those of _LEAST_TOGETHER heads of a nonzero, which are stored side by side for it, and where
+# the product of nonzeros, heads and heads of a load is at least _TOGETHER_FROM. Both where rows of
+# W have _LONG_ENOUGH nonzeros in the mean, as weights of shorter rows are mostly near each other.
 _LEAST_TOGETHER = 4
-_TOGETHER_FROM = 2**25
+_TOGETHER_FROM = 24_000_000
 _LONG_ENOUGH = 4
 # The most bytes of weights in order at a time. Fewer would be cut into more launches, each of which
 # ends with idle multiprocessors: of 32 MB they take a fifth longer.
@@ -52,18 +55,24 @@ class Weights(NamedTuple):
     perm: int
 
 
-def is_worth_ordering(problem: SpmmProblem, order_from: int, part_bytes: int) -> bool:
+def is_worth_ordering(
+    problem: SpmmProblem, order_from: int = ORDER_FROM, part_bytes: int = PART_BYTES
+) -> bool:
     """Whether putting the weights in order costs less than reading them through a permutation."""
     weight_bytes = problem.nnz * problem.values_dtype.itemsize
     row_bytes = problem.k * problem.dtype.itemsize
     if weight_bytes * row_bytes**2 >= max(1, order_from):
         return True
+    if problem.nnz < _LONG_ENOUGH * problem.m:
+        return False
+    heads, x_bytes = problem.heads or 1, problem.n * row_bytes
+    weights_bytes = weight_bytes * (heads if problem.values_have_heads else 1)
+    if x_bytes < _LARGE_X and weights_bytes * x_bytes * heads >= _CROWDED_FROM:
+        return True
     if problem.is_lean:
         return False
     together = _heads_side_by_side(problem, part_bytes)
-    reads = problem.nnz * (problem.heads or 1) * together
-    is_long = problem.nnz >= _LONG_ENOUGH * problem.m
-    return together >= _LEAST_TOGETHER and is_long and reads >= _TOGETHER_FROM
+    return together >= _LEAST_TOGETHER and problem.nnz * heads * together >= _TOGETHER_FROM
 
 
 def _heads_side_by_side(problem: SpmmProblem, part_bytes: int) -> int:

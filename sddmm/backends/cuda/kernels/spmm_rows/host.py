@@ -36,11 +36,13 @@ from sddmm.problem import without_sizes
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
 
-# Rows of at most _MEAN nonzeros in the mean may be short. Then a group of lanes for each row pays,
-# on an H200, if the groups that run at a time take at most _FEW_TURNS; or if a row of X has at most
-# _FEW_LANES lanes, rows have _LEAST_MEAN nonzeros in the mean, and weights are in S's order.
-_MEAN, _LEAST_MEAN = 16, 2
-_FEW_TURNS, _FEW_LANES = 3, 8
+MEAN_OF_SHORT = 16
+"""The most nonzeros of a row, in the mean, where all may be short."""
+
+# A group of lanes for each short row pays, on an H200, if the groups that run at a time take at
+# most _FEW_TURNS; or if a row of X has at most _FEW_LANES lanes, rows have _LEAST_MEAN nonzeros in
+# the mean, and weights are in S's order.
+_LEAST_MEAN, _FEW_TURNS, _FEW_LANES = 2, 3, 8
 # The most nonzeros and rows that the kernel counts, by int: it counts a little further.
 _MOST = 2**30
 # The nonzeros of a group whose loads are in flight together.
@@ -81,7 +83,7 @@ def launcher_of_short_rows(
 def is_worth_it(problem: SpmmProblem, has_perm: bool, device: Device) -> bool:
     """Whether a group for each row takes less time than equal shares of nonzeros, if no row is
     long. Counts the groups of the variant of which most run at a time."""
-    if problem.nnz > min(_MEAN * problem.m, _MOST) or problem.m > _MOST:
+    if problem.nnz > min(MEAN_OF_SHORT * problem.m, _MOST) or problem.m > _MOST:
         return False
     lanes, _, slices = slices_of(problem)
     at_once = device.sm_count * SPMM_ROWS.min_blocks * SPMM_ROWS.threads // lanes

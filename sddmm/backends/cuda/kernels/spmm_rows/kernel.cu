@@ -17,7 +17,7 @@ struct Config {
   static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES;
   // The number of bytes of one store of the result, whose rows start and end at multiples of it.
   static constexpr int STORE_BYTES = SDDMM_STORE_BYTES;
-  // Whether rows end where a slice ends, so that no load needs a guard.
+  // Whether rows end where a slice ends, so that every lane stores a whole chunk.
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
   // Whether weights are read through `perm`, and whether they are multiplied by `factors`.
   static constexpr bool HAS_PERM = SDDMM_HAS_PERM, HAS_FACTORS = SDDMM_HAS_FACTORS;
@@ -108,7 +108,7 @@ __device__ __forceinline__ T of_batch(const T (&own)[PER_LANE], int batch, int j
 // Adds the nonzeros `now`, the first of `left` of each group that are left. most: the largest of
 // these, as all lanes of a warp shuffle.
 __device__ __forceinline__ void add_nonzeros(const DenseRows<Config, Arguments>& dense,
-                                             const Indices& now, int left, int most, int elements,
+                                             const Indices& now, int left, int most,
                                              Acc (&sums)[ELEMENTS]) {
   Acc weights[PER_LANE];
 #pragma unroll
@@ -120,8 +120,7 @@ __device__ __forceinline__ void add_nonzeros(const DenseRows<Config, Arguments>&
     for (int j = 0; j < BATCH; ++j) {
       const int col = of_batch(now.col, batch, j);
       x[j] = Chunk{};
-      if (batch + j < left)
-        x[j] = load_chunk<Config::LOAD_BYTES, Config::NO_TAIL>(dense.row(col), 0, elements);
+      if (batch + j < left) x[j] = dense.chunk(col);
     }
 #pragma unroll
     for (int j = 0; j < BATCH; ++j)
@@ -163,11 +162,11 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     const Indices next(p, values, next_range.first, next_range.end);
     const int count = range.end - range.first, most = most_of_groups(count);
     Acc sums[ELEMENTS] = {};
-    add_nonzeros(dense, now, count, most, elements, sums);
+    add_nonzeros(dense, now, count, most, sums);
 #pragma unroll 1
     for (int at = STRIDE; at < most; at += STRIDE)
       add_nonzeros(dense, Indices(p, values, range.first + at, range.end), count - at, most - at,
-                   elements, sums);
+                   sums);
     if (row < p.m) out.store(row, sums);
     range = next_range, next_range = later_range, now = next;
   }

@@ -48,12 +48,15 @@ class ProductRate(NamedTuple):
 
     tile_us: by which a tile keeps a multiprocessor busy, however few nonzeros it has. step_us: from
     tile to tile of one block. start_us: the time to the first tile, beyond that of any launch, and
-    from the last.
+    from the last. unaligned: by how much longer tiles take if rows of X do not start at multiples
+    of 16 bytes. full_us: by which a tile without zeros takes longer.
     """
 
     tile_us: float
     step_us: float
     start_us: float
+    unaligned: float
+    full_us: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +97,10 @@ class SpmmTile(FloatSums):
         count = tiles * ceil_div(problem.k, self.columns) * (problem.heads or 1)
         stripes = max(1, min(ceil_div(problem.m, SIDE), tiles))
         steps = min(part_limit(count, model.device), tiles / stripes)
-        run_us = max(steps * self.rate.step_us, count * self.rate.tile_us / sm_count)
+        tile_us = self.rate.tile_us + self.rate.full_us * problem.nnz / max(1, tiles * SIDE**2)
+        run_us = max(steps * self.rate.step_us, count * tile_us / sm_count)
+        if problem.k * problem.dtype.itemsize % 16:
+            run_us *= self.rate.unaligned
         return Cost(
             2 * model.launch_us + self.rate.start_us + run_us, LIST_TILES_LAUNCHES * model.launch_us
         )
@@ -219,10 +225,11 @@ def spmm_tile(
 
 
 # Rates are measured on an H200 of 132 multiprocessors.
+_FLOAT_RATE = ProductRate(2.05, 2.4, 6, 2.6, full_us=0.6)
 SPMM_TILES = (
-    spmm_tile("spmm_tile_32", 32, 3, 4, ProductRate(0.58, 0.8, 6)),
-    spmm_tile("spmm_tile_64", 64, 3, 4, ProductRate(0.74, 1.25, 6)),
-    spmm_tile("spmm_tile_128", 128, 3, 3, ProductRate(1.1, 1.8, 6)),
-    spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(2.75, 5, 6), weight_bytes=4),
-    spmm_tile("spmm_tile_float_64", 64, 2, 3, ProductRate(2.65, 5, 6), x_bytes=4, weight_bytes=4),
+    spmm_tile("spmm_tile_32", 32, 3, 4, ProductRate(0.58, 0.8, 6, 1.6)),
+    spmm_tile("spmm_tile_64", 64, 3, 4, ProductRate(0.74, 1.25, 6, 2.6)),
+    spmm_tile("spmm_tile_128", 128, 3, 3, ProductRate(1.1, 1.8, 6, 3.4)),
+    spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(2.75, 5, 6, 2.6), weight_bytes=4),
+    spmm_tile("spmm_tile_float_64", 64, 2, 3, _FLOAT_RATE, x_bytes=4, weight_bytes=4),
 )

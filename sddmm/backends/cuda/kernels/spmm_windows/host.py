@@ -49,10 +49,11 @@ _MIN_MEAN = 0.25
 _MAX_ENTRIES = 2**31 - 2**12
 
 # Fitted to measurements on an H200: microseconds that all multiprocessors together take to put a
-# weight in order, and one that comes by column; to add an entry of a slice, and to leave a sum of
+# weight in order, and one that comes by column; to add an entry of a slice, times this power of the
+# mean entries of a row of a window, as groups with longer rows end less evenly; to leave a sum of
 # one and add it to the others; and to load a window each.
 _ORDER_US, _ORDER_BY_COLUMN_US = 5.3e-6, 8e-6
-_ENTRY_US, _SUM_US, _WINDOW_US = 6.7e-6, 74e-6, 3.5
+_ENTRY_US, _LONGER_ROWS, _SUM_US, _WINDOW_US = 4.5e-6, 0.09, 74e-6, 3.5
 # Microseconds of preparing a pattern, and each of its nonzeros.
 _PREPARE_US, _PREPARE_NONZERO_US = 800.0, 0.1e-3
 
@@ -88,6 +89,11 @@ class SpmmWindows(FloatSums):
     def needs_uniform(self) -> bool:
         return True
 
+    @property
+    def _groups(self) -> int:
+        """The groups of threads of a block, each of which loads a slice of a row."""
+        return self.threads * _CHUNK_BYTES // _SLICE_BYTES
+
     def geometry(self, problem: SpmmProblem) -> Geometry:
         columns = _SLICE_BYTES // problem.dtype.itemsize
         windows = max(1, ceil_div(problem.n, self.shared_bytes // _SLICE_BYTES))
@@ -111,7 +117,7 @@ class SpmmWindows(FloatSums):
     ) -> Cost | None:
         if facts is None or not facts.is_uniform:
             return None
-        run_us = _run_us(problem, self.geometry(problem), facts.ascends, model)
+        run_us = _run_us(problem, self.geometry(problem), self._groups, facts.ascends, model)
         return Cost(run_us, _PREPARE_US + _PREPARE_NONZERO_US * problem.nnz)
 
     def prepare(
@@ -120,9 +126,8 @@ class SpmmWindows(FloatSums):
         geometry = self.geometry(problem)
         entries = entries_of(layouts.by_row(), (problem.m, problem.n), geometry.width)
         parts = geometry.slices * (problem.heads or 1)
-        groups = self.threads * _CHUNK_BYTES // _SLICE_BYTES
         blocks = model.device.sm_count
-        segments = segments_of(entries, parts, blocks, groups, _WINDOW_ENTRIES)
+        segments = segments_of(entries, parts, blocks, self._groups, _WINDOW_ENTRIES)
         run = _Runner(
             self, problem, geometry, entries.entries, entries.positions, segments, model.device
         )
@@ -202,17 +207,29 @@ def _rows_and_slots(row_tiles: int, windows: int, device: torch.device) -> Tenso
     return torch.stack([tile * SIDE, tile, tile * 0 + windows, tile * 0 + row_tiles], dim=1)
 
 
-def _run_us(problem: SpmmProblem, geometry: Geometry, ascends: bool, model: DeviceModel) -> float:
-    """Ordering the weights, loading windows, adding entries, and adding the sums of windows."""
-    heads, slices = problem.heads or 1, geometry.slices
+def _run_us(
+    problem: SpmmProblem, geometry: Geometry, groups: int, ascends: bool, model: DeviceModel
+) -> float:
+    """Ordering the weights, loading windows, adding entries, and adding the sums of windows.
+    groups: of threads that each add a row of a window, in a block."""
+    parts = (problem.heads or 1) * geometry.slices
     rows = geometry.windows * problem.m
     entries = problem.nnz + rows * math.exp(-problem.nnz / rows)  # with those of empty rows
-    weights_heads = heads if problem.values_have_heads else 1
+    weights_heads = (problem.heads or 1) if problem.values_have_heads else 1
     order_us = weights_heads * entries * (_ORDER_US if ascends else _ORDER_BY_COLUMN_US)
-    adding_us = heads * slices * (entries * _ENTRY_US + rows * _SUM_US)
-    loads = 1 + heads * slices * geometry.windows / model.device.sm_count
+    busy = min(1.0, parts * rows / (model.device.sm_count * groups))
+    entry_us = _ENTRY_US * math.pow(entries / rows, _LONGER_ROWS)
+    adding_us = parts * entries * entry_us / busy
+    sums_us = parts * rows * _SUM_US
+    sums_bytes = parts * rows * geometry.columns * 4
+    if sums_bytes > model.device.l2_bytes:  # stored in memory, and read from there
+        out_bytes = parts * problem.m * geometry.columns * problem.out_dtype.itemsize
+        sums_us = max(sums_us, 1e6 * (2 * sums_bytes + out_bytes) / model.memory_bytes)
+    loads = parts * geometry.windows / model.device.sm_count
+    x_bytes = (problem.heads or 1) * problem.n * problem.k * problem.dtype.itemsize
+    load_us = max(loads * _WINDOW_US, 1e6 * x_bytes / model.memory_bytes)
     slower = H200_SHARED_BYTES / model.shared_bytes
-    return model.launch_us + slower * (order_us + adding_us + loads * _WINDOW_US)
+    return 2 * model.launch_us + slower * (order_us + adding_us + sums_us + _WINDOW_US + load_us)
 
 
 SPMM_WINDOWS = SpmmWindows(
