@@ -45,7 +45,8 @@ class TileRate:
     the run, where nonzeros are scattered, and where rows mostly are segments. start_us: the time
     from the launch to the first tile, beyond that of any launch. overlap: the exponent p by which
     arithmetic of time t and all else of time u take (t^p + u^p)^(1/p): 1 if one waits for the
-    other, more if they overlap.
+    other, more if they overlap. unaligned: by how much longer arithmetic takes where rows of the
+    operands do not start at multiples of 16 bytes.
     """
 
     flops: float
@@ -59,6 +60,7 @@ class TileRate:
     scaled_segment_ps: float = 0.0
     start_us: float = 0.0
     overlap: float = 1.0
+    unaligned: float = 1.0
 
     def combined_us(self, arithmetic_us: float, beside_us: float) -> float:
         """The time of arithmetic and of all else."""

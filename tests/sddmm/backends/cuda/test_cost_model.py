@@ -319,6 +319,27 @@ def test_the_analysis_tells_whether_a_pattern_of_four_per_cent_is_worth_tiles() 
     assert choice.late.kernel.name.startswith("tile_")
 
 
+@pytest.mark.parametrize(
+    ("k", "name"), [(47, "windows"), (48, "row_gather"), (100, "row_gather"), (300, "row_gather")]
+)
+def test_rows_that_are_not_aligned_are_gathered_by_more_loads(k: int, name: str) -> None:
+    """With K = 47 in float16, row_gather took 96 us and windows took 70; with K = 48, 31 and 43."""
+    assert best(problem(60_000, 1_500_000, k=k)) == name
+
+
+@pytest.mark.parametrize(("k", "is_mma"), [(96, True), (100, False)])
+def test_tiles_of_rows_that_are_not_aligned_take_longer(k: int, is_mma: bool) -> None:
+    """With K = 100 in float16, tile_mma took 3 to 5 times as long as predicted for aligned rows; a
+    causal mask has tiles of it."""
+    counts = {
+        (64, 64): TileCounts(2080, 2016, ((0, 0),) * 11 + ((64, 133_120), (2016, 8_257_536))),
+        (128, 256): TileCounts(272, 240, ((0, 0),) * 14 + ((272, 8_390_656),)),
+        (16, 16): TileCounts(32_896, 32_640, ((0, 0),) * 7 + ((32_896, 8_390_656),)),
+    }
+    facts = CountedFacts(8_390_656, 4096, True, counts, ((64, 133_120),))
+    assert best(problem(4096, 8_390_656, k=k), facts).startswith("tile_mma") == is_mma
+
+
 @pytest.mark.parametrize("warps_per_sm", [16, 20, 28])
 def test_warps_of_a_large_problem_come_in_waves_that_are_nearly_full(warps_per_sm: int) -> None:
     """Where 132 multiprocessors hold 20 warps each, 1.6M nonzeros by 256 were 2.4 waves."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from gemm_core.arithmetic import ceil_div
+from gemm_core.arithmetic import ceil_div, loads_of_16_bytes
 from sddmm.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ SEGMENT_BYTES = 64
 _L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
 
 # The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
-# row, and of each segment, of half types and of others, which have fewer products; and by which a
-# value of S lengthens a nonzero.
+# row, and of each segment, of half types and of others, which have fewer products, times this power
+# of the loads of 16 bytes; and by which a value of S lengthens a nonzero.
 _LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.45, 1.3
+_MORE_LOADS = 0.72
 # The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
 # part of a row has.
 NEAR_COLUMNS = 64
@@ -69,7 +71,10 @@ def gather_us(
     rows, columns = min(problem.m, nnz), min(problem.n, nnz)
     from_l2 = 1.0 if parts is None else loads_from_l2(parts)
     segment_ps = _HALF_SEGMENT_PS if DTYPES[problem.dtype].is_half else _SEGMENT_PS
-    instructions_us = 1e-6 * (nnz + rows) * (_LOAD_PS + segment_ps * segments) / model.stores
+    row_ps = (_LOAD_PS + segment_ps * segments) * math.pow(
+        loads_of_16_bytes(row_bytes), _MORE_LOADS
+    )
+    instructions_us = 1e-6 * (nnz + rows) * row_ps / model.stores
     l2_us = 1e6 * (nnz * from_l2 + rows) * segments * SEGMENT_BYTES / model.l2_bytes
     from_memory = (rows + columns) * row_bytes
     if parts is None and slices == 1:  # rows of B that L2 has no room for come from memory

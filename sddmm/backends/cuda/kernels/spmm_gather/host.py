@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from gemm_core.arithmetic import loads_of_16_bytes
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.base import Addend
@@ -69,10 +70,10 @@ if TYPE_CHECKING:
 
 # Fitted to measurements on an H200. The time that any nonzero adds, and that a weight which is read
 # through a permutation does, in bytes of a row of X; that of the instructions for a nonzero, in
-# picoseconds, and for each of its lanes, of half types and of others; and by how much more they
-# take where rows are not aligned.
+# picoseconds, and for each of its lanes, of half types and of others, times this power of the loads
+# of a lane.
 _NONZERO_BYTES, _WEIGHT_BYTES = 16, 48
-_HALF_PS, _FLOAT_PS, _UNALIGNED = (3.0, 1.2), (8.0, 0.75), 1.35
+_HALF_PS, _FLOAT_PS, _MORE_LOADS = (3.0, 1.2), (8.0, 0.75), 0.45
 # The bytes of X that L1 holds, and which part of the loads of these finds them there; and how often
 # rows that are summed side by side, of full columns, find each other's rows of X there.
 _L1_BYTES, _L1_PART, _SIDE_BY_SIDE = 190e3, 0.9, 2.0
@@ -305,8 +306,8 @@ def gather_us(problem: SpmmProblem, model: DeviceModel, facts: PatternFacts | No
         from_l2 = loads_from_l2(parts)
     nonzero_us = 1e6 * (slice_bytes * from_l2 + _NONZERO_BYTES) / model.l2_bytes
     fixed_ps, lane_ps = _HALF_PS if DTYPES[problem.dtype].is_half else _FLOAT_PS
-    unaligned = _UNALIGNED if row_bytes % LANE_BYTES else 1.0
-    instructions_us = 1e-6 * unaligned * (fixed_ps + lane_ps * lanes) / model.stores
+    row_ps = (fixed_ps + lane_ps * lanes) * math.pow(loads_of_16_bytes(row_bytes), _MORE_LOADS)
+    instructions_us = 1e-6 * row_ps / model.stores
     weight_us = 0.0 if is_sorted else 1e6 * _WEIGHT_BYTES / model.l2_bytes
     nonzeros_us = problem.nnz * slices * (max(nonzero_us, instructions_us) + weight_us)
     from_memory = rows * row_bytes + problem.k * problem.m * problem.out_dtype.itemsize

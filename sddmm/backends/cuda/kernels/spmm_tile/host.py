@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gemm_core.arithmetic import ceil_div
+from gemm_core.arithmetic import ceil_div, loads_of_16_bytes
 from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel
+from sddmm.backends.cuda.cost_model import (
+    LIST_TILES_LAUNCHES,
+    Cost,
+    DeviceModel,
+)
 from sddmm.backends.cuda.executor import address, row_pitch, rows_are_contiguous
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, part_limit, stripes_of
 from sddmm.backends.cuda.kernels.spmm_tile_sums import host as spmm_tile_sums
@@ -99,7 +103,7 @@ class SpmmTile(FloatSums):
         steps = min(part_limit(count, model.device), tiles / stripes)
         tile_us = self.rate.tile_us + self.rate.full_us * problem.nnz / max(1, tiles * SIDE**2)
         run_us = max(steps * self.rate.step_us, count * tile_us / sm_count)
-        if problem.k * problem.dtype.itemsize % 16:
+        if loads_of_16_bytes(problem.k * problem.dtype.itemsize) > 1:
             run_us *= self.rate.unaligned
         return Cost(
             2 * model.launch_us + self.rate.start_us + run_us, LIST_TILES_LAUNCHES * model.launch_us

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from gemm_core.arithmetic import ceil_div
+from gemm_core.arithmetic import ceil_div, loads_of_16_bytes
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
@@ -52,6 +52,8 @@ _MIN_PAIRS = 128
 # of eight pairs, per 64 bytes of their rows and besides; for a run of nonzeros of a row; and that
 # all of them take to begin a window each, and to load one that fills shared memory.
 _STEP_US, _BATCH_US, _RUN_US, _WINDOW_US, _LOAD_US = 49e-6, 49e-6, 22e-6, 1.0, 2.5
+# The power of the loads of 16 bytes of a row by which they lengthen all that.
+_MORE_LOADS = 0.23
 # The part of the time of loading rows of A from memory that nothing hides.
 _MEMORY_PART = 0.57
 # The time of storing a value, windows apart from its neighbours, where L2 has no room to gather
@@ -201,6 +203,7 @@ def _run_us(
     memory_bytes = passes * geometry.slice_bytes * from_memory * (runs + problem.n)
     memory_us = 1e6 * _MEMORY_PART * memory_bytes / model.memory_bytes
     run_us = slower * (math.hypot(computing_us, storing_us) + window_us)
+    run_us *= math.pow(loads_of_16_bytes(problem.k * problem.dtype.itemsize), _MORE_LOADS)
     return model.launch_us + run_us + memory_us
 
 
