@@ -7,12 +7,32 @@
 
 namespace gemm_core {
 
+// Copies the first `elements` of a chunk of 16 bytes to shared memory and fills up with zeros. The
+// source is at any element. By words, asynchronously (the caller commits and waits), where these
+// divide the address and the elements: always of floats, of halves for every even k; else element by
+// element.
+template <class T>
+__device__ __forceinline__ void copy_unaligned_chunk(unsigned char* to, const T* source,
+                                                     int elements) {
+  constexpr int SIZE = sizeof(T), WORD = 4;
+  const int bytes = elements * SIZE;
+  const auto* const from = reinterpret_cast<const unsigned char*>(source);
+  if (SIZE >= WORD || (reinterpret_cast<i64>(source) | bytes) % WORD == 0) {
+    const u32 target = ptx::shared_address(to);
+#pragma unroll
+    for (int i = 0; i < 16; i += WORD) ptx::cp_async_4(target + i, from + i, i < bytes);
+    return;
+  }
+#pragma unroll 1
+  for (int e = 0; e < 16 / SIZE; ++e) reinterpret_cast<T*>(to)[e] = e < elements ? source[e] : T{};
+}
+
 // Copies tiles of ROWS x COLS elements, one after the other along k, by THREADS threads, into the
 // shared-memory layout `Layout`. ROWS_ARE_K: the rows of a tile are consecutive k, else its
 // columns. Elements beyond k become zeros. Elements beyond the other edge only reach outputs that
 // are not stored: the copy repeats the last row or chunk, or writes zeros. ALIGNED: every source
-// row starts at a multiple of 16 bytes; then copies are asynchronous (the caller commits and
-// waits), else element by element.
+// row starts at a multiple of 16 bytes, and so do all chunks. Copies are asynchronous (the caller
+// commits and waits), unless copy_unaligned_chunk says otherwise.
 //
 // A full tile costs one instruction per copy: the address is that of the tile, the same for all
 // threads, and a 32-bit offset that is the same for all tiles.
@@ -91,10 +111,8 @@ struct TileCopy {
         ptx::cp_async_16(base + chunk_target, tile + offsets[i],
                          elements * static_cast<int>(sizeof(T)));
       } else {
-        const T* source = reinterpret_cast<const T*>(tile + offsets[i]);
-#pragma unroll 1
-        for (int e = 0; e < CHUNK; ++e)
-          reinterpret_cast<T*>(shared + chunk_target)[e] = e < elements ? source[e] : T{};
+        copy_unaligned_chunk(shared + chunk_target, reinterpret_cast<const T*>(tile + offsets[i]),
+                             elements);
       }
     }
   }

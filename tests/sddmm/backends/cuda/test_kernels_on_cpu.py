@@ -311,7 +311,7 @@ def test_a_pattern_is_analysed_once_for_problems_that_ask_for_the_same() -> None
     """By tiles and by rows, however often either is asked for."""
     pattern = random_pattern(150, 235, 15_000, layout="csr", index_dtype=torch.int32)
     launched: list[str] = []
-    for kernel, k in ((None, 24), ("row_gather", 40), (None, 32), (None, 17), ("row_gather", 8)):
+    for kernel, k in ((None, 24), ("row_gather", 40), (None, 32), (None, 16), ("row_gather", 8)):
         device = replace(H200, sm_count=2)
         launched += check(kernel, pattern, k, torch.float16, device=device)[1]
     assert launched.count("analyse") == 2

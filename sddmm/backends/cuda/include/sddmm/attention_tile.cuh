@@ -7,6 +7,7 @@
 #include "gemm_core/ptx/ldmatrix.cuh"
 #include "gemm_core/ptx/mma.cuh"
 #include "gemm_core/swizzle.cuh"
+#include "gemm_core/tile_io.cuh"
 #include "sddmm/softmax_sum.cuh"
 #include "sddmm/warp.cuh"
 
@@ -19,8 +20,7 @@ namespace ptx = gemm_core::ptx;
 constexpr int SIDE = 64, MMA_ROWS = 16;
 
 // Rows of COLUMNS elements in shared memory, and this thread's part of their copies from rows of k
-// elements. ALIGNED: every row starts at a multiple of 16 bytes; else copies of halves are not
-// asynchronous.
+// elements. ALIGNED: every row starts at a multiple of 16 bytes; else see copy_unaligned_chunk.
 template <class T, int COLUMNS, int THREADS, bool ALIGNED, class Layout_>
 struct OperandRows {
   using Layout = Layout_;
@@ -57,14 +57,8 @@ struct OperandRows {
       if constexpr (ALIGNED) {
         ptx::cp_async_16(ptx::shared_address(to) + i * ROW_BYTES, source,
                          elements * static_cast<int>(sizeof(T)));
-      } else if constexpr (sizeof(T) == 4) {
-#pragma unroll
-        for (int e = 0; e < ELEMENTS; ++e)
-          ptx::cp_async_4(ptx::shared_address(to) + i * ROW_BYTES + e * 4, source + e, e < elements);
       } else {
-        T* const stored = reinterpret_cast<T*>(to + i * ROW_BYTES);
-#pragma unroll 1
-        for (int e = 0; e < ELEMENTS; ++e) stored[e] = e < elements ? source[e] : T{};
+        gemm_core::copy_unaligned_chunk(to + i * ROW_BYTES, source, elements);
       }
     }
   }
