@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from gemm_core.arithmetic import loads_of_16_bytes
 from sddmm.backends.cuda.facts import expected_row_parts
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class TileRate:
     from the launch to the first tile, beyond that of any launch. overlap: the exponent p by which
     arithmetic of time t and all else of time u take (t^p + u^p)^(1/p): 1 if one waits for the
     other, more if they overlap. unaligned: by how much longer arithmetic takes where rows of the
-    operands do not start at multiples of 16 bytes.
+    operands start at multiples of 4 bytes, and of 2, not of 16 (`unaligned_factor`).
     """
 
     flops: float
@@ -60,13 +61,20 @@ class TileRate:
     scaled_segment_ps: float = 0.0
     start_us: float = 0.0
     overlap: float = 1.0
-    unaligned: float = 1.0
+    unaligned: tuple[float, float] = (1.0, 1.0)
 
     def combined_us(self, arithmetic_us: float, beside_us: float) -> float:
         """The time of arithmetic and of all else."""
         if self.overlap == 1:
             return arithmetic_us + beside_us
         return float((arithmetic_us**self.overlap + beside_us**self.overlap) ** (1 / self.overlap))
+
+
+def unaligned_factor(factors: tuple[float, float], row_bytes: int) -> float:
+    """By how much longer a tile takes with adjacent rows of so many bytes, which are copied by 16
+    bytes, by words, or by elements of 2. factors: those of words and of elements."""
+    loads = loads_of_16_bytes(row_bytes)
+    return 1.0 if loads == 1 else factors[loads > 4]
 
 
 def are_segments(nnz: float, runs: float) -> bool:

@@ -30,33 +30,36 @@ from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, KernelSpec, Pro
 TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_wgmma(128, 256, 256, TileRate(
         flops=900e12, fixed_us=9.4e-3, nonzero_ps=9.4, run_ps=-5.7, round_ps=256, start_us=0.9,
-        unaligned=1.4,
+        unaligned=(1.4, 1.4),
     )),
     tile_wgmma(128, 224, 256, TileRate(
         flops=824e12, fixed_us=11.3e-3, nonzero_ps=7.9, run_ps=-4.8, round_ps=291, start_us=0.2,
-        overlap=1.17, unaligned=1.4,
+        overlap=1.17, unaligned=(1.4, 1.4),
     )),
     tile_wgmma(256, 152, 176, TileRate(
-        flops=856e12, fixed_us=6.6e-3, nonzero_ps=15.3, run_ps=4.8, start_us=0.8, unaligned=1.4,
+        flops=856e12, fixed_us=6.6e-3, nonzero_ps=15.3, run_ps=4.8, start_us=0.8,
+        unaligned=(1.4, 1.4),
     )),
     tile_wgmma_async((128, 256), 3, StagingSlots(1, 1024), StagingSlots(2, 512), TileRate(
         flops=777e12, fixed_us=15.6e-3, nonzero_ps=5.6, run_ps=-0.8, round_ps=200, start_us=0.2,
-        overlap=1.73, unaligned=2.4,
+        overlap=1.73, unaligned=(2.4, 2.4),
     ), lead=1),
     tile_wgmma_async((128, 224), 3, StagingSlots(1, 896), StagingSlots(2, 464), TileRate(
         flops=759e12, fixed_us=18.4e-3, nonzero_ps=5.6, run_ps=-2.1, round_ps=213, overlap=2.09,
-        unaligned=2.4,
+        unaligned=(2.4, 2.4),
     ), lead=0),
     tile_wgmma_listed(256, TileRate(
-        flops=747e12, fixed_us=10.1e-3, nonzero_ps=3.8, overlap=1.89, unaligned=1.4,
+        flops=747e12, fixed_us=10.1e-3, nonzero_ps=3.8, overlap=1.89, unaligned=(2.0, 2.0),
     )),
     tile_mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(
         flops=545e12, fixed_us=10.7e-3, nonzero_ps=4.3, run_ps=-1.7, round_ps=43, segment_us=25e-3,
-        full_us=21e-3, scaled_ps=5.0, scaled_segment_ps=1.0, start_us=1.2, unaligned=4.8,
+        full_us=21e-3, scaled_ps=5.0, scaled_segment_ps=1.0, start_us=1.2,
+        unaligned=(2.2, 8.0),
     )),
     tile_mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4, rate=TileRate(
         flops=311e12, fixed_us=2.6e-3, nonzero_ps=2.7, run_ps=-0.5, round_ps=26, segment_us=6.2e-3,
-        full_us=3.75e-3, scaled_ps=2.4, scaled_segment_ps=0.5, unaligned=4.8,
+        full_us=3.75e-3, scaled_ps=2.4, scaled_segment_ps=0.5,
+        unaligned=(3.1, 5.0),
     ), hopper_min_blocks=5, short_min_blocks=8),
     tile_mma("tile_mma_tf32_64x64x32", (64, 64, 32), (2, 2), 3, 3, "tf32", TileRate(
         flops=150e12, fixed_us=3e-3, nonzero_ps=1.5, run_ps=4, scaled_ps=2.6, scaled_segment_ps=0.6,
@@ -67,12 +70,12 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_warp(16, (8, 3), TileRate(
         flops=91e12, fixed_us=0.18e-3, nonzero_ps=7.1, run_ps=0.5, round_ps=77, segment_us=0.55e-3,
         full_us=0.31e-3, scaled_ps=2.0, scaled_segment_ps=1.7, start_us=0.5, overlap=2.5,
-        unaligned=1.2,
+        unaligned=(1.2, 2.2),
     )),
     tile_warp(32, (4, 2), TileRate(
         flops=175e12, fixed_us=0.49e-3, nonzero_ps=7.8, round_ps=236, segment_us=2.1e-3,
         full_us=1.47e-3, scaled_ps=2.2, scaled_segment_ps=2.0, start_us=1.5, overlap=1.1,
-        unaligned=1.2,
+        unaligned=(1.2, 2.2),
     )),
     tile_wgmma_tf32x3(TileRate(
         flops=114e12, fixed_us=23e-3, nonzero_ps=1.3, run_ps=6, scaled_ps=4.0,
@@ -80,20 +83,20 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     )),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(
         flops=41e12, fixed_us=2.0e-3, nonzero_ps=0.65, run_ps=0.1, scaled_ps=3.0,
-        scaled_segment_ps=0.7,
+        scaled_segment_ps=0.7, unaligned=(1.3, 1.3),
     )),
     tile_simt((64, 64, 32), (4, 8), 4, TileRate(
         flops=43e12, fixed_us=2.2e-3, nonzero_ps=0.55, run_ps=0.3, scaled_ps=3.5,
-        scaled_segment_ps=0.6,
+        scaled_segment_ps=0.6, unaligned=(1.3, 1.3),
     ), mainloop="ROWS"),
     tile_simt((64, 128, 8), (8, 16), 4, TileRate(
         flops=46.5e12, fixed_us=6e-3, nonzero_ps=0.7, run_ps=3, scaled_ps=4.0,
-        scaled_segment_ps=0.9,
+        scaled_segment_ps=0.9, unaligned=(1.2, 1.2),
     ), mainloop="PIPELINED", stages=4),
     tile_wmma((16, 16), (4, 2), TileRate(
         flops=259e12, fixed_us=9.2e-3, nonzero_ps=4.9, run_ps=-1.9, round_ps=4.6,
         segment_us=24.4e-3, full_us=22.7e-3, scaled_ps=2.5, scaled_segment_ps=0.6, overlap=1.34,
-        unaligned=2.5,
+        unaligned=(1.8, 4.0),
     )),
     tile_wmma((32, 8), (2, 4)),
     tile_wmma((8, 32), (4, 2)),

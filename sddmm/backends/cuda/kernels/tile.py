@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from gemm_core.arithmetic import ceil_div, loads_of_16_bytes
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
@@ -23,6 +23,7 @@ from sddmm.backends.cuda.cost_model import (
     are_segments,
     further_rounds,
     sort_us,
+    unaligned_factor,
 )
 from sddmm.backends.cuda.executor import (
     KernelPlan,
@@ -164,8 +165,8 @@ class TileKernel(KernelSpec, abc.ABC):
         block_m, block_n, block_k = self.tile
         k = ceil_div(problem.k, block_k) * block_k
         arithmetic_us = 2e6 * block_m * block_n * k / (self.rate.flops * model.tensor_cores)
-        if loads_of_16_bytes(problem.k * problem.dtype.itemsize) > 1:
-            arithmetic_us *= self.rate.unaligned
+        row_bytes = problem.k * problem.dtype.itemsize
+        arithmetic_us *= unaligned_factor(self.rate.unaligned, row_bytes)
         fixed_us = self.rate.fixed_us if fixed_us is None else fixed_us
         return self.rate.combined_us(arithmetic_us, fixed_us / model.tensor_cores + stored_us)
 

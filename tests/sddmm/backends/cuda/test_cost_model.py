@@ -329,8 +329,7 @@ def test_rows_that_are_not_aligned_are_gathered_by_more_loads(k: int, name: str)
 
 @pytest.mark.parametrize(("k", "is_mma"), [(96, True), (100, False)])
 def test_tiles_of_rows_that_are_not_aligned_take_longer(k: int, is_mma: bool) -> None:
-    """With K = 100 in float16, tile_mma took 3 to 5 times as long as predicted for aligned rows; a
-    causal mask has tiles of it."""
+    """With K = 100 in float16, tile_wmma took 25.5 us on a causal mask, and tile_mma 26.3."""
     counts = {
         (64, 64): TileCounts(2080, 2016, ((0, 0),) * 11 + ((64, 133_120), (2016, 8_257_536))),
         (128, 256): TileCounts(272, 240, ((0, 0),) * 14 + ((272, 8_390_656),)),

@@ -24,7 +24,7 @@ _L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
 # row, and of each segment, of half types and of others, which have fewer products, times this power
 # of the loads of 16 bytes; and by which a value of S lengthens a nonzero.
 _LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.45, 1.3
-_MORE_LOADS = 0.72
+_MORE_LOADS = 0.6
 # The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
 # part of a row has.
 NEAR_COLUMNS = 64

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gemm_core.arithmetic import ceil_div, loads_of_16_bytes
+from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.addressing import fits_32bit_offsets
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
@@ -19,6 +19,7 @@ from sddmm.backends.cuda.cost_model import (
     LIST_TILES_LAUNCHES,
     Cost,
     DeviceModel,
+    unaligned_factor,
 )
 from sddmm.backends.cuda.executor import address, row_pitch, rows_are_contiguous
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, part_limit, stripes_of
@@ -52,14 +53,14 @@ class ProductRate(NamedTuple):
 
     tile_us: by which a tile keeps a multiprocessor busy, however few nonzeros it has. step_us: from
     tile to tile of one block. start_us: the time to the first tile, beyond that of any launch, and
-    from the last. unaligned: by how much longer tiles take if rows of X do not start at multiples
-    of 16 bytes. full_us: by which a tile without zeros takes longer.
+    from the last. unaligned: by how much longer tiles take if rows of X start at multiples of 4
+    bytes, and of 2, not of 16. full_us: by which a tile without zeros takes longer.
     """
 
     tile_us: float
     step_us: float
     start_us: float
-    unaligned: float
+    unaligned: tuple[float, float]
     full_us: float = 0.0
 
 
@@ -103,8 +104,7 @@ class SpmmTile(FloatSums):
         steps = min(part_limit(count, model.device), tiles / stripes)
         tile_us = self.rate.tile_us + self.rate.full_us * problem.nnz / max(1, tiles * SIDE**2)
         run_us = max(steps * self.rate.step_us, count * tile_us / sm_count)
-        if loads_of_16_bytes(problem.k * problem.dtype.itemsize) > 1:
-            run_us *= self.rate.unaligned
+        run_us *= unaligned_factor(self.rate.unaligned, problem.k * problem.dtype.itemsize)
         return Cost(
             2 * model.launch_us + self.rate.start_us + run_us, LIST_TILES_LAUNCHES * model.launch_us
         )
@@ -229,11 +229,11 @@ def spmm_tile(
 
 
 # Rates are measured on an H200 of 132 multiprocessors.
-_FLOAT_RATE = ProductRate(2.05, 2.4, 6, 2.6, full_us=0.6)
+_FLOAT_RATE = ProductRate(2.05, 2.4, 6, (1.0, 1.0), full_us=0.6)
 SPMM_TILES = (
-    spmm_tile("spmm_tile_32", 32, 3, 4, ProductRate(0.58, 0.8, 6, 1.6)),
-    spmm_tile("spmm_tile_64", 64, 3, 4, ProductRate(0.74, 1.25, 6, 2.6)),
-    spmm_tile("spmm_tile_128", 128, 3, 3, ProductRate(1.1, 1.8, 6, 3.4)),
-    spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(2.75, 5, 6, 2.6), weight_bytes=4),
+    spmm_tile("spmm_tile_32", 32, 3, 4, ProductRate(0.58, 0.8, 6, (1.0, 2.6))),
+    spmm_tile("spmm_tile_64", 64, 3, 4, ProductRate(0.74, 1.25, 6, (1.2, 2.6))),
+    spmm_tile("spmm_tile_128", 128, 3, 3, ProductRate(1.1, 1.8, 6, (1.3, 3.0))),
+    spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(2.75, 5, 6, (1.0, 2.6)), weight_bytes=4),
     spmm_tile("spmm_tile_float_64", 64, 2, 3, _FLOAT_RATE, x_bytes=4, weight_bytes=4),
 )

@@ -53,7 +53,7 @@ _MIN_PAIRS = 128
 # all of them take to begin a window each, and to load one that fills shared memory.
 _STEP_US, _BATCH_US, _RUN_US, _WINDOW_US, _LOAD_US = 49e-6, 49e-6, 22e-6, 1.0, 2.5
 # The power of the loads of 16 bytes of a row by which they lengthen all that.
-_MORE_LOADS = 0.23
+_MORE_LOADS = 0.15
 # The part of the time of loading rows of A from memory that nothing hides.
 _MEMORY_PART = 0.57
 # The time of storing a value, windows apart from its neighbours, where L2 has no room to gather
