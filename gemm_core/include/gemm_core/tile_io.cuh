@@ -9,8 +9,8 @@ namespace gemm_core {
 
 // Copies the first `elements` of a chunk of 16 bytes to shared memory and fills up with zeros. The
 // source is at any element. By words, asynchronously (the caller commits and waits), where these
-// divide the address and the elements: always of floats, of halves for every even k; else element by
-// element.
+// divide the address and the elements: always of floats; of halves where rows have even lengths and
+// begin at words; else element by element.
 template <class T>
 __device__ __forceinline__ void copy_unaligned_chunk(unsigned char* to, const T* source,
                                                      int elements) {

@@ -134,8 +134,8 @@ class CountedFacts:
     """The facts of a pattern that was analysed.
 
     counts: those of each size of tiles. parts: the non-empty parts of rows by their width, which
-    ascends; those of single columns are all nonzeros. Where nonzeros come by column, the runs are
-    those of a column in consecutive rows.
+    ascends; those of single columns are all nonzeros, and those of a transpose are estimated by its
+    tiles. Where nonzeros come by column, the runs are those of a column in consecutive rows.
     """
 
     nnz: int

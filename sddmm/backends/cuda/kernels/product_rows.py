@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 LANE_BYTES, MAX_LANES = 16, 32
 """The bytes that a lane loads of a row, and the most lanes that share a row."""
 
-# The time of a nonzero that does not depend on the bytes of its row, in bytes of it, and the lanes
-# that are enough for any slice of a longer row (both on an H200).
-_NONZERO_BYTES, _ENOUGH_LANES = 24, 16
+# The time of a nonzero that does not depend on the bytes of its row, in bytes of it; and the most
+# lanes that always load a row whole (both on an H200).
+_NONZERO_BYTES, _WHOLE_ROW_LANES = 24, 16
 
 # The most bytes from row to row of X that the kernels can step over.
 _MAX_PITCH_BYTES = 2**31 - 1
@@ -48,13 +48,13 @@ def lanes_of_row(k: int, itemsize: int) -> int:
     of longer rows those that cost the fewest bytes. More slices of fewer bytes each would read the
     indices again, and rows of X by parts of lines: on an H200 they take up to 1.7 times as long."""
     chunks = ceil_div(k * itemsize, LANE_BYTES)
-    if chunks <= _ENOUGH_LANES:
+    if chunks <= _WHOLE_ROW_LANES:
         return 1 << (max(1, chunks) - 1).bit_length()
 
     def cost(lanes: int) -> int:
         return ceil_div(chunks, lanes) * (lanes * LANE_BYTES + _NONZERO_BYTES)
 
-    return min((_ENOUGH_LANES, MAX_LANES), key=cost)
+    return min((_WHOLE_ROW_LANES, MAX_LANES), key=cost)
 
 
 class Access(NamedTuple):

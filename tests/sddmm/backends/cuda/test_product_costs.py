@@ -196,9 +196,22 @@ def test_a_warp_takes_one_row_where_shares_would_be_about_that(
     assert found.batch == batch
 
 
+@pytest.mark.parametrize("m", [3130, 3168, 4096, 4160, 4224, 8400])
+def test_shares_of_a_row_need_no_further_wave_of_blocks(m: int) -> None:
+    nnz = m * m // 5
+    found = sharing(m, m, nnz, 128, F32)
+    blocks, at_once = -((nnz + m) // -(8 * found.share)), H200.sm_count * found.batch.min_blocks
+    assert 0.97 <= found.share * m / (nnz + m) <= 1.01
+    assert -(blocks // -at_once) == -(m // -(8 * at_once))
+
+
 @pytest.mark.parametrize(
-    "size", [(512, 2048, 314_573), (10_000, 10_000, 1_000_000), (233_000, 233_000, 57_000_000)]
-)
+    "size",
+    [
+        (512, 2048, 314_573), (10_000, 10_000, 1_000_000), (233_000, 233_000, 57_000_000),
+        (4300, 4300, 3_700_000),  # a third of a wave would be left
+    ],
+)  # fmt: skip
 def test_shares_are_equal_where_rows_are_few_or_short(size: tuple[int, int, int]) -> None:
     m, _, nnz = size
     found = sharing(*size, 256, F16)
@@ -216,3 +229,10 @@ def test_older_gpus_get_no_batches_that_need_more_registers() -> None:
     asked = problem(4096, 4096, 3_300_000, 128, F32)
     older = replace(H200, capability=(8, 0))
     assert sharing_of(asked, slices_of(asked), False, 8, older).batch == (8, 2)
+    odd = asked._replace(k=33)
+    assert sharing_of(odd, slices_of(odd), False, 8, older).batch == (4, 2)
+    assert sharing(4096, 4096, 3_300_000, 64, torch.float64).batch == (4, 3)
+
+
+def test_a_product_with_no_column_costs_a_launch() -> None:
+    assert gather_us(problem(10, 10, 50, 0, F32), MODEL, None) == MODEL.launch_us

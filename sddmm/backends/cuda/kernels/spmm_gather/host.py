@@ -68,10 +68,10 @@ from sddmm.problem import without_sizes
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
 
-# Fitted to measurements on an H200. The time that any nonzero adds, and that a weight which is read
-# through a permutation does, in bytes of a row of X; that of the instructions for a nonzero, in
-# picoseconds, and for each of its lanes, of half types and of others, times this power of the loads
-# of a lane.
+# Fitted to measurements on an H200. The time that any nonzero adds, and a weight that is read
+# through a permutation, now or before the launch, in bytes of a row of X; that of the instructions
+# for a nonzero, in picoseconds, and for each of its lanes, of half types and of others, times this
+# power of the loads of a lane.
 _NONZERO_BYTES, _WEIGHT_BYTES = 16, 48
 _HALF_PS, _FLOAT_PS, _MORE_LOADS = (3.0, 1.2), (8.0, 0.75), 0.45
 # The bytes of X that L1 holds, and which part of the loads of these finds them there; and how often
@@ -238,7 +238,7 @@ def specialise(
     problem, lanes = work.problem, work.slices.lanes
     batch, min_blocks = work.sharing.batch
     if access.step < LANE_BYTES:
-        batch, min_blocks = unaligned_batch(problem, lanes)
+        batch, min_blocks = unaligned_batch(problem, lanes, device)
     # The addresses of either take registers: so many blocks, and nothing spills.
     if batch == 8 and (access.has_addend or (access.has_beyond and lanes < MAX_LANES)):
         min_blocks = 2 if lanes > 1 else 1
@@ -291,6 +291,8 @@ def work_of(spec: SpmmGather, problem: SpmmProblem, device: Device, has_perm: bo
 
 def gather_us(problem: SpmmProblem, model: DeviceModel, facts: PatternFacts | None) -> float:
     """Gathering all nonzeros of the problem; of a uniform pattern if its facts are None."""
+    if problem.k == 0:
+        return model.launch_us
     is_sorted = facts is None or facts.ascends  # else weights come from anywhere
     orders = not is_sorted and ordering.is_worth_ordering(problem)
     parts = None if facts is None else parts_per_nonzero(facts, problem.nnz)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 # are, which L2 cannot hold. From this product of the bytes of a head's weights and of the square of
 # those of a row of X on, putting them in order costs less, on an H200.
 ORDER_FROM = 2**40
-# So does it where the weights of all heads and the rows of X leave L2 no room for each other, from
-# this product of their bytes on; unless X is so large that L2 holds few of its rows anyway.
+# So does it where the weights of all heads and the rows of X of all heads leave L2 no room for each
+# other, from this product of their bytes on; unless a head's X is so large that L2 holds few of its
+# rows anyway.
 _CROWDED_FROM, _LARGE_X = 6e14, 2**27
 # However long X's rows are, weights of several heads cost less in order, on an H200, where one load
 # reads those of _LEAST_TOGETHER heads of a nonzero, which are stored side by side for it, and where

@@ -13,13 +13,20 @@ from sddmm.backends.cuda.kernels.product_rows import LANE_BYTES, MAX_LANES, Slic
 if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
 
-# The most nonzeros and rows of a warp; the mean lengths of long and of short rows; and the nonzeros
-# of all heads from which on shorter rows are read in long batches, too.
-_MAX_SHARE, LONG_ROW, _SHORT_ROW, _MANY_NONZEROS = 1024, 64, 12, 2**22
-# A warp takes a row, of rows that fill so much of all warps, where equal shares would be a row or a
-# little more; and, where columns are so full that warps often find the same rows of X, a part of
-# one. It gets a little less than the mean row: with more some warps have two, and all others wait.
-_FILLED, _LEAST_ROWS, _MOST_ROWS, _FULL_COLUMNS, _PART_OF_ROW = 0.8, 0.8, 1.6, 0.05, 0.98
+# The most nonzeros and rows of an equal share.
+_MAX_SHARE = 1024
+# The mean lengths of long and of short rows; and the nonzeros of all heads from which on shorter
+# rows are read in long batches, too.
+LONG_ROW, _SHORT_ROW, _MANY_NONZEROS = 64, 12, 2**22
+
+# A warp takes one row where an equal share would be this part of a row ..
+_LEAST_ROWS, _MOST_ROWS = 0.8, 1.6
+# .. or less, where columns are so full that warps side by side often read the same rows of X; and
+# where so many of the warps have a row then.
+_FULL_COLUMNS, _LEAST_BUSY = 0.05, 0.75
+# The part of the mean row that it gets at least: with a whole one some warps had two rows, and all
+# others waited for them.
+_PART_OF_ROW = 0.98
 # By how much more of the warps have a row where smaller batches pay for the sake of that.
 _BUSIER = 1.2
 
@@ -30,6 +37,10 @@ class Batch(NamedTuple):
 
     nonzeros: int
     min_blocks: int
+
+
+_LONG_BATCH = Batch(8, 3)
+"""That of long rows on Hopper."""
 
 
 class Sharing(NamedTuple):
@@ -53,19 +64,39 @@ def sharing_of(
     waves = ceil_div(total * parts, at_once * warps * _MAX_SHARE)
     blocks = max(1, at_once * waves // parts)
     share = max(4 * MAX_LANES // slices.lanes, ceil_div(total, blocks * warps))
-    if not columns_together(problem, slices.lanes, has_perm):
-        return Sharing(share, False, batch)
-    rows, warps_at_once = problem.m * parts, device.sm_count * warps
-    is_row = share * problem.m < _MOST_ROWS * total
-    is_row &= rows >= _FILLED * warps_at_once * batch.min_blocks
-    if share * problem.m < _LEAST_ROWS * total:
-        is_row &= problem.nnz >= _FULL_COLUMNS * problem.m * problem.n
-    if is_row:
-        share = int(_PART_OF_ROW * total / problem.m)
-        smaller = Batch(4, 4)
-        busy, busier = (_busy(rows, warps_at_once * b.min_blocks) for b in (batch, smaller))
-        if device.capability >= (9, 0) and busier > _BUSIER * busy:
-            batch = smaller
+    together = columns_together(problem, slices.lanes, has_perm)
+    if together and _is_about_a_row(problem, share):
+        return _by_rows(problem, parts, warps, device, batch) or Sharing(share, True, batch)
+    return Sharing(share, together, batch)
+
+
+def _is_about_a_row(problem: SpmmProblem, share: int) -> bool:
+    """Whether an equal share is so near to a mean row that warps had better take one each."""
+    rows, total = share * problem.m, problem.nnz + problem.m
+    is_full = problem.nnz >= _FULL_COLUMNS * problem.m * problem.n
+    return rows < _MOST_ROWS * total and (is_full or rows >= _LEAST_ROWS * total)
+
+
+def _by_rows(
+    problem: SpmmProblem, parts: int, warps: int, device: Device, batch: Batch
+) -> Sharing | None:
+    """Shares of a row each, in the batches with which most warps have one; None if too few have."""
+    rows, total = problem.m * parts, problem.nnz + problem.m
+    smaller = Batch(4, 4)
+
+    def busy(batch: Batch) -> float:
+        """The part of the warps that have a row, in the mean, while others do."""
+        at_once = device.sm_count * batch.min_blocks * warps
+        return rows / (ceil_div(rows, at_once) * at_once)
+
+    if batch == _LONG_BATCH and busy(smaller) > _BUSIER * busy(batch):
+        batch = smaller
+    if busy(batch) < _LEAST_BUSY:
+        return None
+    # No smaller than would need another wave of blocks.
+    at_once = device.sm_count * batch.min_blocks
+    blocks = at_once * ceil_div(rows, at_once * warps) // parts
+    share = max(int(_PART_OF_ROW * total / problem.m), ceil_div(total, max(1, blocks) * warps))
     return Sharing(share, True, batch)
 
 
@@ -77,12 +108,9 @@ def columns_together(problem: SpmmProblem, lanes: int, has_perm: bool) -> bool:
     return loads_much and problem.nnz >= LONG_ROW * problem.m and not has_perm
 
 
-def _busy(rows: int, at_once: int) -> float:
-    """The part of the warps that have a row, in the mean, where so many run at once."""
-    return rows / (ceil_div(rows, at_once) * at_once)
-
-
 def _batch(problem: SpmmProblem, lanes: int, has_perm: bool, device: Device) -> Batch:
+    if problem.k * problem.dtype.itemsize % LANE_BYTES:
+        return unaligned_batch(problem, lanes, device)
     lane_sums = LANE_BYTES // problem.dtype.itemsize * problem.accumulator.itemsize
     if lane_sums > 32:
         return Batch(4, 2)
@@ -91,7 +119,7 @@ def _batch(problem: SpmmProblem, lanes: int, has_perm: bool, device: Device) -> 
         return Batch(4, 3 if is_hopper else 2)
     # Short rows are stored often, which many warps hide better than many loads of a warp.
     if lanes >= 8 and problem.nnz >= LONG_ROW * problem.m and not has_perm:
-        return Batch(8, 3 if is_hopper else 2)
+        return _LONG_BATCH if is_hopper else Batch(8, 2)
     if lanes <= 4 and is_hopper and _fills_batches(problem):
         needs_few_registers = lanes == 4 and not has_perm and not problem.has_factors
         return Batch(8, 3 if needs_few_registers else 2)
@@ -99,10 +127,12 @@ def _batch(problem: SpmmProblem, lanes: int, has_perm: bool, device: Device) -> 
     return Batch(4, 4 if is_hopper and lanes >= 4 else 3)
 
 
-def unaligned_batch(problem: SpmmProblem, lanes: int) -> Batch:
+def unaligned_batch(problem: SpmmProblem, lanes: int, device: Device) -> Batch:
     """That of rows of X which do not start at multiples of 16 bytes: the smaller loads of a chunk
     need more registers."""
-    if problem.accumulator == torch.float64 or (lanes == 1 and problem.dtype != torch.float32):
+    is_hopper = device.capability >= (9, 0)  # older GPUs' code needs more registers
+    has_few_sums = problem.accumulator == torch.float32
+    if not (is_hopper and has_few_sums) or (lanes == 1 and problem.dtype != torch.float32):
         return Batch(4, 2)
     if lanes < 8:
         return Batch(8, 2)
