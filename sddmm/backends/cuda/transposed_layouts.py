@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ class TransposedLayouts:
         facts = self.stored.facts(count_tiles)
         counts = {_turned(block): tiles for block, tiles in facts.counts.items()}
         return replace(
-            facts, ascends=False, counts=counts, parts=_parts_by_chance(counts, facts.nnz),
+            facts, ascends=False, counts=counts, parts=_parts_by_chance(counts),
             ascends_by_column=facts.ascends,
         )  # fmt: skip
 
@@ -59,13 +60,17 @@ class TransposedLayouts:
         return PatternLayouts(self._pattern.T, self._device)
 
 
-def _parts_by_chance(counts: Mapping[Block, TileCounts], nnz: int) -> tuple[tuple[int, int], ...]:
-    """The `parts` of CountedFacts if nonzeros are spread by chance within their tiles."""
-    by_width = {
-        width: round(expected_row_parts((tiles.nonempty * height, width), nnz, width))
-        for (height, width), tiles in counts.items()
-    }
-    return tuple(sorted(by_width.items()))
+def _parts_by_chance(counts: Mapping[Block, TileCounts]) -> tuple[tuple[int, int], ...]:
+    """The `parts` of CountedFacts as wide as the smallest tiles, if these are counted and nonzeros
+    are spread by chance within tiles of about as many."""
+    if not counts:
+        return ()
+    height, width = smallest = min(counts, key=math.prod)
+    parts = sum(
+        expected_row_parts((tiles * height, width), nnz, width)
+        for tiles, nnz in counts[smallest].by_class
+    )
+    return ((width, round(parts)),)
 
 
 def _turned(block: Block) -> Block:
