@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from sddmm.problem import SpmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
-# Multiply-adds of a chunk: some 200 us, so that the Python between chunks takes no time.
-CHUNK_WORK = 2**21
+# Multiply-adds of a chunk: some 200 us, so that the Python between chunks takes no time. A nonzero
+# takes as long as so many besides.
+CHUNK_WORK, NONZERO_WORK = 2**21, 16
 
 
 class CpuProduct:
@@ -35,7 +36,7 @@ class CpuProduct:
         self._problem = problem
         self._indptr, self._indices, self._perm = grouped_arrays(pattern)
         self._units = problem.nnz + problem.m
-        self._chunk = max(256, CHUNK_WORK // max(1, problem.k))
+        self._chunk = max(256, CHUNK_WORK // (NONZERO_WORK + problem.k))
         self._chunks = ceil_div(self._units, self._chunk)
 
     def __call__(

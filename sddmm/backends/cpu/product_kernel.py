@@ -13,6 +13,9 @@ from numpy import uint64
 
 from sddmm.backends.cpu.jit import inlined, jit
 
+FEW_COLUMNS = 10
+"""The most columns that are added in registers."""
+
 
 @jit
 def row_of_unit(indptr, unit):  # type: ignore[no-untyped-def]
@@ -44,14 +47,54 @@ def load_weights(perm, values, factors, weights, begin, end):  # type: ignore[no
 
 
 @inlined
-def add_rows(indices, weights, x, sums, row, begin, end, offset):  # type: ignore[no-untyped-def]
-    """sums[row]: the rows of x at indices[begin:end], times weights[begin - offset : end - offset].
+def add_few_columns(  # type: ignore[no-untyped-def]
+    indices, weights, x, total, begin, end, offset
+):
+    """`add_rows` of few columns: their sums are in registers, eight, four or one at a time. A loop
+    over so few costs more than its additions, as it begins with checks of what its arrays share."""
+    zero, k, t = x.dtype.type(0), total.size, 0
+    own, w = indices[begin:end], weights[begin - offset : end - offset]
+    while t + 8 <= k:
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = zero
+        for j in range(own.size):
+            y, v = x[uint64(own[uint64(j)])][t : t + 8], w[uint64(j)]
+            s0 += v * y[0]
+            s1 += v * y[1]
+            s2 += v * y[2]
+            s3 += v * y[3]
+            s4 += v * y[4]
+            s5 += v * y[5]
+            s6 += v * y[6]
+            s7 += v * y[7]
+        o = total[t : t + 8]
+        o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7] = s0, s1, s2, s3, s4, s5, s6, s7
+        t += 8
+    while t + 4 <= k:
+        s0 = s1 = s2 = s3 = zero
+        for j in range(own.size):
+            y, v = x[uint64(own[uint64(j)])][t : t + 4], w[uint64(j)]
+            s0 += v * y[0]
+            s1 += v * y[1]
+            s2 += v * y[2]
+            s3 += v * y[3]
+        o = total[t : t + 4]
+        o[0], o[1], o[2], o[3] = s0, s1, s2, s3
+        t += 4
+    while t < k:
+        s0 = zero
+        for j in range(own.size):
+            s0 += w[uint64(j)] * x[uint64(own[uint64(j)])][uint64(t)]
+        total[t] = s0
+        t += 1
 
-    Eight rows are added together, so that the sums are loaded and stored once for all of them. Rows
-    of x may be longer than those of the sums; what is beyond is not read. (kernel.py: sample_run
-    says why rows are taken out first.)
-    """
-    total, k = sums[row], sums.shape[1]
+
+@inlined
+def add_many_columns(  # type: ignore[no-untyped-def]
+    indices, weights, x, total, begin, end, offset
+):
+    """`add_rows` of many columns: eight rows of x are added together, so that the sums are loaded
+    and stored once for all of them. (kernel.py: sample_run says why rows are taken out first.)"""
+    k = total.size
     for t in range(k):
         total[t] = 0
     i = begin
@@ -77,6 +120,19 @@ def add_rows(indices, weights, x, sums, row, begin, end, offset):  # type: ignor
         for t in range(k):
             total[t] += w0 * x0[t]
         i += 1
+
+
+@inlined
+def add_rows(indices, weights, x, sums, row, begin, end, offset):  # type: ignore[no-untyped-def]
+    """sums[row]: the rows of x at indices[begin:end], times weights[begin - offset : end - offset].
+
+    Rows of x may be longer than those of the sums; what is beyond is not read.
+    """
+    total = sums[row]
+    if total.size <= FEW_COLUMNS:
+        add_few_columns(indices, weights, x, total, begin, end, offset)
+    else:
+        add_many_columns(indices, weights, x, total, begin, end, offset)
 
 
 @jit

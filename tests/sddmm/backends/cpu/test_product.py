@@ -58,6 +58,17 @@ def test_rows_are_right_wherever_chunks_cut_them(
 
 
 @pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("d", [1, 2, 8, 10, 11, 16, 19])
+def test_few_columns_and_many(d: int) -> None:
+    """Few are summed by eight, four and one at a time."""
+    pattern = of_lengths([0, 600, 1, 8, 2, 0, 255, *range(20)])
+    values = torch.randn(pattern.nnz, dtype=torch.float64)
+    dense = torch.randn(pattern.shape[1], d, dtype=torch.float64)
+    result = sddmm.spmm(pattern, dense, values=values)
+    assert_spmm_close(result, pattern, dense, values=values)
+
+
+@pytest.mark.usefixtures("short_chunks")
 def test_infinities_and_nan_stay_in_their_rows_and_columns() -> None:
     pattern = of_lengths([300, 2, 0, 700, 9])
     values, dense = operands(pattern, torch.float32, None)
