@@ -73,8 +73,10 @@ class TileRate:
 def unaligned_factor(factors: tuple[float, float], row_bytes: int) -> float:
     """By how much longer a tile takes with adjacent rows of so many bytes, which are copied by 16
     bytes, by words, or by elements of 2. factors: those of words and of elements."""
-    loads = loads_of_16_bytes(row_bytes)
-    return 1.0 if loads == 1 else factors[loads > 4]
+    loads, (of_words, of_elements) = loads_of_16_bytes(row_bytes), factors
+    if loads == 1:
+        return 1.0
+    return of_words if loads <= 4 else of_elements
 
 
 def are_segments(nnz: float, runs: float) -> bool:

@@ -45,7 +45,7 @@ _LONG_BATCH = Batch(8, 3)
 
 class Sharing(NamedTuple):
     """share: the nonzeros and rows of a warp. aligns_warps: whether shares end where a row ends
-    nearby. batch: that of rows of X which start at multiples of 16 bytes."""
+    nearby. batch: that of rows of X which are adjacent, from a multiple of 16 bytes on."""
 
     share: int
     aligns_warps: bool
@@ -60,10 +60,10 @@ def sharing_of(
     batch = _batch(problem, slices.lanes, has_perm, device)
     parts = max(1, slices.number * (problem.heads or 1))
     total = problem.nnz + problem.m
-    at_once = device.sm_count * batch.min_blocks  # blocks that run at the same time
+    at_once = device.sm_count * batch.min_blocks
     waves = ceil_div(total * parts, at_once * warps * _MAX_SHARE)
-    blocks = max(1, at_once * waves // parts)
-    share = max(4 * MAX_LANES // slices.lanes, ceil_div(total, blocks * warps))
+    even = _even_share(total, parts, waves * at_once, warps)
+    share = max(4 * MAX_LANES // slices.lanes, even)
     together = columns_together(problem, slices.lanes, has_perm)
     if together and _is_about_a_row(problem, share):
         return _by_rows(problem, parts, warps, device, batch) or Sharing(share, True, batch)
@@ -95,9 +95,13 @@ def _by_rows(
         return None
     # No smaller than would need another wave of blocks.
     at_once = device.sm_count * batch.min_blocks
-    blocks = at_once * ceil_div(rows, at_once * warps) // parts
-    share = max(int(_PART_OF_ROW * total / problem.m), ceil_div(total, max(1, blocks) * warps))
-    return Sharing(share, True, batch)
+    even = _even_share(total, parts, at_once * ceil_div(rows, at_once * warps), warps)
+    return Sharing(max(int(_PART_OF_ROW * total / problem.m), even), True, batch)
+
+
+def _even_share(total: int, parts: int, blocks: int, warps: int) -> int:
+    """The share of each warp where so many blocks divide so many parts of `total` each."""
+    return ceil_div(total, max(1, blocks // parts) * warps)
 
 
 def columns_together(problem: SpmmProblem, lanes: int, has_perm: bool) -> bool:
@@ -123,7 +127,7 @@ def _batch(problem: SpmmProblem, lanes: int, has_perm: bool, device: Device) -> 
     if lanes <= 4 and is_hopper and _fills_batches(problem):
         needs_few_registers = lanes == 4 and not has_perm and not problem.has_factors
         return Batch(8, 3 if needs_few_registers else 2)
-    # Of fewer lanes, each holds several nonzeros.
+    # Where lanes are fewer than a batch, each holds several nonzeros.
     return Batch(4, 4 if is_hopper and lanes >= 4 else 3)
 
 

@@ -217,7 +217,7 @@ def _run_us(
     entries = problem.nnz + rows * math.exp(-problem.nnz / rows)  # with those of empty rows
     weights_heads = (problem.heads or 1) if problem.values_have_heads else 1
     order_us = weights_heads * entries * (_ORDER_US if ascends else _ORDER_BY_COLUMN_US)
-    busy = min(1.0, max(1, parts * rows) / (model.device.sm_count * groups))
+    busy = min(1.0, parts * rows / (model.device.sm_count * groups))
     entry_us = _ENTRY_US * math.pow(entries / rows, _LONGER_ROWS)
     adding_us = parts * entries * entry_us / busy
     sums_us = parts * rows * _SUM_US
