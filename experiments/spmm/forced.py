@@ -12,7 +12,9 @@ from experiments.spmm.methods.sddmm_tiles import MASKS
 from experiments.spmm.prepared import Product, new_product_by
 from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
 
-# Tile kernels are measured on masks, and where at least 1 in so many positions is stored.
+# Tile kernels are measured on these classes, whose nonzeros are near each other, and where at least
+# 1 in so many positions is stored.
+_NEAR = (*MASKS, "bands", "stencils", "molecules")
 _POSITIONS = 500
 
 
@@ -23,7 +25,7 @@ class ForcedKernel(forced_kernel.ForcedKernel):
 
     def refuses(self, case: Case) -> str | None:
         has_tiles = bool(SPMM_KERNELS[self.kernel].tile_sizes)
-        return (few_dense_tiles(case, MASKS) if has_tiles else None) or super().refuses(case)
+        return (few_dense_tiles(case, _NEAR) if has_tiles else None) or super().refuses(case)
 
     def new_plan(self, case: Case) -> Product:
         return new_product_by(self.kernel, case)
@@ -32,10 +34,10 @@ class ForcedKernel(forced_kernel.ForcedKernel):
         return self.new_plan(case).run
 
 
-def few_dense_tiles(case: OnSampled, masks: Sequence[str]) -> str | None:
+def few_dense_tiles(case: OnSampled, near: Sequence[str]) -> str | None:
     """Why no tile kernel is measured, where tiles are so empty that their product takes a hundred
-    times as long as gathering. masks: the classes of patterns that are made of tiles."""
-    if case.family in masks or case.nnz * _POSITIONS >= case.m * case.n:
+    times as long as gathering. near: the classes of patterns some of whose tiles are dense."""
+    if case.family in near or case.nnz * _POSITIONS >= case.m * case.n:
         return None
     return f"not measured: few tiles are dense where 1 in {_POSITIONS} positions is stored"
 

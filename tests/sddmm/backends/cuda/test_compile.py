@@ -55,6 +55,7 @@ from sddmm.backends.cuda.layouts import (
     window_list,
 )
 from sddmm.backends.cuda.spec import KERNEL_FOLDER, KernelSpec
+from sddmm.backends.cuda.spec import macros as macros_of
 from sddmm.dtypes import DTYPES, PRECISIONS, is_less_exact
 from sddmm.problem import SddmmProblem
 from tests.cases import cases
@@ -292,18 +293,19 @@ def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -
 
 @every_arch
 @pytest.mark.parametrize(
-    ("spec", "arguments"),
+    ("spec", "defines", "arguments"),
     [
-        (tile_bounds.TILE_BOUNDS, tile_bounds.Arguments),
-        (tile_lines.TILE_LINES, tile_lines.Arguments),
-        (tile_masks.TILE_MASKS, tile_masks.Arguments),
+        (tile_bounds.TILE_BOUNDS, {}, tile_bounds.Arguments),
+        (tile_lines.TILE_LINES, {"SIDE": tile_lines.SIDE}, tile_lines.Arguments),
+        (tile_lines.TILE_LINES, {"SIDE": tile_lines.SMALL_SIDE}, tile_lines.Arguments),
+        (tile_masks.TILE_MASKS, {}, tile_masks.Arguments),
     ],
-    ids=["tile_bounds", "tile_lines", "tile_masks"],
+    ids=["tile_bounds", "tile_lines", "tile_lines of small tiles", "tile_masks"],
 )
 def test_the_search_for_the_nonzeros_of_tiles_compiles_too(
-    spec: KernelSpec, arguments: Any, arch: str
+    spec: KernelSpec, defines: dict[str, int], arguments: Any, arch: str
 ) -> None:
-    macros = loader.compile_macros(spec, (), arguments)
+    macros = loader.compile_macros(spec, macros_of(defines), arguments)
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
 
 

@@ -179,7 +179,7 @@ def test_tiles_are_counted_unless_row_segments_show_that_they_are_too_many(
     assert planning.tiles_may_pay(analysed(request, nnz // request.block[1]), transpose)
     assert planning.tiles_may_pay(analysed(request, 2_800_000, ascends=False), transpose)
     # Gathering takes longer where weights are read through a permutation.
-    assert planning.tiles_may_pay(analysed(request, 630_000), transpose) == transpose
+    assert planning.tiles_may_pay(analysed(request, 1_800_000), transpose) == transpose
     few = asked._replace(m=2_000, n=2_000)  # all tiles are few enough
     planning = PlanningContext(SPMM_KERNELS, few, H200)
     assert planning.tiles_may_pay(analysed(request, 2_000 * 32), transpose)

@@ -26,6 +26,8 @@ from tests.sddmm.backends.cuda.exact_products import Operands, check, run
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 KERNELS = {kernel.name: kernel for kernel in SPMM_TILES}
+EXACT = ["spmm_tile_exact_64", "spmm_tile_small_exact_64"]
+FLOAT = ["spmm_tile_float_64", "spmm_tile_small_float_64"]
 
 
 def band(size: int, width: int) -> SparsePattern:
@@ -60,10 +62,19 @@ UNSORTED = random_pattern(130, 200, 600, layout="coo", shuffled=True)
     cases(
         [
             (kernel, k, stored)
-            for kernel, k in (("spmm_tile_32", 32), ("spmm_tile_64", 72), ("spmm_tile_128", 128))
+            for kernel, k in (
+                ("spmm_tile_32", 32),
+                ("spmm_tile_64", 72),
+                ("spmm_tile_128", 128),
+                ("spmm_tile_small_32", 40),
+                ("spmm_tile_small_64", 72),
+            )
             for stored in PATTERNS
         ],
         here=[
+            ("spmm_tile_small_32", 40, "blocks"),
+            ("spmm_tile_small_64", 72, "band"),
+            ("spmm_tile_small_64", 72, "columns"),
             ("spmm_tile_32", 32, "band"),
             ("spmm_tile_64", 72, "rows"),
             ("spmm_tile_64", 72, "columns"),
@@ -75,31 +86,37 @@ def test_tiles_of_rows_and_of_columns(kernel: str, k: int, stored: str) -> None:
     check(KERNELS[kernel], PATTERNS[stored], k)
 
 
-@pytest.mark.parametrize("side", [8, 13])
-def test_squares_of_any_side(side: int) -> None:
-    check(KERNELS["spmm_tile_64"], blocks(side), 64, torch.bfloat16)
+@pytest.mark.parametrize(
+    ("kernel", "side"), [("spmm_tile_64", 8), ("spmm_tile_64", 13), ("spmm_tile_small_64", 13)]
+)
+def test_squares_of_any_side(kernel: str, side: int) -> None:
+    check(KERNELS[kernel], blocks(side), 64, torch.bfloat16)
 
 
 @pytest.mark.parametrize(
-    ("stored", "has_factors"),
+    ("kernel", "stored", "has_factors"),
     cases(
-        itertools.product(["rows", "band of columns", "blocks"], [True, False]),
-        here=[("rows", False), ("band of columns", True), ("blocks", True)],
+        itertools.product(EXACT, ["rows", "band of columns", "blocks"], [True, False]),
+        here=[
+            ("spmm_tile_exact_64", "rows", False),
+            ("spmm_tile_exact_64", "band of columns", True),
+            ("spmm_tile_exact_64", "blocks", True),
+            ("spmm_tile_small_exact_64", "rows", False),
+            ("spmm_tile_small_exact_64", "band of columns", True),
+        ],
     ),
 )
-def test_weights_with_more_bits_than_a_half(stored: str, has_factors: bool) -> None:
+def test_weights_with_more_bits_than_a_half(kernel: str, stored: str, has_factors: bool) -> None:
     """Products of two halves, and float32 values."""
     values_dtype = torch.float16 if has_factors else torch.float32
-    check(
-        KERNELS["spmm_tile_exact_64"], PATTERNS[stored], 64, values_dtype=values_dtype,
-        has_factors=has_factors,
-    )  # fmt: skip
+    check(KERNELS[kernel], PATTERNS[stored], 64, values_dtype=values_dtype, has_factors=has_factors)
 
 
+@pytest.mark.parametrize("kernel", FLOAT)
 @pytest.mark.parametrize("pattern", [SCATTERED, BAND.T], ids=["rows", "columns"])
-def test_float32(pattern: SparsePattern) -> None:
+def test_float32(kernel: str, pattern: SparsePattern) -> None:
     has_factors = pattern is SCATTERED
-    check(KERNELS["spmm_tile_float_64"], pattern, 68, torch.float32, has_factors=has_factors)
+    check(KERNELS[kernel], pattern, 68, torch.float32, has_factors=has_factors)
 
 
 @pytest.mark.parametrize(
@@ -108,21 +125,29 @@ def test_float32(pattern: SparsePattern) -> None:
         ("spmm_tile_64", torch.bfloat16),
         ("spmm_tile_exact_64", torch.bfloat16),
         ("spmm_tile_float_64", torch.float32),
+        ("spmm_tile_small_64", torch.float16),
+        ("spmm_tile_small_exact_64", torch.bfloat16),
+        ("spmm_tile_small_float_64", torch.float32),
     ],
 )
 def test_heads_rows_that_start_anywhere_and_a_permutation(kernel: str, dtype: torch.dtype) -> None:
-    has_factors = kernel != "spmm_tile_64"
+    has_factors = KERNELS[kernel].float_weights
     check(KERNELS[kernel], UNSORTED, 65, dtype, heads=2, has_factors=has_factors, pad=3)
 
 
 def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
     for m, n, nnz in ((1, 1, 1), (3, 300, 40), (300, 3, 40), (70, 70, 0)):
-        check(KERNELS["spmm_tile_64"], random_pattern(m, n, nnz), 5)
+        for kernel in ("spmm_tile_64", "spmm_tile_small_64"):
+            check(KERNELS[kernel], random_pattern(m, n, nnz), 5)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "k"), [("spmm_tile_64", 65), ("spmm_tile_128", 100), ("spmm_tile_float_64", 65)]
-)
+    ("kernel", "k"),
+    [
+        ("spmm_tile_64", 65), ("spmm_tile_128", 100), ("spmm_tile_float_64", 65),
+        ("spmm_tile_small_32", 40), ("spmm_tile_small_64", 65), ("spmm_tile_small_float_64", 65),
+    ],
+)  # fmt: skip
 def test_long_rows_of_tiles_are_cut_and_their_sums_added(kernel: str, k: int) -> None:
     pattern = random_pattern(70, 64 * 30, 2000)
     dtype = torch.float32 if "float" in kernel else torch.float16
@@ -131,7 +156,8 @@ def test_long_rows_of_tiles_are_cut_and_their_sums_added(kernel: str, k: int) ->
 
 
 def test_the_longest_parts_come_first_and_those_of_a_row_of_tiles_are_about_equal() -> None:
-    parts, shared, slots = cut_stripes(np.array([3, 0, 30, 12, 25]), 12, 64, torch.device("cpu"))
+    tiles, pieces = np.array([3, 0, 30, 12, 25]), np.array([1, 1, 3, 1, 3])
+    parts, shared, slots = cut_stripes(tiles, pieces, 64, torch.device("cpu"))
     assert parts.tolist() == [
         [33, 45, 192, -1],
         [3, 13, 128, 0], [13, 23, 128, 1], [23, 33, 128, 2],
@@ -149,19 +175,22 @@ def test_duplicates_all_count() -> None:
     rows, cols = torch.randint(90, (2, 3000), generator=generator)
     unsorted = SparsePattern.from_coo(rows, cols, (90, 90))
     for pattern in (unsorted, unsorted.to_csr(), unsorted.to_csr().T):
-        check(KERNELS["spmm_tile_64"], pattern, 16)
+        for kernel in ("spmm_tile_64", "spmm_tile_small_64"):
+            check(KERNELS[kernel], pattern, 16)
 
 
 @pytest.mark.parametrize(
     ("kernel", "stored"),
     cases(
         itertools.product(
-            ["spmm_tile_64", "spmm_tile_exact_64", "spmm_tile_float_64"], ["rows", "columns"]
+            ["spmm_tile_64", "spmm_tile_small_64", *EXACT, *FLOAT], ["rows", "columns"]
         ),
         here=[
             ("spmm_tile_64", "rows"),
             ("spmm_tile_exact_64", "columns"),
             ("spmm_tile_float_64", "rows"),
+            ("spmm_tile_small_64", "columns"),
+            ("spmm_tile_small_exact_64", "rows"),
         ],
     ),
 )
@@ -189,8 +218,8 @@ def test_what_is_not_finite_reaches_the_rows_that_multiply_it(kernel: str, store
 @pytest.mark.parametrize(
     ("kernel", "dtype", "has_factors", "kept"),
     [
-        ("spmm_tile_float_64", torch.float32, False, 96),
-        ("spmm_tile_exact_64", torch.float16, True, 176),
+        ("spmm_tile_float_64", torch.float32, False, 64),
+        ("spmm_tile_exact_64", torch.float16, True, 112),
     ],
 )
 @pytest.mark.parametrize("by_column", [False, True])
@@ -199,11 +228,11 @@ def test_finite_sums_are_not_formed_again(
 ) -> None:
     """Nonzero by nonzero all ones are lost beside 2^24; a tile adds half of its columns, or groups
     of 16, before. What no thread stored is NaN here: forming its sums again would hide it."""
-    mask = torch.ones(70, 192, dtype=torch.bool)
+    mask = torch.ones(70, 128, dtype=torch.bool)
     mask[::2, 5] = False
     rows, cols = (mask.T if by_column else mask).nonzero().unbind(1)
-    pattern = SparsePattern.from_coo(rows, cols, (192, 70) if by_column else (70, 192))
-    dense = torch.ones(192, 68).index_fill_(0, torch.tensor([0]), 2**12).to(dtype)
+    pattern = SparsePattern.from_coo(rows, cols, (128, 70) if by_column else (70, 128))
+    dense = torch.ones(128, 68).index_fill_(0, torch.tensor([0]), 2**12).to(dtype)
     values = torch.where((rows if by_column else cols) == 0, 2**12, 1).to(dtype)
     operands = Operands(values, dense, torch.ones_like(values) if has_factors else None)
     out, _ = run(KERNELS[kernel], pattern.T if by_column else pattern, operands)
@@ -211,15 +240,24 @@ def test_finite_sums_are_not_formed_again(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "values_dtype"),
+    ("size", "dtype", "values_dtype"),
     cases(
-        itertools.product([torch.float16, torch.bfloat16, torch.float32], [None, torch.float32]),
-        here=[(torch.float16, None), (torch.bfloat16, torch.float32), (torch.float32, None)],
+        itertools.product(
+            ["", "small_"], [torch.float16, torch.bfloat16, torch.float32], [None, torch.float32]
+        ),
+        here=[
+            ("", torch.float16, None),
+            ("", torch.bfloat16, torch.float32),
+            ("", torch.float32, None),
+            ("small_", torch.float16, None),
+        ],
     ),
 )
-def test_weights_are_not_rounded(dtype: torch.dtype, values_dtype: torch.dtype | None) -> None:
+def test_weights_are_not_rounded(
+    size: str, dtype: torch.dtype, values_dtype: torch.dtype | None
+) -> None:
     """A float32 result shows every bit; gradients are small and of different sizes."""
-    kernel = "spmm_tile_float_64" if dtype == torch.float32 else "spmm_tile_exact_64"
+    kernel = f"spmm_tile_{size}{'float' if dtype == torch.float32 else 'exact'}_64"
     generator = torch.Generator().manual_seed(1)
     pattern, has_factors = SCATTERED, values_dtype is None
     values = torch.randn(pattern.nnz, generator=generator) * torch.rand(pattern.nnz) ** 8 * 1e-4
@@ -229,9 +267,9 @@ def test_weights_are_not_rounded(dtype: torch.dtype, values_dtype: torch.dtype |
     out, _ = run(KERNELS[kernel], pattern, Operands(values, dense, factors))
     truth = reference_product(pattern, values, dense, factors)
     weights = values.double() * (1 if factors is None else factors.double())
-    size = reference_product(pattern, weights.abs(), dense.abs())
+    sizes = reference_product(pattern, weights.abs(), dense.abs())
     lengths = pattern.row_lengths.longest
-    slack = tolerance(torch.float32, lengths) * size
+    slack = tolerance(torch.float32, lengths) * sizes
     assert not bool(mismatches(out, truth, rounded_bound(slack, truth, out.dtype)).any())
     less = torch.float16 if dtype == torch.float32 else dtype
     rounded = reference_product(pattern, weights.to(less), dense)

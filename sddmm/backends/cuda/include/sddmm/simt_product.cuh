@@ -15,7 +15,7 @@ namespace sddmm {
 // of W: shared memory then serves a load of 16 bytes a lane in two clocks, else in four.
 template <class T, int COLUMNS, bool BY_COLUMN>
 struct SimtProduct {
-  static constexpr int ROWS = 8, GROUP_X = 16 / sizeof(T);
+  static constexpr int SIDE = TILE_SIDE, ROWS = 8, GROUP_X = 16 / sizeof(T);
   static constexpr int THREAD_COLUMNS = COLUMNS / 8, K = TILE_SIDE / 2, THREADS = 128;
   static constexpr int PARTS = 4, PART_K = K / PARTS;
   static constexpr int COUNT = TILE_SIDE * COLUMNS / THREADS;

@@ -17,6 +17,7 @@ namespace ptx = gemm_core::ptx;
 // X is 64 rows of COLUMNS elements of T, which ldmatrix transposes.
 template <class T, int COLUMNS>
 struct WarpTile {
+  static constexpr int SIDE = TILE_SIDE, THREADS = 128;
   static constexpr int WARP_ROWS = 32, WARP_COLUMNS = COLUMNS / 2;
   static constexpr int FRAGMENTS_M = WARP_ROWS / 16, FRAGMENTS_N = WARP_COLUMNS / 8;
   static constexpr int K_STEPS = TILE_SIDE / 16;

@@ -13,7 +13,11 @@ from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes, tiles_of_stripes
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import (
+    cut_stripes,
+    pieces_of,
+    tiles_of_stripes,
+)
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
 from sddmm.backends.cuda.layouts import TileWork
 from sddmm.memory import new_memory
@@ -109,7 +113,7 @@ def tiles_by_row(
     lines, masks = lines.view(-1, rows, 4), masks.view(-1, rows)
     places = torch.stack([(column * SIDE).to(torch.int32), _row_flags(masks)], dim=1)
     limit = part_limit(counts, heads, resident[rows], device, least_cut)
-    parts, shared, slots = cut_stripes(counts, limit, rows, lines.device)
+    parts, shared, slots = cut_stripes(counts, pieces_of(counts, limit), rows, lines.device)
     return AttentionTiles(rows, places, masks, lines, parts, shared, slots, by_column, work.perm)
 
 

@@ -22,10 +22,10 @@ from sddmm.backends.cuda.cost_model import (
     unaligned_factor,
 )
 from sddmm.backends.cuda.executor import address, row_pitch, rows_are_contiguous
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import Stripes, part_limit, stripes_of
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import Cut, Stripes, stripes_of
 from sddmm.backends.cuda.kernels.spmm_tile_sums import host as spmm_tile_sums
 from sddmm.backends.cuda.kernels.spmm_tile_sums.host import FloatSums
-from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
+from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, SMALL_SIDE
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import Layouts, macros
 from sddmm.dtypes import DTYPES, HALF_DTYPES
@@ -51,10 +51,11 @@ class Arguments(ctypes.Structure):
 class ProductRate(NamedTuple):
     """The speed of a kernel on an H200, in microseconds.
 
-    tile_us: by which a tile keeps a multiprocessor busy, however few nonzeros it has. step_us: from
-    tile to tile of one block. start_us: the time to the first tile, beyond that of any launch, and
-    from the last. unaligned: by how much longer tiles take if rows of X start at multiples of 4
-    bytes, and of 2, not of 16. full_us: by which a tile without zeros takes longer.
+    tile_us, part_us: by which a tile keeps a multiprocessor busy, however few nonzeros it has, and
+    a part beside its tiles. step_us: from tile to tile of one block. start_us: the time to the
+    first tile, beyond that of any launch, and from the last. unaligned: by how much longer tiles
+    take if rows of X start at multiples of 4 bytes, and of 2, not of 16. full_us: by which a tile
+    without zeros takes longer.
     """
 
     tile_us: float
@@ -62,27 +63,34 @@ class ProductRate(NamedTuple):
     start_us: float
     unaligned: tuple[float, float]
     full_us: float = 0.0
+    part_us: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SpmmTile(FloatSums):
     """Serves products whose sums are float32.
 
-    rate: None: the kernel serves on request only. columns: those of X that a block multiplies.
-    stages: the tiles of X in shared memory. float_weights: whether weights are float32 numbers, as
-    values of float32 and products with factors are; else they are halves, as X.
+    cut: how rows of tiles are cut for blocks to compute. columns: those of X that a block
+    multiplies. stages: the tiles of X in shared memory. float_weights: whether weights are float32
+    numbers, as values of float32 and products with factors are; else they are halves, as X.
     """
 
-    rate: ProductRate | None = None
-    columns: int = 64
-    stages: int = 3
-    float_weights: bool = False
+    rate: ProductRate
+    cut: Cut
+    columns: int
+    stages: int
+    float_weights: bool
+
+    @property
+    def side(self) -> int:
+        """The rows, and the columns, of a tile."""
+        return self.tile[0]
 
     def refuses(self, problem: SpmmProblem, device: Device) -> str | None:
         reason = super().refuses(problem, device)
         if reason is not None:
             return reason
-        has_halves = product_of(problem) == "HalfProduct"
+        has_halves = has_half_weights(problem)
         if not has_halves and not self.float_weights:
             return "has no bits for the products of two halves, nor for float32 values"
         if has_halves and self.float_weights:
@@ -92,30 +100,34 @@ class SpmmTile(FloatSums):
     def cost_us(
         self, problem: SpmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost | None:
-        counts = None if facts is None or self.rate is None else facts.tiles(self.tile[:2])
-        if facts is None or counts is None or self.rate is None:
+        counts = None if facts is None else facts.tiles(self.tile[:2])
+        if facts is None or counts is None:
             return None
         in_order = facts.ascends or facts.ascends_by_column
         if not in_order or not (facts.distinct or facts.is_uniform):
             return None  # read through a permutation, or tile by tile of duplicates
-        tiles, sm_count = counts.nonempty, model.device.sm_count
-        count = tiles * ceil_div(problem.k, self.columns) * (problem.heads or 1)
-        stripes = max(1, min(ceil_div(problem.m, SIDE), tiles))
-        steps = min(part_limit(count, model.device), tiles / stripes)
-        tile_us = self.rate.tile_us + self.rate.full_us * problem.nnz / max(1, tiles * SIDE**2)
-        run_us = max(steps * self.rate.step_us, count * tile_us / sm_count)
-        run_us *= unaligned_factor(self.rate.unaligned, problem.k * problem.dtype.itemsize)
+        rate, tiles, sm_count = self.rate, counts.nonempty, model.device.sm_count
+        replicas = ceil_div(problem.k, self.columns) * (problem.heads or 1)
+        stripes = max(1, min(ceil_div(problem.m, self.side), tiles))
+        limit = self.cut.limit(replicas * tiles, replicas * stripes, sm_count)
+        parts, mean = replicas * max(stripes, tiles / limit), tiles / stripes
+        full = problem.nnz / max(1, tiles * self.side**2)
+        busy_us = replicas * tiles * (rate.tile_us + rate.full_us * full) + parts * rate.part_us
+        run_us = max(min(limit, mean) * rate.step_us, busy_us / sm_count)
+        run_us *= unaligned_factor(rate.unaligned, problem.k * problem.dtype.itemsize)
+        launches = 2 if 2 * mean > limit else 1  # some are twice as long, and cut
         return Cost(
-            2 * model.launch_us + self.rate.start_us + run_us, LIST_TILES_LAUNCHES * model.launch_us
+            launches * model.launch_us + rate.start_us + run_us,
+            LIST_TILES_LAUNCHES * model.launch_us,
         )
 
     def prepare(
         self, layouts: Layouts, problem: SpmmProblem, model: DeviceModel
     ) -> tuple[ProductPlan, ...]:
-        work, by_column = layouts.distinct_tiles((SIDE, SIDE))
-        slices = ceil_div(problem.k, self.columns)
-        replicas = slices * (problem.heads or 1)
-        stripes = stripes_of(work, (problem.m, problem.n), by_column, replicas, model.device)
+        work, by_column = layouts.distinct_tiles((self.side, self.side))
+        replicas = ceil_div(problem.k, self.columns) * (problem.heads or 1)
+        shape = problem.m, problem.n
+        stripes = stripes_of(work, shape, by_column, replicas, self.cut, model.device)
         run = _Runner(self, stripes, work.perm, by_column, problem, model.device)
         return (ProductPlan(run, _accepts),)
 
@@ -129,9 +141,9 @@ class SpmmTile(FloatSums):
             "ELEMENT": DTYPES[problem.dtype].cpp_name,
             "VALUE": DTYPES[problem.values_dtype].cpp_name,
             "OUTPUT": DTYPES[problem.out_dtype].cpp_name,
-            "COLUMNS": self.columns, "PRODUCT": product_of(problem), "FACTORS": problem.has_factors,
-            "PERMUTED": permuted, "BY_COLUMN": by_column, "ALIGNED": aligned,
-            "STAGES": self.stages, "MIN_BLOCKS": min_blocks,
+            "COLUMNS": self.columns, "PRODUCT": product_of(problem, self.side),
+            "FACTORS": problem.has_factors, "PERMUTED": permuted, "BY_COLUMN": by_column,
+            "ALIGNED": aligned, "STAGES": self.stages, "MIN_BLOCKS": min_blocks,
         }  # fmt: skip
         return loader.runtime.load_kernel(self, macros(defines), Arguments, device.index)
 
@@ -155,7 +167,9 @@ class _Runner:
         self._kernel = functools.lru_cache(maxsize=2)(self._load)
         self._sums = None
         if stripes.slots:
-            self._sums = spmm_tile_sums.load(problem.out_dtype, spec.columns, device.index)
+            self._sums = spmm_tile_sums.load(
+                problem.out_dtype, spec.columns, device.index, spec.side
+            )
 
     def _load(self, aligned: bool) -> Kernel:
         permuted = self._perm is not None
@@ -171,7 +185,7 @@ class _Runner:
         bits = dense.data_ptr() | (pitch | head_dense) * dense.element_size()
         partial = None
         if stripes.slots:
-            count = heads * slices * stripes.slots * SIDE * self._spec.columns
+            count = heads * slices * stripes.slots * self._spec.side * self._spec.columns
             what = "partial sums of rows of tiles"
             partial = new_memory(what, (count,), torch.float32, dense.device)
         self._kernel(bits % 16 == 0)(
@@ -182,58 +196,91 @@ class _Runner:
             stripes.parts.shape[0], slices, stripes.slots, problem.m, problem.n, problem.k, alpha,
         )  # fmt: skip
         if partial is not None and self._sums is not None:
-            spmm_tile_sums.add_sums(
-                self._sums, self._spec.columns, partial, stripes.shared, slices, stripes.slots,
-                alpha, out,
-            )  # fmt: skip
+            self._sums.add(partial, stripes.shared, slices, stripes.slots, alpha, out)
 
 
 def _accepts(x: Tensor) -> bool:
     return rows_are_contiguous(x) and fits_32bit_offsets(x, row_pitch(x))
 
 
-def product_of(problem: SpmmProblem) -> str:
+def has_half_weights(problem: SpmmProblem) -> bool:
+    """Whether weights are halves as X; else they have more bits."""
+    is_half = DTYPES[problem.dtype].is_half and problem.values_dtype == problem.dtype
+    return is_half and not problem.has_factors
+
+
+def product_of(problem: SpmmProblem, side: int) -> str:
     """How the kernel multiplies a tile without rounding a weight. Products of two bfloat16 may be
     subnormal floats, whose last bits no TF32 number holds."""
-    if not DTYPES[problem.dtype].is_half or problem.values_dtype != problem.dtype:
-        return "SimtProduct"
-    if not problem.has_factors:
+    if side == SMALL_SIDE:
+        return "SmallHalfProduct" if has_half_weights(problem) else "SmallSimtProduct"
+    if has_half_weights(problem):
         return "HalfProduct"
-    return "Tf32Product" if problem.dtype == torch.float16 else "SimtProduct"
+    has_factors = problem.values_dtype == problem.dtype == torch.float16 and problem.has_factors
+    return "Tf32Product" if has_factors else "SimtProduct"
 
 
 def spmm_tile(
-    name: str,
-    columns: int,
-    stages: int,
-    min_blocks: int,
-    rate: ProductRate | None,
-    x_bytes: int = 2,
+    name: str, columns: int, stages: int, cut: Cut, rate: ProductRate, x_bytes: int = 2,
     weight_bytes: int = 2,
-) -> SpmmTile:
+) -> SpmmTile:  # fmt: skip
     """A variant for so many columns of X at a time. x_bytes, weight_bytes: those of a number."""
-    pitch = SIDE + 4 if weight_bytes == 4 else SIDE  # columns of float weights are padded
+    sizes = SIDE, columns, stages, x_bytes, weight_bytes
+    return _variant(name, sizes, 128, cut.resident, cut, rate)
+
+
+def small_spmm_tile(
+    name: str, columns: int, stages: int, cut: Cut, rate: ProductRate, x_bytes: int = 2,
+    weight_bytes: int = 2,
+) -> SpmmTile:  # fmt: skip
+    """A variant for tiles of 16 rows and columns, a warp each."""
+    sizes = SMALL_SIDE, columns, stages, x_bytes, weight_bytes
+    return _variant(name, sizes, 32, 24 if weight_bytes == 2 else 16, cut, rate)
+
+
+def _variant(
+    name: str, sizes: tuple[int, int, int, int, int], threads: int, min_blocks: int, cut: Cut,
+    rate: ProductRate,
+) -> SpmmTile:  # fmt: skip
+    side, columns, stages, x_bytes, weight_bytes = sizes
+    pitch = side + 4 if weight_bytes == 4 else side  # columns of float weights are padded
     return SpmmTile(
         name=name,
         source="spmm_tile",
         dtypes=HALF_DTYPES if x_bytes == 2 else (torch.float32,),
-        threads=128,
-        tile=(SIDE, SIDE, columns),
-        shared_bytes=SIDE * (2 * pitch * weight_bytes + stages * columns * x_bytes) + 16,
+        threads=threads,
+        tile=(side, side, columns),
+        shared_bytes=side * (2 * pitch * weight_bytes + stages * columns * x_bytes) + 16,
         min_blocks=min_blocks,
         rate=rate,
         columns=columns,
         stages=stages,
         float_weights=weight_bytes == 4,
+        cut=cut,
     )
 
 
 # Rates are measured on an H200 of 132 multiprocessors.
-_FLOAT_RATE = ProductRate(2.05, 2.4, 6, (1.0, 1.0), full_us=0.6)
+_FLOAT_RATE = ProductRate(2.05, 2.4, 6, (1.0, 1.0), full_us=0.4)
+_SMALL_32 = ProductRate(0.038, 0.45, 4, (1.15, 2.0), full_us=0.012, part_us=0.15)
+_SMALL_64 = ProductRate(0.052, 0.5, 4, (1.35, 2.0), full_us=0.035, part_us=0.25)
+_SMALL_FLOAT = ProductRate(0.135, 0.65, 4, (1.0, 1.0), full_us=0.025, part_us=0.15)
 SPMM_TILES = (
-    spmm_tile("spmm_tile_32", 32, 3, 4, ProductRate(0.58, 0.8, 6, (1.0, 2.6))),
-    spmm_tile("spmm_tile_64", 64, 3, 4, ProductRate(0.74, 1.25, 6, (1.2, 2.6))),
-    spmm_tile("spmm_tile_128", 128, 3, 3, ProductRate(1.1, 1.8, 6, (1.3, 3.0))),
-    spmm_tile("spmm_tile_exact_64", 64, 3, 3, ProductRate(2.75, 5, 6, (1.0, 2.6)), weight_bytes=4),
-    spmm_tile("spmm_tile_float_64", 64, 2, 3, _FLOAT_RATE, x_bytes=4, weight_bytes=4),
-)
+    spmm_tile("spmm_tile_32", 32, 3, Cut(3, 12, 4, 8), ProductRate(0.45, 0.8, 4, (1.35, 2.6))),
+    spmm_tile("spmm_tile_64", 64, 3, Cut(4, 12, 4, 8), ProductRate(0.7, 1.2, 4, (1.6, 2.6))),
+    spmm_tile(
+        "spmm_tile_128", 128, 3, Cut(3, 12, 3, 8),
+        ProductRate(1.0, 1.8, 6, (1.6, 3.0), full_us=0.4),
+    ),
+    spmm_tile(
+        "spmm_tile_exact_64", 64, 3, Cut(2, 12, 3, 8), ProductRate(2.75, 5, 6, (1.0, 2.6)),
+        weight_bytes=4,
+    ),
+    spmm_tile("spmm_tile_float_64", 64, 2, Cut(2, 12, 3, 8), _FLOAT_RATE, 4, 4),
+    small_spmm_tile("spmm_tile_small_32", 32, 3, Cut(6, 16, 12, 12), _SMALL_32),
+    small_spmm_tile("spmm_tile_small_64", 64, 3, Cut(6, 16, 12, 12), _SMALL_64),
+    small_spmm_tile(
+        "spmm_tile_small_exact_64", 64, 3, Cut(6, 16, 12, 8), _SMALL_FLOAT, weight_bytes=4
+    ),
+    small_spmm_tile("spmm_tile_small_float_64", 64, 2, Cut(6, 16, 12, 8), _SMALL_FLOAT, 4, 4),
+)  # fmt: skip

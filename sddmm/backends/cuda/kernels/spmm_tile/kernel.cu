@@ -1,9 +1,10 @@
-// SpMM by dense tiles: a block multiplies the tiles of 64 rows of W one after the other and adds them
-// in registers; adds weights that are loaded by the masks of their lines, by 16 bytes where they are
-// neighbours. Limit: the instructions of a tile, however few nonzeros it has.
+// SpMM by dense tiles: a block multiplies the tiles of 64 rows of W, or a warp those of 16, one after
+// the other and adds them in registers; adds weights that are loaded by the masks of their lines, by 16
+// bytes where they are neighbours. Limit: the instructions of a tile, however few nonzeros it has.
 #include "gemm_core/parameters.cuh"
 #include "gemm_core/tile_io.cuh"
 #include "sddmm/simt_product.cuh"
+#include "sddmm/small_tile_product.cuh"
 #include "sddmm/tile_product.cuh"
 
 using namespace sddmm;
@@ -20,7 +21,8 @@ struct Config {
   // lines of tiles are columns of W.
   static constexpr bool FACTORS = SDDMM_FACTORS, PERMUTED = SDDMM_PERMUTED;
   static constexpr bool BY_COLUMN = SDDMM_BY_COLUMN;
-  // How a tile is multiplied: HalfProduct, Tf32Product or SimtProduct.
+  // How a tile is multiplied: HalfProduct, Tf32Product or SimtProduct of 64 x 64 positions, or
+  // SmallHalfProduct or SmallSimtProduct of 16 x 16.
   using Product = SDDMM_PRODUCT<Element, COLUMNS, BY_COLUMN>;
   // Whether all rows of X start at multiples of 16 bytes.
   static constexpr bool ALIGNED = SDDMM_ALIGNED;
@@ -35,20 +37,21 @@ struct Config {
 using Element = Config::Element;
 using W = Weights<Config::Value, Element, Config::FACTORS, Config::PERMUTED>;
 using Product = Config::Product;
-using CopyX = gemm_core::TileCopy<Element, Product::LayoutX, TILE_SIDE, Config::COLUMNS,
-                                  Config::THREADS, true, Config::ALIGNED>;
+constexpr int SIDE = Product::SIDE;
+using CopyX = gemm_core::TileCopy<Element, Product::LayoutX, SIDE, Config::COLUMNS, Config::THREADS,
+                                  true, Config::ALIGNED>;
 
 // A warp loads 16 lines of a tile, some at a time in registers. As many parts of the tile before are
 // multiplied meanwhile.
-constexpr int WARP_LINES = TILE_SIDE * 32 / Config::THREADS;
+constexpr int WARP_LINES = SIDE * 32 / Config::THREADS;
 using Loaded = Product::Lines<W>;
 constexpr int PARTS = Product::PARTS, LAST_LINES = WARP_LINES - Loaded::LINES;
 static_assert(PARTS * Loaded::LINES == WARP_LINES, "all lines are loaded");
-static_assert(Config::THREADS == 128, "four warps multiply a tile");
+static_assert(Config::THREADS == Product::THREADS, "these multiply a tile");
 
 // Shared memory: two tiles of weights, the stages of X, and a flag.
 constexpr int W_BYTES = Product::Tile::BYTES;
-constexpr int X_BYTES = TILE_SIDE * Config::COLUMNS * static_cast<int>(sizeof(Element));
+constexpr int X_BYTES = SIDE * Config::COLUMNS * static_cast<int>(sizeof(Element));
 constexpr int FLAG_AT = 2 * W_BYTES + Config::STAGES * X_BYTES;
 static_assert(FLAG_AT + 4 <= Config::SHARED_BYTES, "all of it fits");
 
@@ -58,7 +61,7 @@ struct Arguments {
   Config::Output* out;
   float* partial;       // the sums of parts: of each head, slice of columns, and slot
   const int* perm;      // (nnz,), or null
-  const int4* lines;    // of each tile its 64 lines: (first nonzero, mask, 0)
+  const int4* lines;    // of each tile its lines: (first nonzero, mask, 0)
   const int* columns;   // of each tile the first column
   const int4* parts;    // (first tile, last tile + 1, first row, slot of partial or -1)
   i64 head_values, head_dense, pitch_dense;  // elements from head to head, and from row to row
@@ -84,7 +87,7 @@ struct Work {
   __device__ __forceinline__ void store(const Arguments& p, int row, int column, float sum) const {
     if (part.w >= 0) {
       const i64 slot = (static_cast<i64>(head) * p.slices + slice) * p.slots + part.w;
-      p.partial[(slot * TILE_SIDE + row) * Config::COLUMNS + column] = sum;
+      p.partial[(slot * SIDE + row) * Config::COLUMNS + column] = sum;
     } else if (part.z + row < p.m && first_column + column < p.k) {
       const i64 at = (static_cast<i64>(head) * p.m + part.z + row) * p.k + first_column + column;
       p.out[at] = Narrow<Config::Output>::from(sum * static_cast<float>(p.alpha));
@@ -101,10 +104,10 @@ __device__ inline float exact_sum(const Arguments& p, const W& weights, const Wo
     sum += weights(nonzero) * widened(x[source * p.pitch_dense]);
   };
   for (i64 tile = work.part.x; tile < work.part.y; ++tile) {
-    const int4* const lines = p.lines + tile * TILE_SIDE;
+    const int4* const lines = p.lines + tile * SIDE;
     const int first = p.columns[tile];
     if constexpr (Config::BY_COLUMN) {
-      for (int c = 0; c < TILE_SIDE; ++c) {
+      for (int c = 0; c < SIDE; ++c) {
         const u32 own = row < 32 ? lines[c].y : lines[c].z, before = own & ((1u << row % 32) - 1);
         if (own >> row % 32 & 1)
           add(lines[c].x + __popc(before) + (row < 32 ? 0 : __popc(lines[c].y)), first + c);
@@ -142,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     }
   };
   const auto line_of = [&](int tile) {
-    return tile < end ? p.lines[static_cast<i64>(tile) * TILE_SIDE + warp_line + own_line]
+    return tile < end ? p.lines[static_cast<i64>(tile) * SIDE + warp_line + own_line]
                       : int4{0, 0, 0, 0};
   };
   const auto column_of = [&](int tile) { return tile < end ? p.columns[tile] : -1; };
@@ -202,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   __syncthreads();
   if (is_wrong) {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < TILE_SIDE * Config::COLUMNS; i += Config::THREADS) {
+    for (int i = threadIdx.x; i < SIDE * Config::COLUMNS; i += Config::THREADS) {
       const int row = i / Config::COLUMNS, column = i % Config::COLUMNS;
       if (work.part.z + row < p.m && work.first_column + column < p.k)
         work.store(p, row, column, exact_sum(p, weights, work, row, column));

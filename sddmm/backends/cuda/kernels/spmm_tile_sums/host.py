@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,29 +42,38 @@ class FloatSums(KernelSpec):
 SPMM_TILE_SUMS = KernelSpec("spmm_tile_sums", "spmm_tile_sums", (), threads=128)
 
 
-def load(out_dtype: torch.dtype, columns: int, device_index: int) -> Kernel:
-    """The kernel for results of this dtype and slices of so many columns."""
+class SlotSums(NamedTuple):
+    """The kernel for slots of `side` rows, and slices of so many columns of the result."""
+
+    kernel: Kernel
+    columns: int
+    side: int
+
+    def add(
+        self, partial: Tensor, shared_rows: Tensor, slices: int, slots: int, alpha: float,
+        out: Tensor,
+    ) -> None:  # fmt: skip
+        """Add the slots of each row of tiles, on torch's current stream, and store them times
+        alpha.
+
+        partial: (heads, slices, slots, side, columns) float32. shared_rows: (count, 4) int32, the
+        first row, the first slot, the number of slots, and the slots from one to the next. out:
+        contiguous ([heads,] m, k).
+        """
+        shared, (m, k) = shared_rows.shape[0], out.shape[-2:]
+        heads = out.shape[0] if out.dim() == 3 else 1
+        groups = self.side * self.columns // (4 * SPMM_TILE_SUMS.threads)
+        self.kernel(  # in the order of Arguments
+            shared * groups * slices * heads, partial.data_ptr(), out.data_ptr(),
+            shared_rows.data_ptr(), shared, slices, slots, m, k, alpha,
+        )  # fmt: skip
+
+
+def load(out_dtype: torch.dtype, columns: int, device_index: int, side: int = SIDE) -> SlotSums:
+    """What adds sums for results of this dtype."""
     defines: dict[str, str | int | bool] = {
         "OUTPUT": DTYPES[out_dtype].cpp_name, "COLUMNS": columns,
-        "ROWS": 4 * SPMM_TILE_SUMS.threads // columns,
+        "ROWS": 4 * SPMM_TILE_SUMS.threads // columns, "SIDE": side,
     }  # fmt: skip
-    return loader.runtime.load_kernel(SPMM_TILE_SUMS, macros(defines), Arguments, device_index)
-
-
-def add_sums(
-    kernel: Kernel, columns: int, partial: Tensor, shared_rows: Tensor, slices: int, slots: int,
-    alpha: float, out: Tensor,
-) -> None:  # fmt: skip
-    """Add the slots of each row of tiles, on torch's current stream, and store them times alpha.
-
-    partial: (heads, slices, slots, SIDE, columns) float32. shared_rows: (count, 4) int32, the first
-    row, the first slot, the number of slots, and the slots from one to the next. out: contiguous
-    ([heads,] m, k).
-    """
-    shared, (m, k) = shared_rows.shape[0], out.shape[-2:]
-    heads = out.shape[0] if out.dim() == 3 else 1
-    groups = SIDE * columns // (4 * SPMM_TILE_SUMS.threads)
-    kernel(  # in the order of Arguments
-        shared * groups * slices * heads, partial.data_ptr(), out.data_ptr(),
-        shared_rows.data_ptr(), shared, slices, slots, m, k, alpha,
-    )  # fmt: skip
+    kernel = loader.runtime.load_kernel(SPMM_TILE_SUMS, macros(defines), Arguments, device_index)
+    return SlotSums(kernel, columns, side)

@@ -1,4 +1,4 @@
-// The second pass of spmm_tile: adds what several blocks computed of the same 64 rows, part by part
+// The second pass of spmm_tile: adds what several blocks computed of the same rows, part by part
 // in ascending order; adds a fixed order of summation without atomics. Limit: the bytes of the
 // partial sums, out of L2.
 #include "gemm_core/parameters.cuh"
@@ -12,10 +12,12 @@ struct Config {
   using Output = SDDMM_OUTPUT;
   // The number of columns of a slice, and of rows whose sums a block adds.
   static constexpr int COLUMNS = SDDMM_COLUMNS, ROWS = SDDMM_ROWS;
+  // The number of rows of a slot.
+  static constexpr int SIDE = SDDMM_SIDE;
   // The number of threads of a block.
   static constexpr int THREADS = SDDMM_THREADS;
 };
-constexpr int SIDE = 64;
+constexpr int SIDE = Config::SIDE;
 static_assert(Config::ROWS * Config::COLUMNS == 4 * Config::THREADS, "a thread adds four sums");
 static_assert(SIDE % Config::ROWS == 0, "equal shares");
 

@@ -181,9 +181,7 @@ class _Runner:
             pitch, head_dense, weights.stride(0) if weights.shape[0] > 1 else 0,
             slices, windows, width, self._row_tiles * SIDE, problem.n, problem.k,
         )  # fmt: skip
-        spmm_tile_sums.add_sums(
-            self._sums, columns, partial, self._shared_rows, slices, slots, alpha, out
-        )
+        self._sums.add(partial, self._shared_rows, slices, slots, alpha, out)
 
     def _ordered(self, values: Tensor, factors: Tensor | None) -> Tensor:
         """The weights in the order of the entries: (heads, entries), or (1, entries) for all."""

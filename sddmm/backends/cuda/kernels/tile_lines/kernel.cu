@@ -1,6 +1,6 @@
-// Turns the range of nonzeros of each line of each listed tile, of 64 x 64 positions, into its first
-// nonzero and a mask of the positions that hold one: adds what lets a kernel load weights without
-// their indices. Limit: the bytes of the indices, read once.
+// Turns the range of nonzeros of each line of each listed tile into its first nonzero and a mask of
+// the positions, up to 64, that hold one: adds what lets a kernel load weights without their indices.
+// Limit: the bytes of the indices, read once.
 #include "gemm_core/numeric.cuh"
 #include "gemm_core/parameters.cuh"
 
@@ -11,8 +11,11 @@ using gemm_core::u32;
 struct Config {
   // The number of threads of a block, each of which reads one line.
   static constexpr int THREADS = SDDMM_THREADS;
+  // The number of lines of a tile, and of positions of each.
+  static constexpr int SIDE = SDDMM_SIDE;
 };
-constexpr int SIDE = 64;
+constexpr int SIDE = Config::SIDE;
+static_assert(SIDE == 64 || SIDE <= 32, "a full line has whole words or a part of one");
 
 struct Arguments {
   const int* indices;  // the position across its line of each nonzero, in the matrix; they ascend
@@ -30,7 +33,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
   const int first = p.tiles[i / SIDE].y * SIDE;
   u32 low = 0, high = 0;
   if (range.y - range.x == SIDE) {
-    low = high = 0xffffffff;
+    low = SIDE < 32 ? (1u << SIDE % 32) - 1 : 0xffffffff;
+    high = SIDE < 64 ? 0 : 0xffffffff;
   } else {
     for (int nonzero = range.x; nonzero < range.y; ++nonzero) {
       const int position = p.indices[nonzero] - first;
