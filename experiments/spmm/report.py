@@ -38,7 +38,7 @@ _CUSPARSE = ("cusparse_alg2", "cusparse_alg3")
 # cuSPARSE on weights in S's order, which every call puts in the order of the transpose; and the
 # peers whose weights are in the order of the transpose before the call.
 _PERMUTED = tuple(f"{name}_permuted" for name in _CUSPARSE)
-_SORTED_BEFOREHAND = (*_CUSPARSE, "torch_csr")
+_SORTED_BEFOREHAND = (*_CUSPARSE, "torch_csr", "torch_bsr")
 _SLOWER = "**A peer is faster by more than 3 %"
 
 
@@ -135,8 +135,9 @@ _GROUPS = {
         "cusparse_alg3_permuted_way": "how it was called, the fastest way",
         "cusparse_permuted_over_ours": "the faster of these two over ours; below 1 we lose",
         "torch_csr_us": "torch's CSR product",
+        "torch_bsr_us": "torch's BSR product, of patterns that are made of blocks",
         "gather_index_add_us": "rows gathered, then added by index_add",
-        "other": "the faster of torch_csr and gather_index_add",
+        "other": "the fastest of torch_csr, torch_bsr and gather_index_add",
         "other_over_ours": "its time over ours; below 1 we lose",
     },
     "preparation": {
@@ -152,12 +153,12 @@ _SHORT = SHORT | {
 _LEGEND = (
     "Kernel times in us. `yardstick`: our SDDMM on the same pattern, d and heads, by `row_gather`, "
     "and on masks by the kernel that the planner chooses. `cuSPARSE`: the faster of cusparseSpMM's "
-    "CSR_ALG2 and CSR_ALG3, called raw and preprocessed. `other`: the faster of `torch_csr` and "
-    "`gather_index_add`. Of a transpose, `sorted beforehand` says that the weights of cuSPARSE and "
-    "of `torch_csr` are in the order of the transpose before the call; `permuted in each call` "
-    "says that they are in S's order, as ours are, and every call puts them in that of the "
-    "transpose. `column view`: checking the pattern and grouping it by column, once. "
-    "`first`: the whole first call on a pattern never seen. Every column is in report.csv."
+    "CSR_ALG2 and CSR_ALG3, called raw and preprocessed. `other`: the fastest of `torch_csr`, "
+    "`torch_bsr` and `gather_index_add`. Of a transpose, `sorted beforehand` says that the weights "
+    "of cuSPARSE, `torch_csr` and `torch_bsr` are in the order of the transpose before the call; "
+    "`permuted in each call` says that they are in S's order, as ours are, and every call puts "
+    "them in that of the transpose. `column view`: checking the pattern and grouping it by column, "
+    "once. `first`: the whole first call on a pattern never seen. Every column is in report.csv."
 )
 
 
@@ -191,7 +192,7 @@ class SpmmReport(StudyReport[Record, Problem]):
     def csv_row(self, p: Problem) -> dict[str, object]:
         r = p.ours
         kernel, other = (best or ("", None) for best in (p.best_kernel, p.best_other))
-        libraries = (*_CUSPARSE, *_PERMUTED, "torch_csr", "gather_index_add")
+        libraries = (*_CUSPARSE, *_PERMUTED, "torch_csr", "torch_bsr", "gather_index_add")
         return {
             "transpose": r.transpose, "status": r.status, "chosen": r.kernel, "us": p.us,
             "predicted_us": r.predicted_us.get(r.kernel),

@@ -22,18 +22,22 @@ def refuses(case: Case) -> str | None:
 
 
 def prepare(case: Case) -> Run:
-    view, weights = case.view, case.weights_by_view
-    size = (case.out_shape[-2], case.dense.shape[-2])
-    heads = [
-        (_csr(view.indptr, view.indices, own, size), dense)
-        for own, dense in case.heads_of(weights, case.dense)
-    ]
+    heads = heads_of(case)
 
     def run() -> Tensor:
         products = [W @ dense for W, dense in heads]
         return products[0] if case.dense.dim() == 2 else torch.stack(products)
 
     return run
+
+
+def heads_of(case: Case) -> list[tuple[Tensor, Tensor]]:
+    """The CSR tensor that multiplies X, and X, head by head."""
+    view, size = case.view, (case.out_shape[-2], case.dense.shape[-2])
+    return [
+        (_csr(view.indptr, view.indices, own, size), dense)
+        for own, dense in case.heads_of(case.weights_by_view, case.dense)
+    ]
 
 
 def _csr(indptr: Tensor, indices: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:

@@ -13,7 +13,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.base import MANY_CALLS, FirstRun
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.attention import AttentionExecutor
-from sddmm.backends.cuda.block_planner import BlockPlanner
+from sddmm.backends.cuda.block_planner import BlockPlanner, BlockProducts
 from sddmm.backends.cuda.executor import GpuExecutor
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.registry import (
@@ -23,6 +23,7 @@ from sddmm.backends.cuda.kernels.registry import (
     SPMM_KERNELS,
 )
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
+from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
@@ -62,6 +63,7 @@ class CudaBackend:
         )
         self.one_off = OneOffPlanner(tuple(kernels.values()))
         self.blocks = BlockPlanner(BLOCK_KERNELS)
+        self.block_products = BlockProducts(SPMM_TILES)
         self._single_runs = functools.lru_cache(maxsize=1024)(self._find_single_runs)
 
     @property
@@ -116,6 +118,10 @@ class CudaBackend:
         self, pattern: SparsePattern, problem: SpmmProblem, transpose: bool = False
     ) -> ProductExecutor:
         def prepare(device: Device) -> ProductExecutor:
+            if pattern.blocksize is not None:
+                executor = self.block_products.prepare(pattern, problem, device, transpose)
+                if executor is not None:
+                    return executor
             return self.products.prepare(pattern.expanded, problem, device, transpose=transpose)
 
         return _on_device(problem, prepare)

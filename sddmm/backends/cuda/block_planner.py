@@ -1,26 +1,33 @@
-"""The planner of block patterns: which block kernel computes a problem, or none.
+"""The planners of block patterns: which kernel computes a problem by blocks, or none.
 
-Where gathering the nonzeros one by one should take less, as for blocks of one element, no block
-kernel serves, and the planner of all patterns plans the expanded pattern.
+Where gathering the nonzeros one by one should take less, as for blocks of one element, or blocks
+are not made of whole tiles, none serves, and the planner of all patterns plans the expanded
+pattern.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.runtime.device import Device
+from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import Explanation, GpuExecutor
+from sddmm.backends.cuda.facts import CountedFacts, TileCounts
 from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_us
+from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import divides
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.planning_context import refused
+from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.spec import ROW_IDS
 
 if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
+    from sddmm.problem import SddmmProblem, SpmmProblem
+    from sddmm.sparse.indices import BlockSize
     from sddmm.sparse.pattern import SparsePattern
 
 
@@ -73,6 +80,62 @@ class BlockPlanner:
             if kernel.refuses(problem, device) is None
         ]
         return sorted(ranking, key=lambda prediction: prediction[0])
+
+
+class _Prediction(NamedTuple):
+    run_us: float
+    kernel: SpmmTile
+
+
+class BlockProducts:
+    """Plans products of block patterns by these kernels, of tiles that blocks are made of.
+
+    They follow from the indices of blocks: no nonzero is read, sorted or counted.
+    """
+
+    def __init__(self, kernels: tuple[SpmmTile, ...]) -> None:
+        self._kernels = kernels
+        self._rank = functools.lru_cache(maxsize=1024)(self._ranking)
+
+    def prepare(
+        self, pattern: SparsePattern, problem: SpmmProblem, device: Device, transpose: bool = False
+    ) -> ProductExecutor | None:
+        """The launches for a block pattern, or None where no kernel is to serve it.
+
+        transpose: the problem is that of its transpose. ValueError, as SparsePattern.check, for a
+        wrong pattern.
+        """
+        assert pattern.blocksize is not None
+        ranking = self._rank(problem, pattern.blocksize, device)
+        if not ranking:
+            return None
+        pattern.check()
+        plan = ranking[0].kernel.prepare_blocks(pattern, problem, transpose, device)
+        loader.runtime.wait(device.index)  # the next call may come on another stream
+
+        def explanation() -> list[str]:
+            best, *others = (f"{x.kernel.name}: {x.run_us:.3g} us predicted" for x in ranking)
+            lines = [f"kernel   {best}", *(f"  not    {other}" for other in others)]
+            return lines + refused(self._kernels, problem, device)
+
+        return ProductExecutor((plan,), explanation, device.index)
+
+    def _ranking(
+        self, problem: SpmmProblem, blocksize: BlockSize, device: Device
+    ) -> list[_Prediction]:
+        """The kernels that serve, the fastest first."""
+        model = device_model(device)
+        ranking = []
+        for kernel in self._kernels:
+            side = kernel.side
+            if divides(side, blocksize) and kernel.refuses(problem, device) is None:
+                count = problem.nnz // side**2
+                counts = {(side, side): TileCounts(count, count, ())}
+                facts = CountedFacts(problem.nnz, problem.nnz // side, True, counts, ())
+                cost = kernel.cost_us(problem, facts, model)
+                if cost is not None:
+                    ranking.append(_Prediction(cost.run_us, kernel))
+        return sorted(ranking, key=lambda prediction: prediction.run_us)
 
 
 def _requested(kernel: str) -> str:

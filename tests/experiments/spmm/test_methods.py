@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from experiments.bench.sources import Banded, Uniform
+from experiments.bench.sources import Banded, RandomBlocks, Uniform
 from experiments.sddmm.config import Config
 from experiments.spmm.case import Case, make_case
 from experiments.spmm.methods import METHODS, YARDSTICKS, gather_index_add
@@ -16,7 +16,9 @@ from experiments.spmm.verify import Reference
 
 PERMUTED = ("cusparse_alg2_permuted", "cusparse_alg3_permuted")
 ON_GPU_ONLY = ("cusparse_alg2", "cusparse_alg3", *PERMUTED, "row_gather")
-PRODUCTS = [name for name in METHODS.names() if name not in (*ON_GPU_ONLY, *YARDSTICKS)]
+PRODUCTS = [
+    name for name in METHODS.names() if name not in (*ON_GPU_ONLY, *YARDSTICKS, "torch_bsr")
+]
 SIZES = [(50, 70, 400, 33), (1, 300, 40, 5), (300, 1, 40, 1), (9, 9, 0, 4)]
 
 
@@ -66,7 +68,7 @@ def test_half_types_are_right_or_refused(name: str, dtype: str) -> None:
     case = case_of(dtype=dtype)
     method = METHODS.select([name])[name]
     reason = method.refuses(case)
-    if name in (*ON_GPU_ONLY, "sddmm_tiles", "torch_csr"):
+    if name in (*ON_GPU_ONLY, "sddmm_tiles", "torch_csr", "torch_bsr"):
         assert reason is not None
         return
     assert reason is None
@@ -87,11 +89,37 @@ def test_each_method_is_right_on_a_gpu(name: str, dtype: str, heads: int, transp
     method = METHODS.select([name])[name]
     case = case_of((700, 600, 9000, 64), dtype, heads=heads, transpose=transpose, device="cuda")
     if (reason := method.refuses(case)) is not None:
-        assert name == "sddmm_tiles" or (name in PERMUTED and not transpose), reason
+        assert name in ("sddmm_tiles", "torch_bsr") or (name in PERMUTED and not transpose), reason
         return
     run = method.prepare(case)
     for trial in SPMM.trials(method, case, run, SPMM.reference(case)):
         assert trial.check(trial.call()).wrong == 0
+
+
+def case_of_blocks(rows: int = 96, **all_: object) -> Case:
+    source = RandomBlocks(rows=rows, cols=160, block=32, density=0.4)
+    config = {"objective": "spmm", "k": 64, "dtype": "float16", "device": "cpu", **all_}
+    return make_case("blocks", Config(matrix=source, **config))  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_torch_multiplies_whole_blocks(dtype: str, heads: int, transpose: bool) -> None:
+    method = METHODS.select(["torch_bsr"])["torch_bsr"]
+    case = case_of_blocks(dtype=dtype, heads=heads, transpose=transpose, device="cuda")
+    assert method.refuses(case) is None
+    run = method.prepare(case)
+    for trial in SPMM.trials(method, case, run, SPMM.reference(case)):
+        assert trial.check(trial.call()).wrong == 0
+
+
+def test_torch_says_which_blocks_it_does_not_multiply() -> None:
+    method = METHODS.select(["torch_bsr"])["torch_bsr"]
+    assert method.refuses(case_of()) == "the pattern is not made of blocks"
+    assert method.refuses(case_of_blocks(90)) == "blocks of 32 are cut at the edge of 90 x 160"
+    assert method.refuses(case_of_blocks()) == "torch's BSR product needs MKL on a CPU"
 
 
 def test_what_computes_on_a_gpu_alone_says_so() -> None:

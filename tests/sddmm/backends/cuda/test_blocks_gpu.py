@@ -10,7 +10,7 @@ import sddmm
 from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.registry import BLOCK_KERNELS
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import assert_close
+from sddmm.testing import assert_close, assert_spmm_close
 
 pytestmark = pytest.mark.gpu
 
@@ -94,6 +94,30 @@ def test_a_tensor_in_and_out_with_gradients(dtype: torch.dtype) -> None:
         largest = float(y.abs().max())
         roundoff = 8 * torch.finfo(dtype).eps
         assert float((x.double() - y).abs().max()) <= max(roundoff, 1e-6) * largest
+
+
+@pytest.mark.parametrize("blocksize", [(16, 16), (64, 64), (32, 48), (16, 24)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_products_and_their_gradients(blocksize: tuple[int, int], dtype: torch.dtype) -> None:
+    """Of heads, with S and with its transpose, 20 times with the same bits."""
+    pattern = random_blocks(blocksize)
+    for transpose, rows in ((False, pattern.shape[1]), (True, pattern.shape[0])):
+        values = torch.randn(2, pattern.nnz, device="cuda").to(dtype).requires_grad_()
+        dense = torch.randn(2, rows, 72, device="cuda").to(dtype).requires_grad_()
+        runs = []
+        for _ in range(20):
+            out = sddmm.spmm(pattern, dense, values=values, transpose=transpose, alpha=0.5)
+            runs.append((out, *torch.autograd.grad(out.square().sum(), (dense, values))))
+        assert_spmm_close(
+            runs[0][0].detach(), pattern, dense.detach(), values=values.detach(),
+            transpose=transpose, alpha=0.5,
+        )  # fmt: skip
+        upstream = 2 * runs[0][0].detach()
+        assert_spmm_close(
+            runs[0][1], pattern, upstream, values=values.detach(), transpose=not transpose,
+            alpha=0.5,
+        )  # fmt: skip
+        assert all(torch.equal(x, y) for run in runs[1:] for x, y in zip(runs[0], run, strict=True))
 
 
 def test_a_graph_and_another_stream() -> None:

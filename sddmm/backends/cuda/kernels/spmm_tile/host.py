@@ -22,7 +22,12 @@ from sddmm.backends.cuda.cost_model import (
     unaligned_factor,
 )
 from sddmm.backends.cuda.executor import address, row_pitch, rows_are_contiguous
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import Cut, Stripes, stripes_of
+from sddmm.backends.cuda.kernels.spmm_tile.stripes import (
+    Cut,
+    Stripes,
+    stripes_of,
+    stripes_of_blocks,
+)
 from sddmm.backends.cuda.kernels.spmm_tile_sums import host as spmm_tile_sums
 from sddmm.backends.cuda.kernels.spmm_tile_sums.host import FloatSums
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, SMALL_SIDE
@@ -34,6 +39,7 @@ from sddmm.memory import new_memory
 if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts
     from sddmm.problem import SpmmProblem
+    from sddmm.sparse.pattern import SparsePattern
 
 
 class Arguments(ctypes.Structure):
@@ -130,6 +136,14 @@ class SpmmTile(FloatSums):
         stripes = stripes_of(work, shape, by_column, replicas, self.cut, model.device)
         run = _Runner(self, stripes, work.perm, by_column, problem, model.device)
         return (ProductPlan(run, _accepts),)
+
+    def prepare_blocks(
+        self, pattern: SparsePattern, problem: SpmmProblem, transpose: bool, device: Device
+    ) -> ProductPlan:
+        """The launches for a block pattern of blocks whose sides are multiples of a tile's."""
+        replicas = ceil_div(problem.k, self.columns) * (problem.heads or 1)
+        stripes = stripes_of_blocks(pattern, self.side, transpose, replicas, self.cut, device)
+        return ProductPlan(_Runner(self, stripes, None, transpose, problem, device), _accepts)
 
     def load(self, problem: SpmmProblem, permuted: bool, by_column: bool, aligned: bool,
              device: Device) -> Kernel:  # fmt: skip

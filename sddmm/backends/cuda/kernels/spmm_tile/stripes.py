@@ -14,6 +14,8 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.kernels.tile_lines.host import mask_lines
 from sddmm.backends.cuda.layouts import TileWork
+from sddmm.sparse.indices import BlockSize, expand
+from sddmm.sparse.pattern import SparsePattern
 
 
 class Stripes(NamedTuple):
@@ -97,6 +99,42 @@ def stripes_of(
     )
 
 
+def stripes_of_blocks(
+    pattern: SparsePattern, side: int, by_column: bool, replicas: int, cut: Cut, device: Device
+) -> Stripes:
+    """As `stripes_of`, from the indices of blocks alone: no nonzero is read, and only blocks are
+    sorted, if `by_column`, as the tiles are those of the transpose.
+
+    pattern: a valid block pattern, of blocks whose sides are multiples of `side`.
+    """
+    assert pattern.blocksize is not None
+    (m, n), (bm, bn), gpu = pattern.shape, pattern.blocksize, pattern.device
+    rows, cols = expand(pattern.major_indices, pattern.col_indices.numel()), pattern.col_indices
+    number = torch.arange(cols.numel(), device=gpu)
+    if by_column:
+        number = cols.argsort(stable=True)
+        along, beside, size = cols[number].long(), rows[number], (bn, bm)
+    else:
+        along, beside, size = rows.long(), cols, (bm, bn)
+    # A block has tiles in `down` stripes, `across` in each.
+    down, across = size[0] // side, size[1] // side
+    in_row = torch.bincount(along, minlength=(n if by_column else m) // size[0])
+    tiles = np.repeat(in_row.cpu().numpy() * across, down)
+
+    i, j = torch.arange(down, device=gpu)[:, None] * side, torch.arange(across, device=gpu) * side
+    row, column = (j, i) if by_column else (i, j)  # the first of each tile, in its block
+    line = torch.arange(side, device=gpu) * bn
+    first = number[:, None, None] * (bm * bn) + row * bn + column
+    lines = _full_lines(first[..., None] + line).view(-1, side, 4)
+    columns = (beside.long() * size[1])[:, None, None] + j.expand(down, across)
+    order = _places(along, in_row, down, across).flatten().argsort()
+    pieces = cut.pieces(tiles, replicas, device.sm_count)
+    return Stripes(
+        lines[order], columns.flatten()[order].to(torch.int32),
+        *cut_stripes(tiles, pieces, side, lines.device),
+    )  # fmt: skip
+
+
 def tiles_of_stripes(stripe: Tensor, count: int) -> NDArray[np.int64]:
     """The number of tiles of each of `count` stripes. stripe: that of each tile, on the CPU."""
     return np.bincount(stripe.numpy(), minlength=count)
@@ -131,3 +169,30 @@ def cut_stripes(
     shared = np.stack([which * rows, first_slot[which], pieces[which], which * 0 + 1], axis=1)
     both = torch.from_numpy(np.concatenate([parts, shared]).astype(np.int32)).to(device)
     return both[: len(parts)], both[len(parts) :], int(slots.sum())
+
+
+def divides(side: int, blocksize: BlockSize) -> bool:
+    """Whether blocks are made of whole tiles with this side."""
+    return blocksize[0] % side == 0 == blocksize[1] % side
+
+
+def _places(along: Tensor, in_row: Tensor, down: int, across: int) -> Tensor:
+    """(blocks, down, across): where each tile is among all, which come by stripe. along: the row of
+    blocks of each block, ascending; in_row: the blocks of each row."""
+    first = (in_row.cumsum(0) - in_row)[along]
+    within = torch.arange(along.numel(), device=along.device) - first
+    i = torch.arange(down, device=along.device)[:, None]
+    j = torch.arange(across, device=along.device)
+    before = first[:, None, None] * down + in_row[along][:, None, None] * i
+    return (before + within[:, None, None]) * across + j
+
+
+def _full_lines(first: Tensor) -> Tensor:
+    """(..., side, 4) int32 lines whose positions all hold nonzeros; see tile_lines. first: (...,
+    side), the first nonzero of each."""
+    side = first.shape[-1]
+    lines = torch.zeros(*first.shape, 4, dtype=torch.int32, device=first.device)
+    lines[..., 0] = first
+    lines[..., 1] = (1 << side) - 1 if side < 32 else -1
+    lines[..., 2] = 0 if side < 64 else -1
+    return lines
