@@ -20,10 +20,12 @@ from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_us
 from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import divides
-from sddmm.backends.cuda.pattern_layouts import AheadLayouts
+from sddmm.backends.cuda.layouts import int32
+from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
 from sddmm.backends.cuda.planning_context import refused
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.spec import ROW_IDS
+from sddmm.sparse.indices import compress
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem, SpmmProblem
@@ -109,8 +111,19 @@ class BlockProducts:
         ranking = self._rank(problem, pattern.blocksize, device)
         if not ranking:
             return None
-        pattern.check()
-        plan = ranking[0].kernel.prepare_blocks(pattern, problem, transpose, device)
+        layouts = PatternLayouts(pattern.blocks, device)
+        try:
+            blocks = layouts.by_column() if transpose else layouts.by_row()
+        except ValueError:
+            pattern.check()  # whose message counts the nonzeros, not the blocks
+            raise
+        if transpose:
+            offsets = compress(blocks.rows, pattern.shape[1] // pattern.blocksize[1])
+        else:
+            offsets = int32(pattern.major_indices)
+        plan = ranking[0].kernel.prepare_blocks(
+            blocks, offsets, pattern.blocksize, problem, transpose, device
+        )
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
         def explanation() -> list[str]:

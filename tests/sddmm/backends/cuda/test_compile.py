@@ -297,13 +297,14 @@ def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -
     [
         (tile_bounds.TILE_BOUNDS, {}, tile_bounds.Arguments),
         (tile_lines.TILE_LINES, {"SIDE": tile_lines.SIDE}, tile_lines.Arguments),
-        (tile_lines.TILE_LINES, {"SIDE": tile_lines.SMALL_SIDE}, tile_lines.Arguments),
+        (tile_lines.TILE_LINES, {"SIDE": 16}, tile_lines.Arguments),
         (tile_masks.TILE_MASKS, {}, tile_masks.Arguments),
+        (tile_lines.BLOCK_LINES, {"SIDE": 32, "BY_COLUMN": True}, tile_lines.BlockArguments),
     ],
-    ids=["tile_bounds", "tile_lines", "tile_lines of small tiles", "tile_masks"],
+    ids=["tile_bounds", "tile_lines", "tile_lines of small tiles", "tile_masks", "block_lines"],
 )
 def test_the_search_for_the_nonzeros_of_tiles_compiles_too(
-    spec: KernelSpec, defines: dict[str, int], arguments: Any, arch: str
+    spec: KernelSpec, defines: dict[str, str | int | bool], arguments: Any, arch: str
 ) -> None:
     macros = loader.compile_macros(spec, macros_of(defines), arguments)
     assert compile_kernel(spec.path, macros, arch, loader.INCLUDE).resources.spill_bytes == 0
@@ -343,6 +344,7 @@ def test_every_source_is_of_a_kernel() -> None:
         gather_rows.GATHER_ROWS,
         tile_bounds.TILE_BOUNDS,
         tile_lines.TILE_LINES,
+        tile_lines.BLOCK_LINES,
         tile_masks.TILE_MASKS,
         tile_stats.TILE_STATS,
         *SPMM_TILES,

@@ -26,8 +26,8 @@ from tests.sddmm.backends.cuda.exact_products import Operands, check, run
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 KERNELS = {kernel.name: kernel for kernel in SPMM_TILES}
-EXACT = ["spmm_tile_exact_64", "spmm_tile_small_exact_64"]
-FLOAT = ["spmm_tile_float_64", "spmm_tile_small_float_64"]
+EXACT = ["spmm_tile_exact_64", "spmm_tile16_exact_64"]
+FLOAT = ["spmm_tile_float_64", "spmm_tile16_float_64"]
 
 
 def band(size: int, width: int) -> SparsePattern:
@@ -66,15 +66,17 @@ UNSORTED = random_pattern(130, 200, 600, layout="coo", shuffled=True)
                 ("spmm_tile_32", 32),
                 ("spmm_tile_64", 72),
                 ("spmm_tile_128", 128),
-                ("spmm_tile_small_32", 40),
-                ("spmm_tile_small_64", 72),
+                ("spmm_tile16_32", 40),
+                ("spmm_tile16_64", 72),
             )
             for stored in PATTERNS
         ],
         here=[
-            ("spmm_tile_small_32", 40, "blocks"),
-            ("spmm_tile_small_64", 72, "band"),
-            ("spmm_tile_small_64", 72, "columns"),
+            ("spmm_tile16_32", 40, "blocks"),
+            ("spmm_tile16_64", 72, "band"),
+            ("spmm_tile16_64", 72, "columns"),
+            ("spmm_tile32_64", 72, "band"),
+            ("spmm_tile32_64", 72, "band of columns"),
             ("spmm_tile_32", 32, "band"),
             ("spmm_tile_64", 72, "rows"),
             ("spmm_tile_64", 72, "columns"),
@@ -87,7 +89,7 @@ def test_tiles_of_rows_and_of_columns(kernel: str, k: int, stored: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "side"), [("spmm_tile_64", 8), ("spmm_tile_64", 13), ("spmm_tile_small_64", 13)]
+    ("kernel", "side"), [("spmm_tile_64", 8), ("spmm_tile_64", 13), ("spmm_tile16_64", 13)]
 )
 def test_squares_of_any_side(kernel: str, side: int) -> None:
     check(KERNELS[kernel], blocks(side), 64, torch.bfloat16)
@@ -101,8 +103,8 @@ def test_squares_of_any_side(kernel: str, side: int) -> None:
             ("spmm_tile_exact_64", "rows", False),
             ("spmm_tile_exact_64", "band of columns", True),
             ("spmm_tile_exact_64", "blocks", True),
-            ("spmm_tile_small_exact_64", "rows", False),
-            ("spmm_tile_small_exact_64", "band of columns", True),
+            ("spmm_tile16_exact_64", "rows", False),
+            ("spmm_tile16_exact_64", "band of columns", True),
         ],
     ),
 )
@@ -125,9 +127,10 @@ def test_float32(kernel: str, pattern: SparsePattern) -> None:
         ("spmm_tile_64", torch.bfloat16),
         ("spmm_tile_exact_64", torch.bfloat16),
         ("spmm_tile_float_64", torch.float32),
-        ("spmm_tile_small_64", torch.float16),
-        ("spmm_tile_small_exact_64", torch.bfloat16),
-        ("spmm_tile_small_float_64", torch.float32),
+        ("spmm_tile16_64", torch.float16),
+        ("spmm_tile32_64", torch.float16),
+        ("spmm_tile16_exact_64", torch.bfloat16),
+        ("spmm_tile16_float_64", torch.float32),
     ],
 )
 def test_heads_rows_that_start_anywhere_and_a_permutation(kernel: str, dtype: torch.dtype) -> None:
@@ -137,7 +140,7 @@ def test_heads_rows_that_start_anywhere_and_a_permutation(kernel: str, dtype: to
 
 def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
     for m, n, nnz in ((1, 1, 1), (3, 300, 40), (300, 3, 40), (70, 70, 0)):
-        for kernel in ("spmm_tile_64", "spmm_tile_small_64"):
+        for kernel in ("spmm_tile_64", "spmm_tile16_64"):
             check(KERNELS[kernel], random_pattern(m, n, nnz), 5)
 
 
@@ -145,7 +148,7 @@ def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
     ("kernel", "k"),
     [
         ("spmm_tile_64", 65), ("spmm_tile_128", 100), ("spmm_tile_float_64", 65),
-        ("spmm_tile_small_32", 40), ("spmm_tile_small_64", 65), ("spmm_tile_small_float_64", 65),
+        ("spmm_tile16_32", 40), ("spmm_tile32_64", 65), ("spmm_tile16_float_64", 65),
     ],
 )  # fmt: skip
 def test_long_rows_of_tiles_are_cut_and_their_sums_added(kernel: str, k: int) -> None:
@@ -175,22 +178,21 @@ def test_duplicates_all_count() -> None:
     rows, cols = torch.randint(90, (2, 3000), generator=generator)
     unsorted = SparsePattern.from_coo(rows, cols, (90, 90))
     for pattern in (unsorted, unsorted.to_csr(), unsorted.to_csr().T):
-        for kernel in ("spmm_tile_64", "spmm_tile_small_64"):
+        for kernel in ("spmm_tile_64", "spmm_tile16_64"):
             check(KERNELS[kernel], pattern, 16)
 
 
 @pytest.mark.parametrize(
     ("kernel", "stored"),
     cases(
-        itertools.product(
-            ["spmm_tile_64", "spmm_tile_small_64", *EXACT, *FLOAT], ["rows", "columns"]
-        ),
+        itertools.product(["spmm_tile_64", "spmm_tile16_64", *EXACT, *FLOAT], ["rows", "columns"]),
         here=[
             ("spmm_tile_64", "rows"),
             ("spmm_tile_exact_64", "columns"),
             ("spmm_tile_float_64", "rows"),
-            ("spmm_tile_small_64", "columns"),
-            ("spmm_tile_small_exact_64", "rows"),
+            ("spmm_tile16_64", "columns"),
+            ("spmm_tile32_64", "rows"),
+            ("spmm_tile16_exact_64", "rows"),
         ],
     ),
 )
@@ -243,13 +245,13 @@ def test_finite_sums_are_not_formed_again(
     ("size", "dtype", "values_dtype"),
     cases(
         itertools.product(
-            ["", "small_"], [torch.float16, torch.bfloat16, torch.float32], [None, torch.float32]
+            ["", "16"], [torch.float16, torch.bfloat16, torch.float32], [None, torch.float32]
         ),
         here=[
             ("", torch.float16, None),
             ("", torch.bfloat16, torch.float32),
             ("", torch.float32, None),
-            ("small_", torch.float16, None),
+            ("16", torch.float16, None),
         ],
     ),
 )
@@ -257,7 +259,7 @@ def test_weights_are_not_rounded(
     size: str, dtype: torch.dtype, values_dtype: torch.dtype | None
 ) -> None:
     """A float32 result shows every bit; gradients are small and of different sizes."""
-    kernel = f"spmm_tile_{size}{'float' if dtype == torch.float32 else 'exact'}_64"
+    kernel = f"spmm_tile{size}_{'float' if dtype == torch.float32 else 'exact'}_64"
     generator = torch.Generator().manual_seed(1)
     pattern, has_factors = SCATTERED, values_dtype is None
     values = torch.randn(pattern.nnz, generator=generator) * torch.rand(pattern.nnz) ** 8 * 1e-4

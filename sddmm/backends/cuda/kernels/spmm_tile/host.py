@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ from sddmm.backends.cuda.kernels.spmm_tile.stripes import (
 )
 from sddmm.backends.cuda.kernels.spmm_tile_sums import host as spmm_tile_sums
 from sddmm.backends.cuda.kernels.spmm_tile_sums.host import FloatSums
-from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, SMALL_SIDE
+from sddmm.backends.cuda.kernels.tile_lines.host import SIDE
 from sddmm.backends.cuda.products import ProductPlan
 from sddmm.backends.cuda.spec import Layouts, macros
 from sddmm.dtypes import DTYPES, HALF_DTYPES
@@ -38,8 +38,9 @@ from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts
+    from sddmm.backends.cuda.layouts import Nonzeros
     from sddmm.problem import SpmmProblem
-    from sddmm.sparse.pattern import SparsePattern
+    from sddmm.sparse.indices import BlockSize
 
 
 class Arguments(ctypes.Structure):
@@ -61,7 +62,7 @@ class ProductRate(NamedTuple):
     a part beside its tiles. step_us: from tile to tile of one block. start_us: the time to the
     first tile, beyond that of any launch, and from the last. unaligned: by how much longer tiles
     take if rows of X start at multiples of 4 bytes, and of 2, not of 16. full_us: by which a tile
-    without zeros takes longer.
+    without zeros takes longer. all_full: the part of its time that a tile takes where all are full.
     """
 
     tile_us: float
@@ -70,6 +71,7 @@ class ProductRate(NamedTuple):
     unaligned: tuple[float, float]
     full_us: float = 0.0
     part_us: float = 0.0
+    all_full: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,8 +119,11 @@ class SpmmTile(FloatSums):
         stripes = max(1, min(ceil_div(problem.m, self.side), tiles))
         limit = self.cut.limit(replicas * tiles, replicas * stripes, sm_count)
         parts, mean = replicas * max(stripes, tiles / limit), tiles / stripes
-        full = problem.nnz / max(1, tiles * self.side**2)
-        busy_us = replicas * tiles * (rate.tile_us + rate.full_us * full) + parts * rate.part_us
+        positions = max(1, tiles * self.side**2)
+        tile_us = rate.tile_us + rate.full_us * problem.nnz / positions
+        if positions == problem.nnz:
+            tile_us *= rate.all_full
+        busy_us = replicas * tiles * tile_us + parts * rate.part_us
         run_us = max(min(limit, mean) * rate.step_us, busy_us / sm_count)
         run_us *= unaligned_factor(rate.unaligned, problem.k * problem.dtype.itemsize)
         launches = 2 if 2 * mean > limit else 1  # some are twice as long, and cut
@@ -138,16 +143,22 @@ class SpmmTile(FloatSums):
         return (ProductPlan(run, _accepts),)
 
     def prepare_blocks(
-        self, pattern: SparsePattern, problem: SpmmProblem, transpose: bool, device: Device
-    ) -> ProductPlan:
-        """The launches for a block pattern of blocks whose sides are multiples of a tile's."""
+        self, blocks: Nonzeros, offsets: Tensor, blocksize: BlockSize, problem: SpmmProblem,
+        by_column: bool, device: Device,
+    ) -> ProductPlan:  # fmt: skip
+        """The launches for blocks that are made of whole tiles; see `block_lines`."""
         replicas = ceil_div(problem.k, self.columns) * (problem.heads or 1)
-        stripes = stripes_of_blocks(pattern, self.side, transpose, replicas, self.cut, device)
-        return ProductPlan(_Runner(self, stripes, None, transpose, problem, device), _accepts)
+        stripes = stripes_of_blocks(
+            blocks, offsets, blocksize, self.side, by_column, replicas, self.cut, device
+        )
+        return ProductPlan(_Runner(self, stripes, None, by_column, problem, device), _accepts)
 
-    def load(self, problem: SpmmProblem, permuted: bool, by_column: bool, aligned: bool,
-             device: Device) -> Kernel:  # fmt: skip
-        """The kernel for operands of a problem."""
+    def load(
+        self, problem: SpmmProblem, permuted: bool, by_column: bool, aligned: bool,
+        device: Device, is_full: bool = False,
+    ) -> Kernel:  # fmt: skip
+        """The kernel for operands of a problem. aligned: all rows of X start at multiples of 16
+        bytes; is_full: all tiles are full, and their lines do so too."""
         # Otherwise the compiler needs more registers.
         usual = device.capability == (9, 0) and aligned and not permuted
         min_blocks = self.min_blocks if usual else self.min_blocks // 2
@@ -157,9 +168,17 @@ class SpmmTile(FloatSums):
             "OUTPUT": DTYPES[problem.out_dtype].cpp_name,
             "COLUMNS": self.columns, "PRODUCT": product_of(problem, self.side),
             "FACTORS": problem.has_factors, "PERMUTED": permuted, "BY_COLUMN": by_column,
-            "ALIGNED": aligned, "STAGES": self.stages, "MIN_BLOCKS": min_blocks,
+            "ALIGNED": aligned, "STAGES": self.stages, "FULL": is_full, "MIN_BLOCKS": min_blocks,
         }  # fmt: skip
-        return loader.runtime.load_kernel(self, macros(defines), Arguments, device.index)
+        spec = _for_full_tiles(self) if is_full else self
+        return loader.runtime.load_kernel(spec, macros(defines), Arguments, device.index)
+
+
+@functools.cache
+def _for_full_tiles(spec: SpmmTile) -> SpmmTile:
+    """With memory for as many tiles of half weights as of X, and not for two."""
+    more = (spec.stages - 2) * spec.side**2 * 2
+    return replace(spec, shared_bytes=spec.shared_bytes + more)
 
 
 class _Runner:
@@ -178,16 +197,23 @@ class _Runner:
         self._problem, self._by_column, self._device = problem, by_column, device
         self._slices = ceil_div(problem.k, spec.columns)
         self._blocks = stripes.parts.shape[0] * self._slices * (problem.heads or 1)
-        self._kernel = functools.lru_cache(maxsize=2)(self._load)
+        self._has_full_tiles = (
+            not spec.float_weights
+            and perm is None
+            and 0 < stripes.columns.numel() * spec.side**2 == problem.nnz
+        )
+        self._kernel = functools.lru_cache(maxsize=4)(self._load)
         self._sums = None
         if stripes.slots:
             self._sums = spmm_tile_sums.load(
                 problem.out_dtype, spec.columns, device.index, spec.side
             )
 
-    def _load(self, aligned: bool) -> Kernel:
+    def _load(self, aligned: bool, is_full: bool) -> Kernel:
         permuted = self._perm is not None
-        return self._spec.load(self._problem, permuted, self._by_column, aligned, self._device)
+        return self._spec.load(
+            self._problem, permuted, self._by_column, aligned, self._device, is_full
+        )
 
     def __call__(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
@@ -202,11 +228,16 @@ class _Runner:
             count = heads * slices * stripes.slots * self._spec.side * self._spec.columns
             what = "partial sums of rows of tiles"
             partial = new_memory(what, (count,), torch.float32, dense.device)
-        self._kernel(bits % 16 == 0)(
+        # Where all tiles are full, all rows have multiples of a tile's columns, so that lines start
+        # at multiples of 16 bytes if the first does.
+        head_values = values.stride(0) if values.dim() == 2 else 0
+        values_bits = values.data_ptr() | head_values * values.element_size()
+        is_full = self._has_full_tiles and values_bits % 16 == 0
+        self._kernel(bits % 16 == 0, is_full)(
             self._blocks, values.data_ptr(), address(factors), dense.data_ptr(), out.data_ptr(),
             address(partial), address(self._perm), stripes.lines.data_ptr(),
             stripes.columns.data_ptr(), stripes.parts.data_ptr(),
-            values.stride(0) if values.dim() == 2 else 0, head_dense, pitch,
+            head_values, head_dense, pitch,
             stripes.parts.shape[0], slices, stripes.slots, problem.m, problem.n, problem.k, alpha,
         )  # fmt: skip
         if partial is not None and self._sums is not None:
@@ -226,8 +257,8 @@ def has_half_weights(problem: SpmmProblem) -> bool:
 def product_of(problem: SpmmProblem, side: int) -> str:
     """How the kernel multiplies a tile without rounding a weight. Products of two bfloat16 may be
     subnormal floats, whose last bits no TF32 number holds."""
-    if side == SMALL_SIDE:
-        return "SmallHalfProduct" if has_half_weights(problem) else "SmallSimtProduct"
+    if side < SIDE:
+        return f"{'Half' if has_half_weights(problem) else 'Simt'}Product{side}"
     if has_half_weights(problem):
         return "HalfProduct"
     has_factors = problem.values_dtype == problem.dtype == torch.float16 and problem.has_factors
@@ -243,13 +274,14 @@ def spmm_tile(
     return _variant(name, sizes, 128, cut.resident, cut, rate)
 
 
-def small_spmm_tile(
-    name: str, columns: int, stages: int, cut: Cut, rate: ProductRate, x_bytes: int = 2,
-    weight_bytes: int = 2,
+def warp_tile(
+    name: str, side: int, columns: int, stages: int, cut: Cut, rate: ProductRate,
+    x_bytes: int = 2, weight_bytes: int = 2,
 ) -> SpmmTile:  # fmt: skip
-    """A variant for tiles of 16 rows and columns, a warp each."""
-    sizes = SMALL_SIDE, columns, stages, x_bytes, weight_bytes
-    return _variant(name, sizes, 32, 24 if weight_bytes == 2 else 16, cut, rate)
+    """A variant for tiles of `side` rows and columns, a warp each."""
+    sizes = side, columns, stages, x_bytes, weight_bytes
+    min_blocks = (20 if weight_bytes == 2 else 16) if side == 16 else 12  # without spills
+    return _variant(name, sizes, 32, min_blocks, cut, rate)
 
 
 def _variant(
@@ -276,25 +308,31 @@ def _variant(
 
 # Rates are measured on an H200 of 132 multiprocessors.
 _FLOAT_RATE = ProductRate(2.05, 2.4, 6, (1.0, 1.0), full_us=0.4)
-_SMALL_32 = ProductRate(0.038, 0.45, 4, (1.15, 2.0), full_us=0.012, part_us=0.15)
-_SMALL_64 = ProductRate(0.052, 0.5, 4, (1.35, 2.0), full_us=0.035, part_us=0.25)
-_SMALL_FLOAT = ProductRate(0.135, 0.65, 4, (1.0, 1.0), full_us=0.025, part_us=0.15)
+_RATE_16_32 = ProductRate(0.038, 0.45, 4, (1.15, 2.0), 0.012, part_us=0.15, all_full=0.36)
+_RATE_16_64 = ProductRate(0.052, 0.5, 4, (1.35, 2.0), 0.035, part_us=0.25, all_full=0.32)
+_RATE_32_64 = ProductRate(0.27, 0.7, 4, (1.35, 2.0), 0.08, part_us=0.4, all_full=0.3)
+_RATE_16_FLOAT = ProductRate(0.135, 0.65, 4, (1.0, 1.0), 0.025, part_us=0.15)
 SPMM_TILES = (
-    spmm_tile("spmm_tile_32", 32, 3, Cut(3, 12, 4, 8), ProductRate(0.45, 0.8, 4, (1.35, 2.6))),
-    spmm_tile("spmm_tile_64", 64, 3, Cut(4, 12, 4, 8), ProductRate(0.7, 1.2, 4, (1.6, 2.6))),
+    spmm_tile(
+        "spmm_tile_32", 32, 3, Cut(3, 12, 4, 8),
+        ProductRate(0.45, 0.8, 4, (1.35, 2.6), all_full=0.55),
+    ),
+    spmm_tile(
+        "spmm_tile_64", 64, 3, Cut(4, 12, 4, 8),
+        ProductRate(0.7, 1.2, 4, (1.6, 2.6), all_full=0.8),
+    ),
     spmm_tile(
         "spmm_tile_128", 128, 3, Cut(3, 12, 3, 8),
-        ProductRate(1.0, 1.8, 6, (1.6, 3.0), full_us=0.4),
+        ProductRate(1.0, 1.8, 6, (1.6, 3.0), 0.4, all_full=0.9),
     ),
     spmm_tile(
         "spmm_tile_exact_64", 64, 3, Cut(2, 12, 3, 8), ProductRate(2.75, 5, 6, (1.0, 2.6)),
         weight_bytes=4,
     ),
     spmm_tile("spmm_tile_float_64", 64, 2, Cut(2, 12, 3, 8), _FLOAT_RATE, 4, 4),
-    small_spmm_tile("spmm_tile_small_32", 32, 3, Cut(6, 16, 12, 12), _SMALL_32),
-    small_spmm_tile("spmm_tile_small_64", 64, 3, Cut(6, 16, 12, 12), _SMALL_64),
-    small_spmm_tile(
-        "spmm_tile_small_exact_64", 64, 3, Cut(6, 16, 12, 8), _SMALL_FLOAT, weight_bytes=4
-    ),
-    small_spmm_tile("spmm_tile_small_float_64", 64, 2, Cut(6, 16, 12, 8), _SMALL_FLOAT, 4, 4),
+    warp_tile("spmm_tile16_32", 16, 32, 3, Cut(6, 16, 12, 12), _RATE_16_32),
+    warp_tile("spmm_tile16_64", 16, 64, 3, Cut(6, 16, 12, 12), _RATE_16_64),
+    warp_tile("spmm_tile32_64", 32, 64, 3, Cut(4, 12, 6, 6), _RATE_32_64),
+    warp_tile("spmm_tile16_exact_64", 16, 64, 2, Cut(6, 16, 12, 8), _RATE_16_FLOAT, 2, 4),
+    warp_tile("spmm_tile16_float_64", 16, 64, 2, Cut(6, 16, 12, 8), _RATE_16_FLOAT, 4, 4),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,10 +12,9 @@ from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
-from sddmm.backends.cuda.kernels.tile_lines.host import mask_lines
-from sddmm.backends.cuda.layouts import TileWork
-from sddmm.sparse.indices import BlockSize, expand
-from sddmm.sparse.pattern import SparsePattern
+from sddmm.backends.cuda.kernels.tile_lines.host import block_lines, mask_lines
+from sddmm.backends.cuda.layouts import Nonzeros, TileWork
+from sddmm.sparse.indices import BlockSize
 
 
 class Stripes(NamedTuple):
@@ -100,39 +99,17 @@ def stripes_of(
 
 
 def stripes_of_blocks(
-    pattern: SparsePattern, side: int, by_column: bool, replicas: int, cut: Cut, device: Device
-) -> Stripes:
-    """As `stripes_of`, from the indices of blocks alone: no nonzero is read, and only blocks are
-    sorted, if `by_column`, as the tiles are those of the transpose.
-
-    pattern: a valid block pattern, of blocks whose sides are multiples of `side`.
-    """
-    assert pattern.blocksize is not None
-    (m, n), (bm, bn), gpu = pattern.shape, pattern.blocksize, pattern.device
-    rows, cols = expand(pattern.major_indices, pattern.col_indices.numel()), pattern.col_indices
-    number = torch.arange(cols.numel(), device=gpu)
-    if by_column:
-        number = cols.argsort(stable=True)
-        along, beside, size = cols[number].long(), rows[number], (bn, bm)
-    else:
-        along, beside, size = rows.long(), cols, (bm, bn)
-    # A block has tiles in `down` stripes, `across` in each.
-    down, across = size[0] // side, size[1] // side
-    in_row = torch.bincount(along, minlength=(n if by_column else m) // size[0])
-    tiles = np.repeat(in_row.cpu().numpy() * across, down)
-
-    i, j = torch.arange(down, device=gpu)[:, None] * side, torch.arange(across, device=gpu) * side
-    row, column = (j, i) if by_column else (i, j)  # the first of each tile, in its block
-    line = torch.arange(side, device=gpu) * bn
-    first = number[:, None, None] * (bm * bn) + row * bn + column
-    lines = _full_lines(first[..., None] + line).view(-1, side, 4)
-    columns = (beside.long() * size[1])[:, None, None] + j.expand(down, across)
-    order = _places(along, in_row, down, across).flatten().argsort()
-    pieces = cut.pieces(tiles, replicas, device.sm_count)
-    return Stripes(
-        lines[order], columns.flatten()[order].to(torch.int32),
-        *cut_stripes(tiles, pieces, side, lines.device),
-    )  # fmt: skip
+    blocks: Nonzeros, offsets: Tensor, blocksize: BlockSize, side: int, by_column: bool,
+    replicas: int, cut: Cut, device: Device,
+) -> Stripes:  # fmt: skip
+    """As `stripes_of`, from the indices of blocks; see `block_lines`."""
+    # Copied before the next launch, which so runs while the CPU cuts.
+    in_row = np.diff(offsets.cpu().numpy())
+    lines, columns = block_lines(blocks, offsets, blocksize, side, by_column, device)
+    down, across = (size // side for size in (blocksize[::-1] if by_column else blocksize))
+    counts = np.repeat(in_row * across, down)
+    pieces = cut.pieces(counts, replicas, device.sm_count)
+    return Stripes(lines, columns, *cut_stripes(counts, pieces, side, lines.device))
 
 
 def tiles_of_stripes(stripe: Tensor, count: int) -> NDArray[np.int64]:
@@ -156,43 +133,36 @@ def cut_stripes(
     CPU as on a GPU. Returns parts and shared, which are copied to `device` together, and slots of
     `Stripes`.
     """
-    of_part = np.repeat(np.arange(tiles.size), pieces)
-    number = np.arange(of_part.size) - (pieces.cumsum() - pieces)[of_part]
-    begins, count, cuts = (tiles.cumsum() - tiles)[of_part], tiles[of_part], pieces[of_part]
-    first, last = begins + number * count // cuts, begins + (number + 1) * count // cuts
+    tiles, pieces = tiles.astype(np.int32), pieces.astype(np.int32)
+    stripe = np.repeat(np.arange(tiles.size, dtype=np.int32), pieces)
+    number = np.arange(stripe.size, dtype=np.int32) - _begins(pieces)[stripe]
+    begin, cuts = _begins(tiles)[stripe], pieces[stripe]
+    count = tiles[stripe].astype(np.int64)  # times the number of a part
+    first, last = begin + number * count // cuts, begin + (number + 1) * count // cuts
     slots = np.where(pieces > 1, pieces, 0)
-    first_slot = slots.cumsum() - slots
-    slot = np.where(cuts > 1, first_slot[of_part] + number, -1)
-    longest = (first - last).argsort(kind="stable")
-    parts = np.stack([first, last, of_part * rows, slot], axis=1)[longest]
-    which = slots.nonzero()[0]
-    shared = np.stack([which * rows, first_slot[which], pieces[which], which * 0 + 1], axis=1)
-    both = torch.from_numpy(np.concatenate([parts, shared]).astype(np.int32)).to(device)
-    return both[: len(parts)], both[len(parts) :], int(slots.sum())
+    first_slot, which = _begins(slots), slots.nonzero()[0]
+    slot = np.where(cuts > 1, first_slot[stripe] + number, -1)
+    # Numbers of 16 bits are sorted in a fraction of the time; parts that are longer are alike.
+    longest = np.maximum(first - last, -(2**15)).astype(np.int16).argsort(kind="stable")
+    both = np.empty((stripe.size + which.size, 4), dtype=np.int32)
+    parts, shared = both[: stripe.size], both[stripe.size :]
+    columns: list[NDArray[Any]] = [first, last, stripe * rows, slot]
+    for i, column in enumerate(columns):
+        parts[:, i] = column[longest]
+    columns = [which * rows, first_slot[which], pieces[which]]
+    for i, column in enumerate(columns):
+        shared[:, i] = column
+    shared[:, 3] = 1
+    on_device = torch.from_numpy(both).to(device)
+    return on_device[: len(parts)], on_device[len(parts) :], int(slots.sum())
+
+
+def _begins(sizes: NDArray[Any]) -> NDArray[Any]:
+    """Where each of adjacent ranges of these sizes begins."""
+    begins: NDArray[Any] = sizes.cumsum(dtype=np.int32) - sizes
+    return begins
 
 
 def divides(side: int, blocksize: BlockSize) -> bool:
     """Whether blocks are made of whole tiles with this side."""
     return blocksize[0] % side == 0 == blocksize[1] % side
-
-
-def _places(along: Tensor, in_row: Tensor, down: int, across: int) -> Tensor:
-    """(blocks, down, across): where each tile is among all, which come by stripe. along: the row of
-    blocks of each block, ascending; in_row: the blocks of each row."""
-    first = (in_row.cumsum(0) - in_row)[along]
-    within = torch.arange(along.numel(), device=along.device) - first
-    i = torch.arange(down, device=along.device)[:, None]
-    j = torch.arange(across, device=along.device)
-    before = first[:, None, None] * down + in_row[along][:, None, None] * i
-    return (before + within[:, None, None]) * across + j
-
-
-def _full_lines(first: Tensor) -> Tensor:
-    """(..., side, 4) int32 lines whose positions all hold nonzeros; see tile_lines. first: (...,
-    side), the first nonzero of each."""
-    side = first.shape[-1]
-    lines = torch.zeros(*first.shape, 4, dtype=torch.int32, device=first.device)
-    lines[..., 0] = first
-    lines[..., 1] = (1 << side) - 1 if side < 32 else -1
-    lines[..., 2] = 0 if side < 64 else -1
-    return lines
