@@ -134,7 +134,7 @@ def test_the_product_that_was_faster_is_chosen_for_a_uniform_pattern(
         ((50_000, 50_000, 1_649_728), 64, F16, True, 0.0455, 2345, "spmm_tile_64"),
         ((8192, 8192, 2_013_184), 128, F32, True, 0.0308, 1880, "spmm_gather"),
         ((2048, 2048, 2_098_176), 64, F32, True, 0.016, 528, "spmm_tile_float_64"),
-        ((8192, 8192, 6_709_248), 100, F16, False, 0.016, 1640, "spmm_tile_64"),
+        ((8192, 8192, 6_709_248), 64, F16, True, 0.016, 1638, "spmm_tile_32"),
     ],
 )
 def test_the_product_that_was_faster_is_chosen_where_columns_are_near(
@@ -151,6 +151,36 @@ def test_the_product_that_was_faster_is_chosen_where_columns_are_near(
     planning = PlanningContext(SPMM_KERNELS, asked, H200)
     assert (64, 64) in planning.tile_sizes
     ranking = planning.rank(facts_of(asked, is_sorted, parts, tiles))
+    assert ranking[0].kernel.name == name
+
+
+@pytest.mark.parametrize(
+    ("size", "nnz", "k", "dtype", "runs", "tiles", "name"),
+    [
+        # Blocks of 16, of 32 and of 8, a band, finite elements, masks, and small graphs.
+        (12_000, 2_880_000, 128, F16, 175_936, (11_250, 10_876, 9668), "spmm_tile16_64"),
+        (12_000, 2_880_000, 64, F32, 175_936, (11_250, 10_876, 9668), "spmm_tile16_float_64"),
+        (16_384, 8_052_736, 64, F16, 242_912, (31_456, 7864, 7506), "spmm_tile32_64"),
+        (8192, 1_342_208, 128, F16, 164_592, (20_368, 18_159, 11_881), "spmm_tile16_64"),
+        (30_000, 2_428_360, 64, F32, 30_000, (13_113, 4684, 1405), "spmm_tile16_float_64"),
+        (41_472, 3_087_000, 64, F16, 352_800, (49_980, 24_920, 9030), "spmm_tile16_64"),
+        (2048, 2_098_176, 64, F32, 2048, (8256, 2080, 528), "spmm_tile16_float_64"),
+        (8192, 33_558_528, 64, F16, 8192, (131_328, 32_896, 8256), "spmm_tile_64"),
+        (8192, 33_558_528, 128, BF16, 8192, (131_328, 32_896, 8256), "spmm_tile_128"),
+        (16_384, 10_399_424, 128, BF16, 32_447, (41_564, 10_642, 2786), "spmm_tile_128"),
+        (102_400, 257_128, 64, F16, 212_258, (18_692, 9344, 4662), "spmm_gather"),
+    ],
+)
+def test_the_size_of_tiles_that_was_faster_is_chosen(
+    size: int, nnz: int, k: int, dtype: torch.dtype, runs: int, tiles: tuple[int, int, int],
+    name: str,
+) -> None:  # fmt: skip
+    """tiles: those of 16 x 16, of 32 x 32 and of 64 x 64 that are not empty."""
+    asked = problem(size, size, nnz, k, dtype)
+    sides = ((16, 16), (32, 32), (64, 64))
+    counts = {side: TileCounts(n, 0, ()) for side, n in zip(sides, tiles, strict=True)}
+    facts = CountedFacts(nnz, runs, True, counts, ((64, runs),))
+    ranking = PlanningContext(SPMM_KERNELS, asked, H200).rank(facts)
     assert ranking[0].kernel.name == name
 
 

@@ -62,7 +62,7 @@ class ProductRate(NamedTuple):
     a part beside its tiles. step_us: from tile to tile of one block. start_us: the time to the
     first tile, beyond that of any launch, and from the last. unaligned: by how much longer tiles
     take if rows of X start at multiples of 4 bytes, and of 2, not of 16. full_us: by which a tile
-    without zeros takes longer. all_full: the part of its time that a tile takes where all are full.
+    without zeros takes longer. all_full: the part of this time that tiles take where all are full.
     """
 
     tile_us: float
@@ -121,10 +121,10 @@ class SpmmTile(FloatSums):
         parts, mean = replicas * max(stripes, tiles / limit), tiles / stripes
         positions = max(1, tiles * self.side**2)
         tile_us = rate.tile_us + rate.full_us * problem.nnz / positions
-        if positions == problem.nnz:
-            tile_us *= rate.all_full
         busy_us = replicas * tiles * tile_us + parts * rate.part_us
         run_us = max(min(limit, mean) * rate.step_us, busy_us / sm_count)
+        if positions == problem.nnz:
+            run_us *= rate.all_full
         run_us *= unaligned_factor(rate.unaligned, problem.k * problem.dtype.itemsize)
         launches = 2 if 2 * mean > limit else 1  # some are twice as long, and cut
         return Cost(
@@ -323,7 +323,7 @@ SPMM_TILES = (
     ),
     spmm_tile(
         "spmm_tile_128", 128, 3, Cut(3, 12, 3, 8),
-        ProductRate(1.0, 1.8, 6, (1.6, 3.0), 0.4, all_full=0.9),
+        ProductRate(1.0, 1.8, 9, (1.6, 3.0), all_full=1.2),
     ),
     spmm_tile(
         "spmm_tile_exact_64", 64, 3, Cut(2, 12, 3, 8), ProductRate(2.75, 5, 6, (1.0, 2.6)),
