@@ -1,8 +1,7 @@
 """The planners of block patterns: which kernel computes a problem by blocks, or none.
 
-Where gathering the nonzeros one by one should take less, as for blocks of one element, or blocks
-are not made of whole tiles, none serves, and the planner of all patterns plans the expanded
-pattern.
+Where none serves, as gathering nonzeros one by one should take less, or blocks are not made of the
+whole tiles that a product needs, the planner of all patterns plans the expanded pattern.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from sddmm.backends.cuda.facts import CountedFacts, TileCounts
 from sddmm.backends.cuda.kernels.block import BlockKernel
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_us
 from sddmm.backends.cuda.kernels.spmm_tile.host import SpmmTile
-from sddmm.backends.cuda.kernels.spmm_tile.stripes import divides
 from sddmm.backends.cuda.layouts import int32
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts, PatternLayouts
 from sddmm.backends.cuda.planning_context import refused
@@ -107,8 +105,9 @@ class BlockProducts:
         transpose: the problem is that of its transpose. ValueError, as SparsePattern.check, for a
         wrong pattern.
         """
-        assert pattern.blocksize is not None
-        ranking = self._rank(problem, pattern.blocksize, device)
+        blocksize = pattern.blocksize
+        assert blocksize is not None
+        ranking = self._rank(problem, blocksize, device)
         if not ranking:
             return None
         layouts = PatternLayouts(pattern.blocks, device)
@@ -118,18 +117,21 @@ class BlockProducts:
             pattern.check()  # whose message counts the nonzeros, not the blocks
             raise
         if transpose:
-            offsets = compress(blocks.rows, pattern.shape[1] // pattern.blocksize[1])
+            offsets = compress(blocks.rows, pattern.shape[1] // blocksize[1])
         else:
             offsets = int32(pattern.major_indices)
         plan = ranking[0].kernel.prepare_blocks(
-            blocks, offsets, pattern.blocksize, problem, transpose, device
+            blocks, offsets, blocksize, problem, transpose, device
         )
         loader.runtime.wait(device.index)  # the next call may come on another stream
 
         def explanation() -> list[str]:
             best, *others = (f"{x.kernel.name}: {x.run_us:.3g} us predicted" for x in ranking)
-            lines = [f"kernel   {best}", *(f"  not    {other}" for other in others)]
-            return lines + refused(self._kernels, problem, device)
+            reasons = (
+                (x.name, x.refuses_blocks(problem, blocksize, device)) for x in self._kernels
+            )
+            others += [f"{name}: {reason}" for name, reason in reasons if reason is not None]
+            return [f"kernel   {best}", *(f"  not    {other}" for other in others)]
 
         return ProductExecutor((plan,), explanation, device.index)
 
@@ -141,7 +143,7 @@ class BlockProducts:
         ranking = []
         for kernel in self._kernels:
             side = kernel.side
-            if divides(side, blocksize) and kernel.refuses(problem, device) is None:
+            if kernel.refuses_blocks(problem, blocksize, device) is None:
                 count = problem.nnz // side**2
                 counts = {(side, side): TileCounts(count, count, ())}
                 facts = CountedFacts(problem.nnz, problem.nnz // side, True, counts, ())

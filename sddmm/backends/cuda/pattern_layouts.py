@@ -311,6 +311,13 @@ class PatternLayouts:
             pattern.nnz, order.runs, counted.ascends, counts, parts, by_column, order.distinct
         )
 
+    def forget_large_counts(self) -> None:
+        """Free the counts of tiles that are more than the nonzeros. Further plans have the facts,
+        and one that lists other tiles counts them again."""
+        for done in self._pattern.derive(ANALYSES, list):
+            if done.tile_nnz is not None and done.tile_nnz.numel() > self._pattern.nnz:
+                done.tile_nnz, done.request = None, done.request._replace(count_tiles=False)
+
     def _tile_nnz(self, block: Block) -> Tensor:
         """The nonzeros of each tile of this size, from an analysis of this size or a smaller."""
         pattern = self._pattern

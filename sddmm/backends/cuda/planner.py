@@ -146,6 +146,7 @@ class _Preparation(Generic[E]):
                 plans = None
         if plans is None or chosen is not uniform.kernel:
             plans = self._prepare(chosen, layouts)
+        layouts.forget_large_counts()
         return self._executor(plans, self._explanation(chosen, facts, calls))
 
     def _prepares_ahead(self, uniform: UniformPlan) -> bool:
@@ -229,5 +230,6 @@ class _OfTranspose(_Preparation[E]):
             counts = self._tiles_may_pay(stored, analysis, transpose=True)
             facts = layouts.facts(count_tiles=counts)
             chosen = self._best(facts, calls)
-        explanation = self._explanation(chosen, facts, calls)
-        return self._executor(self._prepare(chosen, layouts), explanation)
+        plans = self._prepare(chosen, layouts)
+        stored.forget_large_counts()
+        return self._executor(plans, self._explanation(chosen, facts, calls))

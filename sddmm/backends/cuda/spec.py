@@ -199,6 +199,14 @@ class KernelSpec:
 
         problem: one of the operator that the kernel is registered for; what all share is read.
         """
+        reason = self.refuses_but_tiles(problem, device)
+        if reason is not None or not self.tile[0]:
+            return reason
+        tiles = (problem.heads or 1) * _count_tiles((problem.m, problem.n), self.tile[:2])
+        return f"counts at most {_MAX_TILES} tiles, got {tiles}" if tiles > _MAX_TILES else None
+
+    def refuses_but_tiles(self, problem: Any, device: Device) -> str | None:
+        """As `refuses`, however many tiles there are, empty ones too."""
         reason = refuses_kind(self, problem.dtype, problem.precision, device)
         if reason is not None:
             return reason
@@ -209,11 +217,6 @@ class KernelSpec:
             return f"has nothing to multiply where k is {problem.k}"
         if problem.nnz > self.max_nnz:
             return f"counts at most {self.max_nnz} nonzeros, got {problem.nnz}"
-        if not self.tile[0]:
-            return None
-        tiles = (problem.heads or 1) * _count_tiles((problem.m, problem.n), self.tile[:2])
-        if tiles > _MAX_TILES:
-            return f"counts at most {_MAX_TILES} tiles, got {tiles}"
         return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -107,6 +109,42 @@ def test_the_explanation_names_the_other_kernels_and_their_reasons() -> None:
     assert notes[0].startswith("kernel   spmm_tile_")
     assert any(line.startswith("  not    spmm_tile16_64: ") for line in notes)
     assert any("spmm_tile_float_64: computes float32, not float16" in line for line in notes)
+    with emulated_gpu():
+        small = block_pattern((16, 48))
+        values, dense = torch.ones(small.nnz).half(), torch.ones(192, 64).half()
+        problem = product_problem(small, values, dense, None, False, None)
+        notes = CudaBackend().prepare_product(small, problem).notes
+    reason = "multiplies tiles of 32 rows and columns, and blocks are 16x48"
+    assert f"  not    spmm_tile32_64: {reason}" in notes
+
+
+def test_the_empty_tiles_of_a_large_matrix_are_not_counted() -> None:
+    """Its grid of tiles of 16 x 16 has more than 2^28."""
+    size = 2**18 + 16
+    crow = torch.zeros(size // 16 + 1, dtype=torch.int64)
+    crow[5:], crow[-1] = 1, 2
+    pattern = SparsePattern.from_bsr(
+        crow, torch.tensor([7, size // 16 - 1]), (16, 16), (size, size)
+    )
+    assert "block_lines" in check(pattern, False, k=2)
+
+
+def test_what_is_prepared_is_freed_at_once() -> None:
+    pattern = block_pattern((16, 16))
+    values, dense = torch.ones(pattern.nnz).half(), torch.ones(64, 8).half()
+    problem = product_problem(pattern, values, dense, None, False, None)
+    with emulated_gpu():
+        executor = CudaBackend().prepare_product(pattern, problem)
+        executor(values, None, dense, 1.0, torch.empty(48, 8).half())
+    alive = weakref.ref(executor)
+    plan = weakref.ref(executor._plans[0].run)
+    gc.disable()
+    try:
+        del executor
+        assert alive() is None
+        assert plan() is None
+    finally:
+        gc.enable()
 
 
 def test_indices_that_are_wrong_are_refused_in_words() -> None:

@@ -14,7 +14,10 @@ from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
+from sddmm.backends.cuda.planner import Planner
+from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.reference import reference_product
+from sddmm.memory import memory_blocks
 from sddmm.ops.base import rounded_bound, tolerance
 from sddmm.ops.spmm_operator import product_error_bound
 from sddmm.products import product_problem
@@ -328,6 +331,27 @@ def test_facts_tell_how_a_transpose_is_stored() -> None:
     assert by_column.runs == by_row.runs == 210
     assert not unsorted.ascends
     assert not unsorted.ascends_by_column
+
+
+def test_large_counts_of_tiles_are_not_kept() -> None:
+    """Squares of 16 down the diagonal, of 8,000 rows: all other tiles are empty."""
+    rows = torch.arange(8000).repeat_interleave(16)
+    cols = rows // 16 * 16 + torch.arange(16).repeat(8000)
+    pattern = SparsePattern.from_coo(rows, cols, (8000, 8000))
+    dense, values = torch.ones(8000, 64).half(), torch.ones(pattern.nnz).half()
+    problem = product_problem(pattern, values, dense, None, False, None)._replace(heads=64)
+    counts = 4 * (8000 // 16) ** 2
+    with emulated_gpu() as launches:
+        layouts = PatternLayouts(pattern, H200, ((16, 16),))
+        facts = layouts.facts()
+        assert counts in memory_blocks(pattern).values()
+        Planner(SPMM_KERNELS, ProductExecutor).prepare(pattern, problem, H200)
+        assert "tile_lines" in launches
+        assert counts not in memory_blocks(pattern).values()
+        assert layouts.tiles_in_order((16, 16)).tiles.length == 500
+    found = facts.tiles((16, 16))
+    assert found is not None
+    assert found.nonempty == found.full == 500
 
 
 def test_masks_are_taken_for_tiles_and_scattered_nonzeros_are_not() -> None:

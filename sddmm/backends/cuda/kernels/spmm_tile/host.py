@@ -94,8 +94,8 @@ class SpmmTile(FloatSums):
         """The rows, and the columns, of a tile."""
         return self.tile[0]
 
-    def refuses(self, problem: SpmmProblem, device: Device) -> str | None:
-        reason = super().refuses(problem, device)
+    def refuses_but_tiles(self, problem: SpmmProblem, device: Device) -> str | None:
+        reason = super().refuses_but_tiles(problem, device)
         if reason is not None:
             return reason
         has_halves = has_half_weights(problem)
@@ -104,6 +104,15 @@ class SpmmTile(FloatSums):
         if has_halves and self.float_weights:
             return "multiplies float32 weights, and these are halves"
         return None
+
+    def refuses_blocks(
+        self, problem: SpmmProblem, blocksize: BlockSize, device: Device
+    ) -> str | None:
+        """As `refuses`, for a block pattern, of which no tile without nonzeros is counted."""
+        if blocksize[0] % self.side or blocksize[1] % self.side:
+            bm, bn = blocksize
+            return f"multiplies tiles of {self.side} rows and columns, and blocks are {bm}x{bn}"
+        return self.refuses_but_tiles(problem, device)
 
     def cost_us(
         self, problem: SpmmProblem, facts: PatternFacts | None, model: DeviceModel
@@ -202,18 +211,21 @@ class _Runner:
             and perm is None
             and 0 < stripes.columns.numel() * spec.side**2 == problem.nnz
         )
-        self._kernel = functools.lru_cache(maxsize=4)(self._load)
+        self._kernels: dict[tuple[bool, bool], Kernel] = {}
         self._sums = None
         if stripes.slots:
             self._sums = spmm_tile_sums.load(
                 problem.out_dtype, spec.columns, device.index, spec.side
             )
 
-    def _load(self, aligned: bool, is_full: bool) -> Kernel:
-        permuted = self._perm is not None
-        return self._spec.load(
-            self._problem, permuted, self._by_column, aligned, self._device, is_full
-        )
+    def _kernel(self, aligned: bool, is_full: bool) -> Kernel:
+        kernel = self._kernels.get((aligned, is_full))
+        if kernel is None:
+            permuted = self._perm is not None
+            self._kernels[aligned, is_full] = kernel = self._spec.load(
+                self._problem, permuted, self._by_column, aligned, self._device, is_full
+            )
+        return kernel
 
     def __call__(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor

@@ -161,8 +161,3 @@ def _begins(sizes: NDArray[Any]) -> NDArray[Any]:
     """Where each of adjacent ranges of these sizes begins."""
     begins: NDArray[Any] = sizes.cumsum(dtype=np.int32) - sizes
     return begins
-
-
-def divides(side: int, blocksize: BlockSize) -> bool:
-    """Whether blocks are made of whole tiles with this side."""
-    return blocksize[0] % side == 0 == blocksize[1] % side

@@ -32,8 +32,8 @@ class Arguments(ctypes.Structure):
 class FloatSums(KernelSpec):
     """A kernel that leaves partial sums of a product, in float32, to be added here."""
 
-    def refuses(self, problem: SpmmProblem, device: Device) -> str | None:
-        reason = super().refuses(problem, device)
+    def refuses_but_tiles(self, problem: SpmmProblem, device: Device) -> str | None:
+        reason = super().refuses_but_tiles(problem, device)
         if reason is None and problem.accumulator == torch.float64:
             return f"sums in float32, and values are {dtype_name(problem.values_dtype)}"
         return reason
