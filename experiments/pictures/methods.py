@@ -38,6 +38,7 @@ LOOKS = {
     "cusparse_alg2_permuted": Look(GREEN, "d"),
     "cusparse_alg3_permuted": Look(GREEN, "d", hollow=True),
     "torch_csr": Look(ORANGE, "^"),
+    "torch_bsr": Look(PURPLE, "D"),
     "torch_float32": Look(ORANGE, "^", hollow=True),
     "sampled_addmm": Look(ORANGE, "^"),
     "torch_dense": Look(PURPLE, "D"),

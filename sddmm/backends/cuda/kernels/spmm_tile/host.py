@@ -78,9 +78,9 @@ class ProductRate(NamedTuple):
 class SpmmTile(FloatSums):
     """Serves products whose sums are float32.
 
-    cut: how rows of tiles are cut for blocks to compute. columns: those of X that a block
-    multiplies. stages: the tiles of X in shared memory. float_weights: whether weights are float32
-    numbers, as values of float32 and products with factors are; else they are halves, as X.
+    rate: its speed. cut: how rows of tiles are cut for blocks to compute. columns: those of X that
+    a block multiplies. stages: the tiles of X in shared memory. float_weights: whether weights are
+    float32 numbers, as values of float32 and products with factors are; else they are halves, as X.
     """
 
     rate: ProductRate
@@ -273,48 +273,34 @@ def product_of(problem: SpmmProblem, side: int) -> str:
         return f"{'Half' if has_half_weights(problem) else 'Simt'}Product{side}"
     if has_half_weights(problem):
         return "HalfProduct"
-    has_factors = problem.values_dtype == problem.dtype == torch.float16 and problem.has_factors
-    return "Tf32Product" if has_factors else "SimtProduct"
+    are_float16 = problem.values_dtype == problem.dtype == torch.float16
+    return "Tf32Product" if are_float16 else "SimtProduct"
 
 
 def spmm_tile(
-    name: str, columns: int, stages: int, cut: Cut, rate: ProductRate, x_bytes: int = 2,
-    weight_bytes: int = 2,
-) -> SpmmTile:  # fmt: skip
-    """A variant for so many columns of X at a time. x_bytes, weight_bytes: those of a number."""
-    sizes = SIDE, columns, stages, x_bytes, weight_bytes
-    return _variant(name, sizes, 128, cut.resident, cut, rate)
-
-
-def warp_tile(
     name: str, side: int, columns: int, stages: int, cut: Cut, rate: ProductRate,
     x_bytes: int = 2, weight_bytes: int = 2,
 ) -> SpmmTile:  # fmt: skip
-    """A variant for tiles of `side` rows and columns, a warp each."""
-    sizes = side, columns, stages, x_bytes, weight_bytes
-    min_blocks = (20 if weight_bytes == 2 else 16) if side == 16 else 12  # without spills
-    return _variant(name, sizes, 32, min_blocks, cut, rate)
+    """A variant for tiles of `side` rows and columns, and so many columns of X at a time.
 
-
-def _variant(
-    name: str, sizes: tuple[int, int, int, int, int], threads: int, min_blocks: int, cut: Cut,
-    rate: ProductRate,
-) -> SpmmTile:  # fmt: skip
-    side, columns, stages, x_bytes, weight_bytes = sizes
+    Four warps multiply a tile of 64 rows, one a smaller one. x_bytes, weight_bytes: those of a
+    number.
+    """
     pitch = side + 4 if weight_bytes == 4 else side  # columns of float weights are padded
+    by_warp = 12 if side > 16 else 20 if weight_bytes == 2 else 16  # as registers allow
     return SpmmTile(
         name=name,
         source="spmm_tile",
         dtypes=HALF_DTYPES if x_bytes == 2 else (torch.float32,),
-        threads=threads,
+        threads=128 if side == SIDE else 32,
         tile=(side, side, columns),
         shared_bytes=side * (2 * pitch * weight_bytes + stages * columns * x_bytes) + 16,
-        min_blocks=min_blocks,
+        min_blocks=cut.resident if side == SIDE else by_warp,
         rate=rate,
+        cut=cut,
         columns=columns,
         stages=stages,
         float_weights=weight_bytes == 4,
-        cut=cut,
     )
 
 
@@ -326,25 +312,25 @@ _RATE_32_64 = ProductRate(0.27, 0.7, 4, (1.35, 2.0), 0.08, part_us=0.4, all_full
 _RATE_16_FLOAT = ProductRate(0.135, 0.65, 4, (1.0, 1.0), 0.025, part_us=0.15)
 SPMM_TILES = (
     spmm_tile(
-        "spmm_tile_32", 32, 3, Cut(3, 12, 4, 8),
+        "spmm_tile_32", 64, 32, 3, Cut(3, 12, 4, 8),
         ProductRate(0.45, 0.8, 4, (1.35, 2.6), all_full=0.55),
     ),
     spmm_tile(
-        "spmm_tile_64", 64, 3, Cut(4, 12, 4, 8),
+        "spmm_tile_64", 64, 64, 3, Cut(4, 12, 4, 8),
         ProductRate(0.7, 1.2, 4, (1.6, 2.6), all_full=0.8),
     ),
     spmm_tile(
-        "spmm_tile_128", 128, 3, Cut(3, 12, 3, 8),
+        "spmm_tile_128", 64, 128, 3, Cut(3, 12, 3, 8),
         ProductRate(1.0, 1.8, 9, (1.6, 3.0), all_full=1.2),
     ),
     spmm_tile(
-        "spmm_tile_exact_64", 64, 3, Cut(2, 12, 3, 8), ProductRate(2.75, 5, 6, (1.0, 2.6)),
+        "spmm_tile_exact_64", 64, 64, 3, Cut(2, 12, 3, 8), ProductRate(2.75, 5, 6, (1.0, 2.6)),
         weight_bytes=4,
     ),
-    spmm_tile("spmm_tile_float_64", 64, 2, Cut(2, 12, 3, 8), _FLOAT_RATE, 4, 4),
-    warp_tile("spmm_tile16_32", 16, 32, 3, Cut(6, 16, 12, 12), _RATE_16_32),
-    warp_tile("spmm_tile16_64", 16, 64, 3, Cut(6, 16, 12, 12), _RATE_16_64),
-    warp_tile("spmm_tile32_64", 32, 64, 3, Cut(4, 12, 6, 6), _RATE_32_64),
-    warp_tile("spmm_tile16_exact_64", 16, 64, 2, Cut(6, 16, 12, 8), _RATE_16_FLOAT, 2, 4),
-    warp_tile("spmm_tile16_float_64", 16, 64, 2, Cut(6, 16, 12, 8), _RATE_16_FLOAT, 4, 4),
+    spmm_tile("spmm_tile_float_64", 64, 64, 2, Cut(2, 12, 3, 8), _FLOAT_RATE, 4, 4),
+    spmm_tile("spmm_tile16_32", 16, 32, 3, Cut(6, 16, 12, 12), _RATE_16_32),
+    spmm_tile("spmm_tile16_64", 16, 64, 3, Cut(6, 16, 12, 12), _RATE_16_64),
+    spmm_tile("spmm_tile32_64", 32, 64, 3, Cut(4, 12, 6, 6), _RATE_32_64),
+    spmm_tile("spmm_tile16_exact_64", 16, 64, 2, Cut(6, 16, 12, 8), _RATE_16_FLOAT, 2, 4),
+    spmm_tile("spmm_tile16_float_64", 16, 64, 2, Cut(6, 16, 12, 8), _RATE_16_FLOAT, 4, 4),
 )  # fmt: skip
