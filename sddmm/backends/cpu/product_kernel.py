@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numpy import uint64
 
-from sddmm.backends.cpu.jit import inlined, jit
+from sddmm.backends.cpu.jit import inlined, jit, side_by_side
 
-FEW_COLUMNS = 10
-"""The most columns that are added in registers."""
+FEW_COLUMNS, LEAST_SIDE_BY_SIDE = 23, 4
+"""The most columns that are added in registers, and the least that are added by SIMD."""
 
 
 @jit
@@ -155,6 +155,17 @@ def multiply_chunk(  # type: ignore[no-untyped-def]
     indptr, indices, weights, x, alpha, out, parts, begin, end
 ):
     """`multiply` with the weights of the chunk's own nonzeros, in the order of indices."""
+    if LEAST_SIDE_BY_SIDE <= out.shape[1] <= FEW_COLUMNS:
+        multiply_few_columns(indptr, indices, weights, x, alpha, out, parts, begin, end)
+    else:
+        multiply_columns(indptr, indices, weights, x, alpha, out, parts, begin, end)
+
+
+@jit
+def multiply_columns(  # type: ignore[no-untyped-def]
+    indptr, indices, weights, x, alpha, out, parts, begin, end
+):
+    """`multiply_chunk` of any number of columns."""
     row = row_of_unit(indptr, begin)
     i = begin - row
     offset = i
@@ -173,6 +184,10 @@ def multiply_chunk(  # type: ignore[no-untyped-def]
         row += 1
         i = row_end
         unit = row_end + row
+
+
+multiply_few_columns = side_by_side(multiply_columns)
+"""`multiply_columns` of so few that their sums are in registers, of SIMD."""
 
 
 @jit

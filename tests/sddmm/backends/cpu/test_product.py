@@ -58,7 +58,7 @@ def test_rows_are_right_wherever_chunks_cut_them(
 
 
 @pytest.mark.usefixtures("short_chunks")
-@pytest.mark.parametrize("d", [1, 2, 8, 10, 11, 16, 19])
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 8, 11, 16, 23, 24, 27])
 def test_few_columns_and_many(d: int) -> None:
     """Few are summed by eight, four and one at a time."""
     pattern = of_lengths([0, 600, 1, 8, 2, 0, 255, *range(20)])
