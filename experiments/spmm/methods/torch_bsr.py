@@ -6,9 +6,6 @@ Heads are calls one after another, whose results are stacked.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from experiments.bench.methods import Run
 from experiments.spmm.case import Case
 from experiments.spmm.methods import torch_csr
@@ -30,9 +27,4 @@ def refuses(case: Case) -> str | None:
 def prepare(case: Case) -> Run:
     side = case.definition["block"]
     heads = [(W.to_sparse_bsr((side, side)), dense) for W, dense in torch_csr.heads_of(case)]
-
-    def run() -> Tensor:
-        products = [W @ dense for W, dense in heads]
-        return products[0] if case.dense.dim() == 2 else torch.stack(products)
-
-    return run
+    return torch_csr.run_of(case, heads)

@@ -6,6 +6,8 @@ made in its preparation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,11 @@ def refuses(case: Case) -> str | None:
 
 
 def prepare(case: Case) -> Run:
-    heads = heads_of(case)
+    return run_of(case, heads_of(case))
+
+
+def run_of(case: Case, heads: Sequence[tuple[Tensor, Tensor]]) -> Run:
+    """The products of a sparse tensor and X, head by head, as torch computes them."""
 
     def run() -> Tensor:
         products = [W @ dense for W, dense in heads]
