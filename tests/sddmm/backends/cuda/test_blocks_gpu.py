@@ -99,7 +99,7 @@ def test_a_tensor_in_and_out_with_gradients(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("blocksize", [(16, 16), (64, 64), (32, 48), (16, 24)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_products_and_their_gradients(blocksize: tuple[int, int], dtype: torch.dtype) -> None:
-    """Of heads, with S and with its transpose, 20 times with the same bits."""
+    """Two heads, with S and with its transpose, 20 times with the same bits."""
     pattern = random_blocks(blocksize)
     for transpose, rows in ((False, pattern.shape[1]), (True, pattern.shape[0])):
         values = torch.randn(2, pattern.nnz, device="cuda").to(dtype).requires_grad_()

@@ -20,8 +20,8 @@ constexpr int SIDE = Config::SIDE;
 static_assert(SIDE == 64 || SIDE <= 32, "a full line has whole words or a part of one");
 
 struct Arguments {
-  // Of each block, by rows of blocks of W: its row, its column, and its number or null if they come in
-  // order. offsets: the first block of each row, and the end of the last.
+  // The row and the column of each block, by rows of blocks of W, and its number, or null if they come
+  // in order. offsets: the first block of each row, and the end of the last.
   const int *rows, *cols, *perm, *offsets;
   int4* lines;   // output: of each tile its lines: (first nonzero, low and high word of the mask, 0)
   int* columns;  // output: of each tile the first column of W

@@ -240,11 +240,10 @@ class _Runner:
             count = heads * slices * stripes.slots * self._spec.side * self._spec.columns
             what = "partial sums of rows of tiles"
             partial = new_memory(what, (count,), torch.float32, dense.device)
-        # Where all tiles are full, all rows have multiples of a tile's columns, so that lines start
-        # at multiples of 16 bytes if the first does.
+        # Where all tiles are full, all rows have multiples of a tile's columns, so that lines of
+        # halves start at multiples of 16 bytes if the first does.
         head_values = values.stride(0) if values.dim() == 2 else 0
-        values_bits = values.data_ptr() | head_values * values.element_size()
-        is_full = self._has_full_tiles and values_bits % 16 == 0
+        is_full = self._has_full_tiles and (values.data_ptr() | 2 * head_values) % 16 == 0
         self._kernel(bits % 16 == 0, is_full)(
             self._blocks, values.data_ptr(), address(factors), dense.data_ptr(), out.data_ptr(),
             address(partial), address(self._perm), stripes.lines.data_ptr(),
