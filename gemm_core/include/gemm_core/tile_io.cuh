@@ -41,8 +41,10 @@ struct TileCopy {
   static constexpr int CHUNK = 16 / sizeof(T), ROW_CHUNKS = COLS / CHUNK;
   static constexpr int ROW_STEP = THREADS / ROW_CHUNKS;
   static constexpr int CHUNKS_PER_THREAD = (ROWS + ROW_STEP - 1) / ROW_STEP;
-  static constexpr bool NO_TAIL = ROWS % ROW_STEP == 0;  // each thread has CHUNKS_PER_THREAD chunks
-  static_assert(THREADS % ROW_CHUNKS == 0, "a thread copies one column of chunks");
+  // Each of COPYING threads copies chunks of one column; others copy none. NO_TAIL: each thread has
+  // CHUNKS_PER_THREAD.
+  static constexpr int COPYING = ROW_STEP * ROW_CHUNKS;
+  static constexpr bool NO_TAIL = ROWS % ROW_STEP == 0 && COPYING == THREADS;
 
   const unsigned char* tile;       // the next tile
   i64 tile_step;                   // bytes from one tile to the next
@@ -55,7 +57,7 @@ struct TileCopy {
   __device__ __forceinline__ TileCopy(const T* first_tile, i64 pitch, int extent_, int thread)
       : tile(reinterpret_cast<const unsigned char*>(first_tile)),
         tile_step((ROWS_ARE_K ? ROWS * pitch : COLS) * static_cast<i64>(sizeof(T))),
-        row(thread / ROW_CHUNKS),
+        row(COPYING == THREADS || thread < COPYING ? thread / ROW_CHUNKS : ROWS),
         chunk(thread % ROW_CHUNKS),
         extent(extent_),
         chunk_extent(CHUNK) {

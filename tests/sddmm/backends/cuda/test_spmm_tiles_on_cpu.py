@@ -125,6 +125,18 @@ def test_float32(kernel: str, pattern: SparsePattern) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kernel", "k"),
+    cases(
+        [(kernel, k) for kernel in (*FLOAT, EXACT[1]) for k in (7, 16, 32, 33, 48, 80, 96, 130)],
+        here=[(FLOAT[0], 30), (FLOAT[1], 7), (FLOAT[1], 32), (FLOAT[1], 90), (EXACT[1], 80)],
+    ),
+)
+@pytest.mark.parametrize("stored", ["rows", "columns"])
+def test_slices_of_x_are_no_wider_than_needed(kernel: str, k: int, stored: str) -> None:
+    dtype = torch.float32 if kernel in FLOAT else torch.bfloat16
+    check(KERNELS[kernel], PATTERNS[stored], k, dtype, heads=2, has_factors=kernel in EXACT)
+
+@pytest.mark.parametrize(
     ("kernel", "dtype"),
     [
         ("spmm_tile_64", torch.bfloat16),
@@ -151,7 +163,8 @@ def test_no_more_rows_than_those_of_a_tile_are_needed() -> None:
     ("kernel", "k"),
     [
         ("spmm_tile_64", 65), ("spmm_tile_128", 100), ("spmm_tile_float_64", 65),
-        ("spmm_tile16_32", 40), ("spmm_tile32_64", 65), ("spmm_tile16_float_64", 65),
+        ("spmm_tile16_32", 40), ("spmm_tile32_64", 65), ("spmm_tile16_float_64", 16),
+        ("spmm_tile16_float_64", 80), ("spmm_tile_float_64", 32),
     ],
 )  # fmt: skip
 def test_long_rows_of_tiles_are_cut_and_their_sums_added(kernel: str, k: int) -> None:

@@ -149,13 +149,13 @@ struct WarpHalfProduct {
   }
 };
 
-// X is 16 rows of COLUMNS elements of T. Lanes i and i ^ 1 have the two halves of the rows, and read
-// the same columns of X.
+// X is 16 rows of COLUMNS elements of T, a multiple of 16. Lanes i and i ^ 1 have the two halves of the
+// rows, and read the same columns of X.
 template <int SIDE_, class T, int COLUMNS, bool BY_COLUMN>
 struct WarpSimtProduct {
   static constexpr int SIDE = SIDE_, THREADS = 32, PARTS = 1;
   static constexpr int ROWS = SIDE / 2, THREAD_COLUMNS = COLUMNS / 16;
-  static_assert(SIDE == 16 && THREAD_COLUMNS == 4, "rows are two loads, columns are one");
+  static_assert(SIDE == 16, "rows are two loads");
   using Accumulators = float[ROWS][THREAD_COLUMNS];
   using Tile = ShortFloatTile<SIDE, BY_COLUMN>;
   using LayoutX = gemm_core::Padded<T, COLUMNS, 0>;
@@ -165,7 +165,8 @@ struct WarpSimtProduct {
   // sums += W X. weights, dense: where the tiles are in shared memory.
   static __device__ __forceinline__ void add(Accumulators& sums, const unsigned char* weights,
                                              const unsigned char* dense, int) {
-    struct alignas(4 * sizeof(T)) Group {
+    // One load, or three of elements.
+    struct alignas(THREAD_COLUMNS == 3 ? sizeof(T) : sizeof(T) * THREAD_COLUMNS) Group {
       T x[THREAD_COLUMNS];
     };
     const auto* const rows = reinterpret_cast<const float4*>(weights + 4 * first_row());

@@ -55,6 +55,10 @@ class Arguments(ctypes.Structure):
     ]
 
 
+# The part of a tile's time that does not depend on the columns of X, on an H200.
+_ANY_WIDTH = 0.3
+
+
 class ProductRate(NamedTuple):
     """The speed of a kernel on an H200, in microseconds.
 
@@ -74,18 +78,27 @@ class ProductRate(NamedTuple):
     all_full: float = 1.0
 
 
+class Slices(NamedTuple):
+    """How the columns of X are cut: those of a slice, and the number of slices."""
+
+    columns: int
+    number: int
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SpmmTile(FloatSums):
     """Serves products whose sums are float32.
 
     rate: its speed. cut: how rows of tiles are cut for blocks to compute. columns: those of X that
-    a block multiplies. stages: the tiles of X in shared memory. float_weights: whether weights are
-    float32 numbers, as values of float32 and products with factors are; else they are halves, as X.
+    a block multiplies at most, and step: a number that divides them. stages: the tiles of X in
+    shared memory. float_weights: whether weights are float32 numbers, as values of float32 and
+    products with factors are; else they are halves, as X.
     """
 
     rate: ProductRate
     cut: Cut
     columns: int
+    step: int
     stages: int
     float_weights: bool
 
@@ -93,6 +106,12 @@ class SpmmTile(FloatSums):
     def side(self) -> int:
         """The rows, and the columns, of a tile."""
         return self.tile[0]
+
+    def slices_of(self, problem: SpmmProblem) -> Slices:
+        """How the columns of X are cut: into as few slices as possible, all alike."""
+        number = ceil_div(problem.k, self.columns)
+        steps = ceil_div(problem.k, max(1, number) * self.step)
+        return Slices(max(1, steps) * self.step, number)
 
     def refuses_but_tiles(self, problem: SpmmProblem, device: Device) -> str | None:
         reason = super().refuses_but_tiles(problem, device)
@@ -124,14 +143,16 @@ class SpmmTile(FloatSums):
         if not in_order or not (facts.distinct or facts.is_uniform):
             return None  # read through a permutation, or tile by tile of duplicates
         rate, tiles, sm_count = self.rate, counts.nonempty, model.device.sm_count
-        replicas = ceil_div(problem.k, self.columns) * (problem.heads or 1)
+        columns, slices = self.slices_of(problem)
+        replicas = slices * (problem.heads or 1)
         stripes = max(1, min(ceil_div(problem.m, self.side), tiles))
         limit = self.cut.limit(replicas * tiles, replicas * stripes, sm_count)
         parts, mean = replicas * max(stripes, tiles / limit), tiles / stripes
         positions = max(1, tiles * self.side**2)
-        tile_us = rate.tile_us + rate.full_us * problem.nnz / positions
+        width = _ANY_WIDTH + (1 - _ANY_WIDTH) * columns / self.columns
+        tile_us = width * (rate.tile_us + rate.full_us * problem.nnz / positions)
         busy_us = replicas * tiles * tile_us + parts * rate.part_us
-        run_us = max(min(limit, mean) * rate.step_us, busy_us / sm_count)
+        run_us = max(min(limit, mean) * width * rate.step_us, busy_us / sm_count)
         if positions == problem.nnz:
             run_us *= rate.all_full
         run_us *= unaligned_factor(rate.unaligned, problem.k * problem.dtype.itemsize)
@@ -145,7 +166,7 @@ class SpmmTile(FloatSums):
         self, layouts: Layouts, problem: SpmmProblem, model: DeviceModel
     ) -> tuple[ProductPlan, ...]:
         work, by_column = layouts.distinct_tiles((self.side, self.side))
-        replicas = ceil_div(problem.k, self.columns) * (problem.heads or 1)
+        replicas = self.slices_of(problem).number * (problem.heads or 1)
         shape = problem.m, problem.n
         stripes = stripes_of(work, shape, by_column, replicas, self.cut, model.device)
         run = _Runner(self, stripes, work.perm, by_column, problem, model.device)
@@ -156,7 +177,7 @@ class SpmmTile(FloatSums):
         by_column: bool, device: Device,
     ) -> ProductPlan:  # fmt: skip
         """The launches for blocks that are made of whole tiles; see `block_lines`."""
-        replicas = ceil_div(problem.k, self.columns) * (problem.heads or 1)
+        replicas = self.slices_of(problem).number * (problem.heads or 1)
         stripes = stripes_of_blocks(
             blocks, offsets, blocksize, self.side, by_column, replicas, self.cut, device
         )
@@ -175,7 +196,7 @@ class SpmmTile(FloatSums):
             "ELEMENT": DTYPES[problem.dtype].cpp_name,
             "VALUE": DTYPES[problem.values_dtype].cpp_name,
             "OUTPUT": DTYPES[problem.out_dtype].cpp_name,
-            "COLUMNS": self.columns, "PRODUCT": product_of(problem, self.side),
+            "COLUMNS": self.slices_of(problem).columns, "PRODUCT": product_of(problem, self.side),
             "FACTORS": problem.has_factors, "PERMUTED": permuted, "BY_COLUMN": by_column,
             "ALIGNED": aligned, "STAGES": self.stages, "FULL": is_full, "MIN_BLOCKS": min_blocks,
         }  # fmt: skip
@@ -204,8 +225,8 @@ class _Runner:
     ) -> None:
         self._spec, self._stripes, self._perm = spec, stripes, perm
         self._problem, self._by_column, self._device = problem, by_column, device
-        self._slices = ceil_div(problem.k, spec.columns)
-        self._blocks = stripes.parts.shape[0] * self._slices * (problem.heads or 1)
+        self._slices = slices = spec.slices_of(problem)
+        self._blocks = stripes.parts.shape[0] * slices.number * (problem.heads or 1)
         self._has_full_tiles = (
             not spec.float_weights
             and perm is None
@@ -215,7 +236,7 @@ class _Runner:
         self._sums = None
         if stripes.slots:
             self._sums = spmm_tile_sums.load(
-                problem.out_dtype, spec.columns, device.index, spec.side
+                problem.out_dtype, slices.columns, device.index, spec.side
             )
 
     def _kernel(self, aligned: bool, is_full: bool) -> Kernel:
@@ -230,14 +251,14 @@ class _Runner:
     def __call__(
         self, values: Tensor, factors: Tensor | None, dense: Tensor, alpha: float, out: Tensor
     ) -> None:
-        problem, stripes, slices = self._problem, self._stripes, self._slices
+        problem, stripes, (columns, slices) = self._problem, self._stripes, self._slices
         heads = problem.heads or 1
         head_dense = dense.stride(0) if dense.dim() == 3 else 0
         pitch = row_pitch(dense)
         bits = dense.data_ptr() | (pitch | head_dense) * dense.element_size()
         partial = None
         if stripes.slots:
-            count = heads * slices * stripes.slots * self._spec.side * self._spec.columns
+            count = heads * slices * stripes.slots * self._spec.side * columns
             what = "partial sums of rows of tiles"
             partial = new_memory(what, (count,), torch.float32, dense.device)
         # Where all tiles are full, all rows have multiples of a tile's columns, so that lines of
@@ -286,6 +307,11 @@ def spmm_tile(
     number.
     """
     pitch = side + 4 if weight_bytes == 4 else side  # columns of float weights are padded
+    step = columns  # others are cut by what the kernel multiplies at a time
+    if weight_bytes == 4 and side < SIDE:
+        step = 16
+    elif weight_bytes == x_bytes == 4:
+        step = 32
     by_warp = 12 if side > 16 else 20 if weight_bytes == 2 else 16  # as registers allow
     return SpmmTile(
         name=name,
@@ -298,6 +324,7 @@ def spmm_tile(
         rate=rate,
         cut=cut,
         columns=columns,
+        step=step,
         stages=stages,
         float_weights=weight_bytes == 4,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -43,11 +45,11 @@ SPMM_TILE_SUMS = KernelSpec("spmm_tile_sums", "spmm_tile_sums", (), threads=128)
 
 
 class SlotSums(NamedTuple):
-    """The kernel for slots of `side` rows, and slices of so many columns of the result."""
+    """The kernel for slots of `side` rows, of which a block adds `rows`."""
 
     kernel: Kernel
-    columns: int
     side: int
+    rows: int
 
     def add(
         self, partial: Tensor, shared_rows: Tensor, slices: int, slots: int, alpha: float,
@@ -62,7 +64,7 @@ class SlotSums(NamedTuple):
         """
         shared, (m, k) = shared_rows.shape[0], out.shape[-2:]
         heads = out.shape[0] if out.dim() == 3 else 1
-        groups = self.side * self.columns // (4 * SPMM_TILE_SUMS.threads)
+        groups = self.side // self.rows
         self.kernel(  # in the order of Arguments
             shared * groups * slices * heads, partial.data_ptr(), out.data_ptr(),
             shared_rows.data_ptr(), shared, slices, slots, m, k, alpha,
@@ -70,10 +72,16 @@ class SlotSums(NamedTuple):
 
 
 def load(out_dtype: torch.dtype, columns: int, device_index: int, side: int = SIDE) -> SlotSums:
-    """What adds sums for results of this dtype."""
+    """What adds sums for results of this dtype, of slices of so many columns, a multiple of 16."""
+    rows = min(side, 1 << (4 * SPMM_TILE_SUMS.threads // columns).bit_length() - 1)
     defines: dict[str, str | int | bool] = {
-        "OUTPUT": DTYPES[out_dtype].cpp_name, "COLUMNS": columns,
-        "ROWS": 4 * SPMM_TILE_SUMS.threads // columns, "SIDE": side,
+        "OUTPUT": DTYPES[out_dtype].cpp_name, "COLUMNS": columns, "ROWS": rows, "SIDE": side,
     }  # fmt: skip
-    kernel = loader.runtime.load_kernel(SPMM_TILE_SUMS, macros(defines), Arguments, device_index)
-    return SlotSums(kernel, columns, side)
+    spec = _of_threads(rows * columns // 4)
+    kernel = loader.runtime.load_kernel(spec, macros(defines), Arguments, device_index)
+    return SlotSums(kernel, side, rows)
+
+
+@functools.cache
+def _of_threads(threads: int) -> KernelSpec:
+    return replace(SPMM_TILE_SUMS, threads=threads)
