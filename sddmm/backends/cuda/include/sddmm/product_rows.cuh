@@ -5,8 +5,8 @@
 
 namespace sddmm {
 
-// C: the Config of a kernel, with Element, Output, LOAD_BYTES, STORE_BYTES, NO_TAIL, HAS_BEYOND and
-// HAS_ADDEND as of spmm_gather. Arguments: its parameters.
+// C: the Config of a kernel, with Element, Output, LANES, LOAD_BYTES, STORE_BYTES, NO_TAIL, HAS_BEYOND
+// and HAS_ADDEND as of spmm_gather. Arguments: its parameters.
 
 // The columns of the result that a lane computes: its chunk of a slice of a head.
 template <class C, class Acc, class Arguments>
@@ -37,6 +37,9 @@ struct LaneColumns {
   }
 };
 
+// What lanes load that have no row.
+__device__ const Chunk ZEROS = {};
+
 // The rows of X, from a lane's first column on. Where chunks are aligned, none is cut by the end of a
 // row, and a lane past the end loads the last one, which others load, too, and stores nothing: so no
 // load has a guard.
@@ -55,13 +58,30 @@ struct DenseRows {
     beyond = C::HAS_BEYOND ? reinterpret_cast<const char*>(p.beyond + column) : nullptr;
   }
   __device__ __forceinline__ Chunk chunk(int col) const {
+    return load_chunk<C::LOAD_BYTES, IS_ALIGNED>(row(col), 0, elements);
+  }
+  // The same if there is such a row, else zeros. The compiler clears and copies the registers of a load
+  // that a branch guards; where lanes are few, loads of zeros take less time than that.
+  __device__ __forceinline__ Chunk chunk_or_zeros(bool exists, int col) const {
+    if constexpr (IS_ALIGNED && C::LANES <= 8) {
+      const Chunk* const from = reinterpret_cast<const Chunk*>(row(col));
+      return *(exists ? from : &ZEROS);
+    } else {
+      Chunk zeros{};
+      if (exists) zeros = chunk(col);
+      return zeros;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ const Element* row(int col) const {
     const char* first = dense;
     int pitch = p.pitch_bytes;
     if constexpr (C::HAS_BEYOND)
       if (col >= p.first_beyond) first = beyond, pitch = p.pitch_beyond, col -= p.first_beyond;
-    first += static_cast<i64>(col) * pitch;
-    return load_chunk<C::LOAD_BYTES, IS_ALIGNED>(reinterpret_cast<const Element*>(first), 0,
-                                                 elements);
+    // A product of numbers without a sign is one instruction.
+    const unsigned long long offset = static_cast<u32>(col);
+    return reinterpret_cast<const Element*>(first + offset * static_cast<u32>(pitch));
   }
 };
 

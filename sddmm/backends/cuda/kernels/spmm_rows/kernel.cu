@@ -117,11 +117,8 @@ __device__ __forceinline__ void add_nonzeros(const DenseRows<Config, Arguments>&
   for (int batch = 0; batch < STRIDE && batch < most; batch += BATCH) {
     Chunk x[BATCH];
 #pragma unroll
-    for (int j = 0; j < BATCH; ++j) {
-      const int col = of_batch(now.col, batch, j);
-      x[j] = Chunk{};
-      if (batch + j < left) x[j] = dense.chunk(col);
-    }
+    for (int j = 0; j < BATCH; ++j)
+      x[j] = dense.chunk_or_zeros(batch + j < left, of_batch(now.col, batch, j));
 #pragma unroll
     for (int j = 0; j < BATCH; ++j)
       add_scaled<Element>(sums, x[j], of_batch(weights, batch, j));
