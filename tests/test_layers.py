@@ -38,6 +38,7 @@ LAZY = {
     "sddmm/backends/cpu/product_kernel.py": "numba",
     "sddmm/backends/cpu/rows_kernel.py": "numba",
     "sddmm/backends/cpu/softmax_kernel.py": "numba",
+    "sddmm/backends/cpu/vectors.py": "numba",
     # Which method is drawn how, and what is compared with what, need no library.
     **{
         str(path.relative_to(ROOT)): "matplotlib"

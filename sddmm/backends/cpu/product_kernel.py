@@ -11,10 +11,15 @@ from __future__ import annotations
 import numpy as np
 from numpy import uint64
 
-from sddmm.backends.cpu.jit import inlined, jit, side_by_side
+from sddmm.backends.cpu.jit import inlined, jit
+from sddmm.backends.cpu.vectors import vector_sums
 
-FEW_COLUMNS, LEAST_SIDE_BY_SIDE = 23, 4
-"""The most columns that are added in registers, and the least that are added by SIMD."""
+SHORT_ROW_BYTES = 768
+"""The most bytes of a row that is read by some columns at a time."""
+
+add_1_column = vector_sums(1, 1, chains=4)
+add_4_columns, add_8_columns = vector_sums(2, 2, chains=2), vector_sums(4, 2, chains=2)
+add_16_columns, add_32_columns = vector_sums(8, 2, chains=2), vector_sums(8, 4, chains=1)
 
 
 @jit
@@ -46,54 +51,34 @@ def load_weights(perm, values, factors, weights, begin, end):  # type: ignore[no
             weights[i] *= factors[uint64(order[i])]
 
 
-@inlined
-def add_few_columns(  # type: ignore[no-untyped-def]
-    indices, weights, x, total, begin, end, offset
+@jit
+def add_short_rows(  # type: ignore[no-untyped-def]
+    starts, first, count, indices, weights, offset, x, alpha, out, to
 ):
-    """`add_rows` of few columns: their sums are in registers, eight, four or one at a time. A loop
-    over so few costs more than its additions, as it begins with checks of what its arrays share."""
-    zero, k, t = x.dtype.type(0), total.size, 0
-    own, w = indices[begin:end], weights[begin - offset : end - offset]
-    while t + 8 <= k:
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = zero
-        for j in range(own.size):
-            y, v = x[uint64(own[uint64(j)])][t : t + 8], w[uint64(j)]
-            s0 += v * y[0]
-            s1 += v * y[1]
-            s2 += v * y[2]
-            s3 += v * y[3]
-            s4 += v * y[4]
-            s5 += v * y[5]
-            s6 += v * y[6]
-            s7 += v * y[7]
-        o = total[t : t + 8]
-        o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7] = s0, s1, s2, s3, s4, s5, s6, s7
-        t += 8
-    while t + 4 <= k:
-        s0 = s1 = s2 = s3 = zero
-        for j in range(own.size):
-            y, v = x[uint64(own[uint64(j)])][t : t + 4], w[uint64(j)]
-            s0 += v * y[0]
-            s1 += v * y[1]
-            s2 += v * y[2]
-            s3 += v * y[3]
-        o = total[t : t + 4]
-        o[0], o[1], o[2], o[3] = s0, s1, s2, s3
-        t += 4
-    while t < k:
-        s0 = zero
-        for j in range(own.size):
-            s0 += w[uint64(j)] * x[uint64(own[uint64(j)])][uint64(t)]
-        total[t] = s0
-        t += 1
+    """`add_rows` of rows of few bytes: some columns at a time, whose sums are in registers."""
+    k = out.shape[1]
+    if k == 1:
+        add_1_column(starts, first, count, indices, weights, offset, x, alpha, out, to, 0)
+    elif k <= 4:
+        add_4_columns(starts, first, count, indices, weights, offset, x, alpha, out, to, 0)
+    elif k <= 8:
+        add_8_columns(starts, first, count, indices, weights, offset, x, alpha, out, to, 0)
+    else:
+        at = 0
+        while at + 16 < k:
+            add_32_columns(starts, first, count, indices, weights, offset, x, alpha, out, to, at)
+            at += 32
+        if at < k:
+            add_16_columns(starts, first, count, indices, weights, offset, x, alpha, out, to, at)
 
 
 @inlined
-def add_many_columns(  # type: ignore[no-untyped-def]
+def add_long_row(  # type: ignore[no-untyped-def]
     indices, weights, x, total, begin, end, offset
 ):
-    """`add_rows` of many columns: eight rows of x are added together, so that the sums are loaded
-    and stored once for all of them. (kernel.py: sample_run says why rows are taken out first.)"""
+    """total: the sum of the rows of x at indices[begin:end], times their weights. Eight are added
+    together, so that the sums are loaded and stored once for all of them. (kernel.py: sample_run
+    says why rows are taken out first.)"""
     k = total.size
     for t in range(k):
         total[t] = 0
@@ -122,17 +107,25 @@ def add_many_columns(  # type: ignore[no-untyped-def]
         i += 1
 
 
-@inlined
-def add_rows(indices, weights, x, sums, row, begin, end, offset):  # type: ignore[no-untyped-def]
-    """sums[row]: the rows of x at indices[begin:end], times weights[begin - offset : end - offset].
+@jit
+def add_rows(  # type: ignore[no-untyped-def]
+    starts, first, count, indices, weights, offset, x, alpha, out, to
+):
+    """Rows of the product: out[to + r], for r below count, is alpha times the sum of the rows of x
+    at indices[i], each times weights[i - offset], for i from starts[first + r] to the next start.
 
-    Rows of x may be longer than those of the sums; what is beyond is not read.
+    Rows of x may be longer than those of out; what is beyond is not read.
     """
-    total = sums[row]
-    if total.size <= FEW_COLUMNS:
-        add_few_columns(indices, weights, x, total, begin, end, offset)
-    else:
-        add_many_columns(indices, weights, x, total, begin, end, offset)
+    k = out.shape[1]
+    if k * out.itemsize <= SHORT_ROW_BYTES:
+        add_short_rows(starts, first, count, indices, weights, offset, x, alpha, out, to)
+        return
+    total = np.empty(k, x.dtype)  # stays in cache, as a row of out would not
+    for row in range(count):
+        begin, end = starts[first + row], starts[first + row + 1]
+        add_long_row(indices, weights, x, total, begin, end, offset)
+        for t in range(k):
+            out[to + row, t] = alpha * total[t]
 
 
 @jit
@@ -155,39 +148,24 @@ def multiply_chunk(  # type: ignore[no-untyped-def]
     indptr, indices, weights, x, alpha, out, parts, begin, end
 ):
     """`multiply` with the weights of the chunk's own nonzeros, in the order of indices."""
-    if LEAST_SIDE_BY_SIDE <= out.shape[1] <= FEW_COLUMNS:
-        multiply_few_columns(indptr, indices, weights, x, alpha, out, parts, begin, end)
-    else:
-        multiply_columns(indptr, indices, weights, x, alpha, out, parts, begin, end)
-
-
-@jit
-def multiply_columns(  # type: ignore[no-untyped-def]
-    indptr, indices, weights, x, alpha, out, parts, begin, end
-):
-    """`multiply_chunk` of any number of columns."""
-    row = row_of_unit(indptr, begin)
-    i = begin - row
-    offset = i
-    sums = np.empty((1, out.shape[1]), x.dtype)  # stays in cache, as a row of out would not
-    unit = begin
-    while unit < end:
-        row_end = indptr[row + 1]
-        stop = min(row_end, i + end - unit)
-        is_begun, is_ended = i == indptr[row], row_end + row < end
-        if is_begun and is_ended:
-            add_rows(indices, weights, x, sums, 0, i, stop, offset)
-            for t in range(out.shape[1]):
-                out[row, t] = alpha * sums[0, t]
-        else:
-            add_rows(indices, weights, x, parts, 1 if is_begun else 0, i, stop, offset)
-        row += 1
-        i = row_end
-        unit = row_end + row
-
-
-multiply_few_columns = side_by_side(multiply_columns)
-"""`multiply_columns` of so few that their sums are in registers, of SIMD."""
+    row, last = row_of_unit(indptr, begin), indptr.size - 1
+    offset = begin - row
+    if end < indptr[last] + last:
+        last = row_of_unit(indptr, end)
+    first = row + 1 if offset > indptr[row] else row  # of the rows that begin here
+    piece = np.empty(2, indptr.dtype)
+    # What is left of a row that began before, rows that end here, and the beginning of another: by
+    # one call, as the compiler makes a copy of the function for each.
+    for part in range(3):
+        starts, source, count, sums, to, factor = indptr, first, last - first, out, first, alpha
+        if part != 1:
+            starts, source, count, sums, to, factor = piece, 0, 0, parts, part // 2, x.dtype.type(1)
+        if part == 0 and first > row:
+            piece[0], piece[1], count = offset, min(indptr[first], end - row), 1
+        if part == 2 and last >= first and end - last > indptr[last]:
+            piece[0], piece[1], count = indptr[last], end - last, 1
+        if count > 0:
+            add_rows(starts, source, count, indices, weights, offset, x, factor, sums, to)
 
 
 @jit

@@ -13,6 +13,7 @@ from sddmm import SparsePattern
 from sddmm.backends.cpu import backend, product
 from sddmm.backends.selection import forget_choices
 from sddmm.testing import assert_spmm_close, random_pattern
+from tests.sddmm.memory import at_a_cliff
 from tests.sddmm.patterns import of_lengths
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -58,14 +59,15 @@ def test_rows_are_right_wherever_chunks_cut_them(
 
 
 @pytest.mark.usefixtures("short_chunks")
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 8, 11, 16, 23, 24, 27])
-def test_few_columns_and_many(d: int) -> None:
-    """Few are summed by eight, four and one at a time."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 7, 8, 9, 16, 17, 40, 49, 96, 97, 200])
+def test_rows_of_any_number_of_columns(d: int, dtype: torch.dtype) -> None:
+    """Short ones are summed by 1, 4, 8, 16 or 32 columns at a time, which may overlap."""
     pattern = of_lengths([0, 600, 1, 8, 2, 0, 255, *range(20)])
-    values = torch.randn(pattern.nnz, dtype=torch.float64)
-    dense = torch.randn(pattern.shape[1], d, dtype=torch.float64)
-    result = sddmm.spmm(pattern, dense, values=values)
-    assert_spmm_close(result, pattern, dense, values=values)
+    values = torch.randn(pattern.nnz, dtype=dtype)
+    dense = at_a_cliff(torch.randn(pattern.shape[1], d, dtype=dtype))
+    result = sddmm.spmm(pattern, dense, values=values, alpha=0.5)
+    assert_spmm_close(result, pattern, dense, values=values, alpha=0.5)
 
 
 @pytest.mark.usefixtures("short_chunks")

@@ -14,6 +14,7 @@ from sddmm.backends.cuda.kernels.product_rows import slices_of
 from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
 from sddmm.backends.cuda.kernels.spmm_gather.host import gather_us
 from sddmm.backends.cuda.kernels.spmm_gather.sharing import Sharing, sharing_of
+from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.planning_context import PlanningContext
 from sddmm.problem import SpmmProblem
 from tests.conftest import H200
@@ -266,3 +267,40 @@ def test_older_gpus_get_no_batches_that_need_more_registers() -> None:
 
 def test_a_product_with_no_column_costs_a_launch() -> None:
     assert gather_us(problem(10, 10, 50, 0, F32), MODEL, None) == MODEL.launch_us
+
+
+def test_masks_are_taken_for_tiles_and_scattered_nonzeros_are_not() -> None:
+    """A window of 16,384 rows, blocks of 64 at 5 %, and a uniform pattern of 1 %."""
+
+    def is_taken(size: int, nnz: int, runs: int, tiles: int, **facts: bool) -> bool:
+        asked = problem(size, size, nnz, 64, F16)
+        counts = {(64, 64): TileCounts(tiles, 0, ())}
+        found = CountedFacts(nnz, runs, True, counts, (), **facts)
+        costs = (kernel.cost_us(asked, found, MODEL) for kernel in SPMM_TILES)
+        best = min((cost.run_us for cost in costs if cost is not None), default=float("inf"))
+        return best < gather_us(asked, MODEL, found)
+
+    assert is_taken(16_384, 10_400_000, 33_000, 3_072)
+    assert is_taken(16_384, 13_700_000, 215_000, 3_340)
+    assert not is_taken(10_000, 1_000_000, 990_000, 24_600)
+    assert not is_taken(16_384, 10_400_000, 33_000, 3_072, distinct=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "measured_us"),
+    [("spmm_tile_float_64", (94, 138)), ("spmm_tile16_float_64", (113, 178))],
+)
+def test_narrow_slices_of_x_take_less_time(name: str, measured_us: tuple[float, float]) -> None:
+    """Of a causal mask of 8,192 rows, 32 columns and 64."""
+    side = {kernel.name: kernel.side for kernel in SPMM_TILES}[name]
+    rows = 8192 // side
+    counts = {(side, side): TileCounts(rows * (rows + 1) // 2, rows * (rows - 1) // 2, ())}
+    run_us = []
+    for k in (32, 64):
+        asked = problem(8192, 8192, 33_558_528, k, F32)
+        facts = CountedFacts(asked.nnz, 8192, True, counts, ())
+        cost = SPMM_KERNELS[name].cost_us(asked, facts, MODEL)
+        assert cost is not None
+        run_us.append(cost.run_us)
+    narrow, wide = measured_us
+    assert run_us[0] / run_us[1] == pytest.approx(narrow / wide, rel=0.1)

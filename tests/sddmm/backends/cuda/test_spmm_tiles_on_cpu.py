@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from sddmm.backends.cuda.device_model import scaled_by_sm_count
-from sddmm.backends.cuda.facts import CountedFacts, TileCounts
 from sddmm.backends.cuda.kernels.registry import SPMM_KERNELS
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.kernels.spmm_tile.stripes import cut_stripes
@@ -56,7 +54,6 @@ PATTERNS = {
     "rows": SCATTERED, "columns": SCATTERED.T, "band": BAND, "band of columns": BAND.T,
     "blocks": BLOCKS,
 }  # fmt: skip
-X = torch.ones(200, 64).half()
 UNSORTED = random_pattern(130, 200, 600, layout="coo", shuffled=True)
 
 
@@ -135,6 +132,7 @@ def test_float32(kernel: str, pattern: SparsePattern) -> None:
 def test_slices_of_x_are_no_wider_than_needed(kernel: str, k: int, stored: str) -> None:
     dtype = torch.float32 if kernel in FLOAT else torch.bfloat16
     check(KERNELS[kernel], PATTERNS[stored], k, dtype, heads=2, has_factors=kernel in EXACT)
+
 
 @pytest.mark.parametrize(
     ("kernel", "dtype"),
@@ -365,27 +363,6 @@ def test_large_counts_of_tiles_are_not_kept() -> None:
     found = facts.tiles((16, 16))
     assert found is not None
     assert found.nonempty == found.full == 500
-
-
-def test_masks_are_taken_for_tiles_and_scattered_nonzeros_are_not() -> None:
-    """A window of 16,384 rows, blocks of 64 at 5 %, and a uniform pattern of 1 %."""
-    model, gather = scaled_by_sm_count(H200), SPMM_KERNELS["spmm_gather"]
-
-    def is_taken(size: int, nnz: int, runs: int, tiles: int, **facts: bool) -> bool:
-        problem = product_problem(SCATTERED, torch.ones(6000).half(), X, None, False, None)
-        problem = problem._replace(m=size, n=size, nnz=nnz)
-        counts = {(64, 64): TileCounts(tiles, 0, ())}
-        found = CountedFacts(nnz, runs, True, counts, (), **facts)
-        costs = (kernel.cost_us(problem, found, model) for kernel in KERNELS.values())
-        best = min((cost.run_us for cost in costs if cost is not None), default=float("inf"))
-        other = gather.cost_us(problem, found, model)
-        assert other is not None
-        return best < other.run_us
-
-    assert is_taken(16_384, 10_400_000, 33_000, 3_072)
-    assert is_taken(16_384, 13_700_000, 215_000, 3_340)
-    assert not is_taken(10_000, 1_000_000, 990_000, 24_600)
-    assert not is_taken(16_384, 10_400_000, 33_000, 3_072, distinct=False)
 
 
 def test_refusals_say_what_does_not_fit() -> None:
