@@ -54,11 +54,14 @@ def test_heads_factors_and_unsorted_nonzeros(transpose: bool, values_have_heads:
 
 @pytest.mark.parametrize(("k", "sm_count"), [(8, 10), (64, 10), (200, 132)])
 def test_groups_go_on_to_further_rows(k: int, sm_count: int) -> None:
-    """Far more rows than so many multiprocessors hold, at both ends of which are empty ones."""
+    """Far more rows than so many multiprocessors hold, at both ends of which are empty ones; and
+    read through a permutation."""
     pattern = random_pattern(5000, 60, 12_000)
-    shifted = SparsePattern.from_coo(pattern.row_ids + 37, pattern.col_indices, (5090, 60))
+    rows, cols, order = pattern.row_ids + 37, pattern.col_indices, torch.randperm(12_000)
+    shifted = SparsePattern.from_coo(rows, cols, (5090, 60))
+    shuffled = SparsePattern.from_coo(rows[order], cols[order], (5090, 60))
     device = replace(H200, sm_count=sm_count)
-    for own in (pattern, shifted):
+    for own in (pattern, shifted, shuffled):
         check_by_rows(own, k, torch.float16, device=device)
 
 
@@ -102,7 +105,9 @@ def test_sums_round_once(dtype: torch.dtype) -> None:
         (10_000, 160_000, 64, None, False, True),
         (10_000, 160_001, 64, None, False, False),  # rows are long
         (100_000, 250_000, 64, None, False, True),  # few lanes, many turns
-        (100_000, 250_000, 64, None, True, False),
+        (100_000, 250_000, 64, None, True, True),
+        (100_000, 250_000, 64, 4, False, True),
+        (100_000, 250_000, 64, 4, True, False),  # weights of many heads through a permutation
         (100_000, 150_000, 64, None, False, False),  # hardly a nonzero in a row
         (100_000, 250_000, 128, None, False, False),  # many turns
         (10_000, 100_000, 128, 4, False, False),

@@ -41,7 +41,7 @@ MEAN_OF_SHORT = 16
 
 # A group of lanes for each short row pays, on an H200, if the groups that run at a time take at
 # most _FEW_TURNS; or if a row of X has at most _FEW_LANES lanes, rows have _LEAST_MEAN nonzeros in
-# the mean, and weights are in S's order.
+# the mean, and weights are in S's order or those of one head.
 _LEAST_MEAN, _FEW_TURNS, _FEW_LANES = 2, 3, 8
 # The most nonzeros and rows that the kernel counts, by int: it counts a little further.
 _MOST = 2**30
@@ -89,7 +89,8 @@ def is_worth_it(problem: SpmmProblem, has_perm: bool, device: Device) -> bool:
     at_once = device.sm_count * SPMM_ROWS.min_blocks * SPMM_ROWS.threads // lanes
     if problem.m * slices * (problem.heads or 1) <= _FEW_TURNS * at_once:
         return True
-    return lanes <= _FEW_LANES and problem.nnz >= _LEAST_MEAN * problem.m and not has_perm
+    reads_few = not has_perm or (problem.heads or 1) == 1
+    return lanes <= _FEW_LANES and problem.nnz >= _LEAST_MEAN * problem.m and reads_few
 
 
 class _Launcher:
@@ -144,9 +145,10 @@ def load(
     device: Device,
 ) -> Kernel:
     """The kernel. Cached by what the compiler is told: patterns of many sizes have the same."""
-    # The others need more registers: of 6 blocks a multiprocessor none spills.
+    # The others need more registers: of so many blocks a multiprocessor none spills.
+    has_few_sums = problem.accumulator == torch.float32
     needs_few = device.capability >= (9, 0) and access == (LANE_BYTES, LANE_BYTES, False, False)
-    needs_few = needs_few and problem.accumulator == torch.float32 and not problem.has_factors
-    min_blocks = SPMM_ROWS.min_blocks if needs_few else 6
+    needs_few = needs_few and has_few_sums and not problem.has_factors
+    min_blocks = SPMM_ROWS.min_blocks if needs_few else 6 if has_few_sums else 4
     own = {**row_macros(problem, access, has_perm), "BATCH": _BATCH, "MIN_BLOCKS": min_blocks}
     return runtime.load_kernel(SPMM_ROWS, macros(own), Arguments, device.index)

@@ -70,6 +70,24 @@ struct Range {
   __device__ __forceinline__ Range(const Arguments& p, int row) {
     if (row < p.m) first = p.offsets[row], end = p.offsets[row + 1];
   }
+  // This lane's nonzero number q.
+  static __device__ __forceinline__ int own(int first, int q) {
+    return first + q * LANES + static_cast<int>(threadIdx.x) % LANES;
+  }
+};
+
+// Where the weights of a lane's nonzeros are, PER_LANE of a range: loaded before these.
+struct Positions {
+  int own[PER_LANE] = {};
+
+  __device__ __forceinline__ Positions(const Arguments& p, const Range& range) {
+#pragma unroll
+    for (int q = 0; q < PER_LANE; ++q) {
+      const int i = Range::own(range.first, q);
+      own[q] = i;
+      if (Config::HAS_PERM && i < range.end) own[q] = p.perm[i];
+    }
+  }
 };
 
 // The columns and the weights of the nonzeros of a group, STRIDE at a time, PER_LANE in each lane;
@@ -80,13 +98,13 @@ struct Indices {
   Value value[PER_LANE];
   Element factor[PER_LANE];
 
-  __device__ __forceinline__ Indices(const Arguments& p, const Value* values, int first, int end) {
+  __device__ __forceinline__ Indices(const Arguments& p, const Value* values, const Range& range,
+                                     const Positions& at) {
 #pragma unroll
     for (int q = 0; q < PER_LANE; ++q) {
-      const int i = first + q * LANES + static_cast<int>(threadIdx.x) % LANES;
+      const int i = Range::own(range.first, q), position = Config::HAS_PERM ? at.own[q] : i;
       col[q] = 0, value[q] = Value{}, factor[q] = Element{};
-      if (i >= end) continue;
-      const int position = Config::HAS_PERM ? p.perm[i] : i;
+      if (i >= range.end) continue;
       col[q] = p.cols[i];
       value[q] = values[position];
       if (Config::HAS_FACTORS) factor[q] = p.factors[position];
@@ -105,16 +123,16 @@ __device__ __forceinline__ T of_batch(const T (&own)[PER_LANE], int batch, int j
                       : __shfl_sync(FULL_MASK, own[0], batch + j, LANES);
 }
 
-// Adds the nonzeros `now`, the first of `left` of each group that are left. most: the largest of
-// these, as all lanes of a warp shuffle.
+// Adds the nonzeros `now`, the first of `left` of each group that are left.
 __device__ __forceinline__ void add_nonzeros(const DenseRows<Config, Arguments>& dense,
-                                             const Indices& now, int left, int most,
-                                             Acc (&sums)[ELEMENTS]) {
+                                             const Indices& now, int left, Acc (&sums)[ELEMENTS]) {
   Acc weights[PER_LANE];
 #pragma unroll
   for (int q = 0; q < PER_LANE; ++q) weights[q] = now.weight(q);
 #pragma unroll 1
-  for (int batch = 0; batch < STRIDE && batch < most; batch += BATCH) {
+  for (int batch = 0; batch < STRIDE; batch += BATCH) {
+    // All lanes of a warp shuffle, so that it ends where none of its groups has more.
+    if (batch > 0 && !__any_sync(FULL_MASK, left > batch)) break;
     Chunk x[BATCH];
 #pragma unroll
     for (int j = 0; j < BATCH; ++j)
@@ -123,16 +141,6 @@ __device__ __forceinline__ void add_nonzeros(const DenseRows<Config, Arguments>&
     for (int j = 0; j < BATCH; ++j)
       add_scaled<Element>(sums, x[j], of_batch(weights, batch, j));
   }
-}
-
-// The largest x of the groups of the warp.
-__device__ __forceinline__ int most_of_groups(int x) {
-#pragma unroll
-  for (int distance = 16; distance >= LANES; distance /= 2) {
-    const int other = __shfl_xor_sync(FULL_MASK, x, distance);
-    x = other > x ? other : x;
-  }
-  return x;
 }
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
@@ -149,22 +157,31 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
 
   const int step = p.own_blocks * ROWS, group_of_warp = static_cast<int>(threadIdx.x) % 32 / LANES;
   int row = (blockIdx.x - part * p.own_blocks) * ROWS + static_cast<int>(threadIdx.x) / LANES;
-  // The indices of a group's next row, and the range of that after it, are in flight while a row is
-  // summed.
-  Range range(p, row), next_range(p, row + step);
-  Indices now(p, values, range.first, range.end);
+  // While a row is summed, the indices of the group's next row are in flight, and what these wait
+  // for: the positions of the row after that, if there is a permutation, and a range.
+  constexpr int AHEAD = Config::HAS_PERM ? 3 : 2;
+  Range ranges[AHEAD];
+#pragma unroll
+  for (int i = 0; i < AHEAD; ++i) ranges[i] = Range(p, row + i * step);
+  Indices now(p, values, ranges[0], Positions(p, ranges[0]));
+  Positions next_at(p, ranges[1]);
 #pragma unroll 1
   for (; row - group_of_warp < p.m; row += step) {
-    const Range later_range(p, row + 2 * step);
-    const Indices next(p, values, next_range.first, next_range.end);
-    const int count = range.end - range.first, most = most_of_groups(count);
+    const Range later(p, row + AHEAD * step);
+    const Positions later_at(p, ranges[AHEAD - 1]);
+    const Indices next(p, values, ranges[1], next_at);
+    const int count = ranges[0].end - ranges[0].first;
     Acc sums[ELEMENTS] = {};
-    add_nonzeros(dense, now, count, most, sums);
+    add_nonzeros(dense, now, count, sums);
 #pragma unroll 1
-    for (int at = STRIDE; at < most; at += STRIDE)
-      add_nonzeros(dense, Indices(p, values, range.first + at, range.end), count - at, most - at,
-                   sums);
+    for (int at = STRIDE; __any_sync(FULL_MASK, count > at); at += STRIDE) {
+      ranges[0].first += STRIDE;
+      const Indices more(p, values, ranges[0], Positions(p, ranges[0]));
+      add_nonzeros(dense, more, count - at, sums);
+    }
     if (row < p.m) out.store(row, sums);
-    range = next_range, next_range = later_range, now = next;
+#pragma unroll
+    for (int i = 0; i < AHEAD - 1; ++i) ranges[i] = ranges[i + 1];
+    ranges[AHEAD - 1] = later, now = next, next_at = later_at;
   }
 }
