@@ -74,7 +74,7 @@ FOREIGN = {
     "XDG_CACHE_HOME": "The user's cache folder, `~/.cache` if it is not set.",
     "CUDA_VISIBLE_DEVICES": "The GPUs that torch sees.",
     "NUMBA_CACHE_DIR": "The folder of numba's compiled CPU kernels.",
-    "NUMBA_DISABLE_JIT": "With 1 numba compiles nothing, and the CPU kernels take very long.",
+    "NUMBA_DISABLE_JIT": "With 1 numba compiles nothing, and torch computes on CPUs.",
     "OMP_NUM_THREADS": "The number of threads of a computation on the CPU, as torch reads it.",
     "RANK": "The number of a process that `torchrun` started; 0 keeps the laboratory's records.",
     "LOCAL_RANK": "The GPU of a process that `torchrun` started, in the laboratory.",

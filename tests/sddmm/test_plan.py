@@ -293,6 +293,15 @@ def test_backends_are_asked_in_order_and_the_last_always_serves(
     assert set(refusals) == {"cuda", "cpu", "torch_csr"}
 
 
+@pytest.mark.parametrize(("value", "serves"), [("1", "torch_csr"), ("0", "cpu")])
+def test_another_backend_serves_where_numba_is_told_not_to_compile(
+    value: str, serves: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", value)
+    forget_choices()
+    assert select_backend(problem_for(random_pattern(6, 5, 12)))[0].name == serves
+
+
 @pytest.mark.parametrize("use", ["sddmm", "plan"])
 def test_a_pattern_is_freed_with_its_last_reference(use: str) -> None:
     """Not by the garbage collector, which does not know how much of a GPU's memory it holds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ class CpuBackend:
     def available(self) -> str | None:
         if find_spec("numba") is None:
             return "numba is not installed (pip install 'sddmm[cpu]')"
+        if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+            return "numba compiles nothing (NUMBA_DISABLE_JIT)"
         return None
 
     def refuses(self, problem: SddmmProblem) -> str | None:
