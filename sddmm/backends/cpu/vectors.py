@@ -10,6 +10,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 # A product and a sum may be one instruction.
@@ -24,7 +25,7 @@ def vector_sums(width: int, vectors: int, chains: int) -> Any:
     It computes `vectors` of so many columns, one after another from `at` on; the last end where
     rows of out do, and overlap others if need be: these must be no shorter than a vector. Each has
     so many sums that are independent of each other, as an addition takes several clocks, and which
-    are added at last. Rows must be contiguous; x may have more columns than out.
+    are added at last. Arrays must be C-contiguous; x may have more columns than out.
     """
 
     @intrinsic
@@ -32,6 +33,8 @@ def vector_sums(width: int, vectors: int, chains: int) -> Any:
         _context, starts, first, count, indices, weights, offset, x, alpha, out, to, at
     ):
         given = starts, first, count, indices, weights, offset, x, alpha, out, to, at
+        if any(array.layout != "C" for array in (starts, indices, weights, x, out)):
+            raise TypingError("arrays whose rows are summed must be C-contiguous")
         signature = types.void(*given)
         return signature, lambda *now: _Code(*now).build(width, vectors, chains)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
+from numba.core.errors import TypingError
 
 import sddmm
 from sddmm import SparsePattern
-from sddmm.backends.cpu import backend, product
+from sddmm.backends.cpu import backend, product, product_kernel
 from sddmm.backends.selection import forget_choices
 from sddmm.testing import assert_spmm_close, random_pattern
 from tests.sddmm.memory import at_a_cliff
@@ -137,3 +140,13 @@ def test_a_pattern_with_an_index_out_of_range_is_refused() -> None:
         pattern = SparsePattern.from_coo(rows, cols, (9, 7))
         with pytest.raises(ValueError, match="indices"):
             sddmm.spmm(pattern, torch.randn(7, 3), values=torch.randn(3))
+
+
+def test_rows_that_are_not_contiguous_are_not_compiled() -> None:
+    """They would be read as if they were."""
+    starts, ones, out = np.array([0, 2]), np.ones((4, 6), np.float32), np.ones((1, 3), np.float32)
+    add = functools.partial(product_kernel.add_rows, starts, 0, 1, np.array([1, 3]), ones[0, :2], 0)
+    add(ones, np.float32(2), out, 0)
+    assert (out == 4).all()
+    with pytest.raises(TypingError, match="C-contiguous"):
+        add(ones[:, ::2], np.float32(2), out, 0)
