@@ -54,7 +54,8 @@ class CpuProduct:
         scale = np.empty(0, x.dtype) if factors is None else contiguous_array(factors, dtype)
         products = sums.detach().numpy().reshape(heads, problem.m, problem.k)
         parts = np.empty((heads, chunks, 2, problem.k), x.dtype)
-        factor = x.dtype.type(alpha)
+        with np.errstate(over="ignore"):  # a larger alpha is infinite
+            factor = x.dtype.type(alpha)
 
         def chunk(begin: int, _: int) -> None:
             head, number = divmod(begin, chunks)

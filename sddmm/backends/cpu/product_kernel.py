@@ -57,6 +57,8 @@ def add_short_rows(  # type: ignore[no-untyped-def]
 ):
     """`add_rows` of rows of few bytes: some columns at a time, whose sums are in registers."""
     k = out.shape[1]
+    if k == 0:  # narrower than any vector
+        return
     if k == 1:
         add_1_column(starts, first, count, indices, weights, offset, x, alpha, out, to, 0)
     elif k <= 4:

@@ -135,3 +135,15 @@ def test_what_is_prepared_goes_with_its_pattern() -> None:
         assert dead() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(("d", "dv"), [(0, 3), (3, 0)])
+def test_operands_may_have_no_columns(d: int, dv: int) -> None:
+    pattern = PATTERNS["short rows"]
+    m, n = pattern.shape
+    q, k, v = (torch.randn(2, *x, requires_grad=True) for x in ((m, d), (n, d), (n, dv)))
+    out = sddmm.sparse_attention(pattern, q, k, v)
+    assert_attention_close(out, pattern, q, k, v)
+    grad = torch.randn(out.shape)
+    found = torch.autograd.grad(out, (q, k, v), grad)
+    assert_attention_gradients_close(found, pattern, q, k, v, grad)

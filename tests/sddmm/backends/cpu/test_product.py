@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 from unittest import mock
 
@@ -150,3 +151,20 @@ def test_rows_that_are_not_contiguous_are_not_compiled() -> None:
     assert (out == 4).all()
     with pytest.raises(TypingError, match="C-contiguous"):
         add(ones[:, ::2], np.float32(2), out, 0)
+
+
+def test_a_row_of_no_columns_stores_nothing() -> None:
+    starts, ones = np.array([0, 2]), np.ones((2, 0), np.float32)
+    memory = np.full(8, 7, np.float32)
+    out = np.ndarray((1, 0), np.float32, memory, offset=16)
+    weights = np.ones(2, np.float32)
+    product_kernel.add_rows(starts, 0, 1, np.array([0, 1]), weights, 0, ones, weights[0], out, 0)
+    assert (memory == 7).all()
+
+
+def test_a_scale_beyond_the_dtype_is_infinite() -> None:
+    pattern = SparsePattern.from_coo([0], [0], (1, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sddmm.spmm(pattern, torch.ones(1, 1), values=torch.ones(1), alpha=1e300)
+    assert result.item() == torch.inf
