@@ -119,7 +119,7 @@ def add_rows(  # type: ignore[no-untyped-def]
     Rows of x may be longer than those of out; what is beyond is not read.
     """
     k = out.shape[1]
-    if k * out.itemsize <= SHORT_ROW_BYTES:
+    if k <= SHORT_ROW_BYTES // out.itemsize:
         add_short_rows(starts, first, count, indices, weights, offset, x, alpha, out, to)
         return
     total = np.empty(k, x.dtype)  # stays in cache, as a row of out would not
