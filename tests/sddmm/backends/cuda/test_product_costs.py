@@ -291,7 +291,7 @@ def test_masks_are_taken_for_tiles_and_scattered_nonzeros_are_not() -> None:
     [("spmm_tile_float_64", (94, 138)), ("spmm_tile16_float_64", (113, 178))],
 )
 def test_narrow_slices_of_x_take_less_time(name: str, measured_us: tuple[float, float]) -> None:
-    """Of a causal mask of 8,192 rows, 32 columns and 64."""
+    """32 columns beside 64, on a causal mask of 8,192 rows."""
     side = {kernel.name: kernel.side for kernel in SPMM_TILES}[name]
     rows = 8192 // side
     counts = {(side, side): TileCounts(rows * (rows + 1) // 2, rows * (rows - 1) // 2, ())}
