@@ -62,9 +62,9 @@ struct MainloopWgmmaAsync {
           tile(blockIdx.x),
           grid(gridDim.x) {}
     __device__ __forceinline__ bool has_tile() const { return tile - rank < count; }
-    __device__ __forceinline__ void advance() { tile += grid; }
-    // The tile after this one, which may be past `count`.
-    __device__ __forceinline__ int following() const { return tile + grid; }
+    __device__ __forceinline__ void advance(int tiles = 1) { tile = after(tiles); }
+    // The tile so many after this one, which may be past `count`.
+    __device__ __forceinline__ int after(int tiles) const { return tile + tiles * grid; }
     // The tile of the other block of the cluster.
     __device__ __forceinline__ int peer_tile() const { return tile + 1 - 2 * rank; }
     // The tile to compute in place of one that may be past `count`.

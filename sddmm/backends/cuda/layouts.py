@@ -67,7 +67,7 @@ class TileWork:
     nonzeros of a row in consecutive columns; 0 if they were not counted. Where tiles are prepared
     while the analysis still runs, both are set when it is done; a launch that was bound before is
     bound anew if they change it (`GpuExecutor.bind_anew`). layers: how often a tile may be listed
-    (`distinct_tiles.py`). slot_lists: what `slot_lists.py` made of them, by pitch.
+    (`distinct_tiles.py`). slot_lists: what `slot_lists.py` made of them, by its arguments.
     """
 
     tiles: TileList
@@ -77,7 +77,7 @@ class TileWork:
     distinct: bool = False
     runs: int = 0
     layers: int = 1
-    slot_lists: dict[int, Any] = field(default_factory=dict)
+    slot_lists: dict[tuple[int, int], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

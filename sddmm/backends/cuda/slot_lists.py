@@ -14,33 +14,43 @@ SLOTS, _SLOT_ROWS = 4, 32
 
 
 class SlotLists(NamedTuple):
-    """entries: (nonzeros, 2) int32, the position of each in the pattern's values, and the element
-    of its slot that holds its sum. starts: (SLOTS * tiles + 1,) int32, the first entry of each slot
-    of each tile, and their number."""
+    """coords: (tiles, 2) int32, tile row and tile column of each. entries: (nonzeros, 2) int32, the
+    position of each in the pattern's values, and one more than the element of its slot that has its
+    sum. starts: (SLOTS * tiles + 1,) int32, the first entry of each slot of each tile, and their
+    number.
+    """
 
+    coords: Tensor
     entries: Tensor
     starts: Tensor
 
 
-def slot_lists(work: TileWork, pitch: int) -> SlotLists:
+def slot_lists(work: TileWork, pitch: int, blocks: int = 0) -> SlotLists:
     """The nonzeros of `work`, whose tiles have 128 rows, by tile and slot and row; kept with it.
 
-    pitch: the elements from row to row of a slot.
+    pitch: the elements from row to row of a slot. blocks: of threads, between which tiles are
+    divided by columns (`_by_columns`), and of a tile first one half of the rows is computed, then
+    the other; if 0, tiles keep the order of `work`, and both halves are computed at once.
     """
-    lists: SlotLists | None = work.slot_lists.get(pitch)
+    lists: SlotLists | None = work.slot_lists.get((pitch, blocks))
     if lists is None:
-        lists = finished(_slot_lists(work, pitch), work.cols.device)
-        work.slot_lists[pitch] = lists
+        lists = finished(_slot_lists(work, pitch, blocks), work.cols.device)
+        work.slot_lists[pitch, blocks] = lists
     return lists
 
 
-def _slot_lists(work: TileWork, pitch: int) -> SlotLists:
-    offsets, coords = work.row_offsets, work.tiles.coords.to(torch.int64)
+def _slot_lists(work: TileWork, pitch: int, blocks: int) -> SlotLists:
+    offsets, coords = work.row_offsets, work.tiles.coords
     device = coords.device
     index = torch.arange(work.tiles.length, device=device)
-    first_rows = index * offsets.tile_stride + coords[:, 0] * offsets.tile_row_stride
-    first_rows += coords[:, 1] * offsets.tile_column_stride
-    rows = (first_rows[:, None] + _rows_by_slot(device) * offsets.row_stride).flatten()
+    if blocks:
+        index = _by_columns(coords, blocks)
+        coords = coords[index]
+    tile_rows, tile_columns = coords.to(torch.int64).unbind(1)
+    first_rows = index * offsets.tile_stride + tile_rows * offsets.tile_row_stride
+    first_rows += tile_columns * offsets.tile_column_stride
+    order = _rows_by_slot(device, in_turns=blocks > 0)
+    rows = (first_rows[:, None] + order * offsets.row_stride).flatten()
     bounds = offsets.offsets.flatten()
     begins, ends = bounds[rows], bounds[rows + 1]
 
@@ -52,16 +62,34 @@ def _slot_lists(work: TileWork, pitch: int) -> SlotLists:
     row = torch.repeat_interleave(counts)  # of tiles, one after the other
     shift = begins - ends_in_list + counts  # from the place in the list to the number of a nonzero
     nonzeros = torch.arange(row.numel(), device=device) + shift[row]
-    tile_columns = coords[:, 1] * work.tiles.block[1]
-    columns = work.cols[nonzeros] - tile_columns[row // (SLOTS * _SLOT_ROWS)]
-    elements = row % _SLOT_ROWS * pitch + columns
+    first_columns = tile_columns * work.tiles.block[1]
+    columns = work.cols[nonzeros] - first_columns[row // (SLOTS * _SLOT_ROWS)]
+    elements = row % _SLOT_ROWS * pitch + columns + 1
     positions = nonzeros if work.perm is None else work.perm[nonzeros]
-    return SlotLists(torch.stack([int32(positions), int32(elements)], dim=1), starts)
+    entries = torch.stack([int32(positions), int32(elements)], dim=1)
+    return SlotLists(coords.contiguous(), entries, starts)
 
 
-def _rows_by_slot(device: torch.device) -> Tensor:
-    """The rows of a tile in the order in which slots are filled: both halves in turn, of each first
-    rows 0 to 7 of each 16."""
+def _by_columns(coords: Tensor, blocks: int) -> Tensor:
+    """The tiles in an order in which each block of threads, which takes as many as the others, one
+    after the other, stays in a column of tiles for long. The blocks of all columns go down the rows
+    at the same time, so that the results of a row, which are neighbours, leave L2 together."""
+    rows, columns = coords.to(torch.int64).unbind(1)
+    by_column = (columns << 32 | rows).argsort()
+    place = torch.arange(by_column.numel(), device=coords.device)
+    block = ((place + 1) * blocks - 1).div(by_column.numel(), rounding_mode="floor")
+    first_place = (block * by_column.numel()).div(blocks, rounding_mode="floor")
+    by_time = (columns[by_column] << 32 | place - first_place).argsort(stable=True)
+    order = torch.empty_like(by_column)
+    order[by_time] = by_column
+    return order
+
+
+def _rows_by_slot(device: torch.device, in_turns: bool) -> Tensor:
+    """The rows of a tile in the order in which slots are filled: of each half, which a warpgroup
+    has, first rows 0 to 7 of each 16, then the others; both halves at the same time, or in turns.
+    """
     rows = torch.arange(SLOTS * _SLOT_ROWS, device=device)
-    part, half, sixteen, row = rows // 64, rows // 32 % 2, rows // 8 % 4, rows % 8
+    slot, sixteen, row = rows // _SLOT_ROWS, rows // 8 % 4, rows % 8
+    half, part = (slot // 2, slot % 2) if in_turns else (slot % 2, slot // 2)
     return half * 64 + sixteen * 16 + part * 8 + row

@@ -23,9 +23,12 @@ __device__ __forceinline__ void cp_async_16(unsigned int target, const void* sou
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(target), "l"(source) : "memory");
 }
 
-// Copies eight bytes. Both addresses are multiples of 8.
-__device__ __forceinline__ void cp_async_8(unsigned int target, const void* source) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" : : "r"(target), "l"(source) : "memory");
+// Copies eight bytes, or writes zeros unless `exists`. Both addresses are multiples of 8.
+__device__ __forceinline__ void cp_async_8(unsigned int target, const void* source, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+               :
+               : "r"(target), "l"(source), "r"(exists ? 8 : 0)
+               : "memory");
 }
 
 // Copies four bytes, or writes zeros unless `exists`. Both addresses are multiples of 4.

@@ -10,8 +10,8 @@ import torch
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.executor import GpuExecutor
-from sddmm.backends.cuda.kernels.cluster_tile import ClusterTileKernel
 from sddmm.backends.cuda.kernels.hybrid.host import Hybrid
+from sddmm.backends.cuda.kernels.persistent_tile import PersistentTileKernel
 from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.scale_samples.host import load
@@ -28,7 +28,7 @@ from tests.sddmm.backends.cuda.test_compile import DEVICES, Compiler, compiler, 
 
 __all__ = ["compiler", "own_cache"]
 
-CLUSTER_TILES = {n: spec for n, spec in SPECS.items() if isinstance(spec, ClusterTileKernel)}
+CLUSTER_TILES = {n: spec for n, spec in SPECS.items() if isinstance(spec, PersistentTileKernel)}
 LISTED = next(name for name in CLUSTER_TILES if "listed" in name)
 
 

@@ -13,10 +13,11 @@ inline void cp_async_16(unsigned target, const void* source, int bytes) {
   if (bytes) std::memcpy(shared + target, source, bytes);
 }
 inline void cp_async_16(unsigned target, const void* source) { cp_async_16(target, source, 16); }
-inline void cp_async_8(unsigned target, const void* source) {
+inline void cp_async_8(unsigned target, const void* source, bool exists) {
   if (target % 8 || target + 8 > sizeof(shared)) std::abort();
-  if (reinterpret_cast<std::size_t>(source) % 8) std::abort();
-  std::memcpy(shared + target, source, 8);
+  if (exists && reinterpret_cast<std::size_t>(source) % 8) std::abort();
+  std::memset(shared + target, 0, 8);
+  if (exists) std::memcpy(shared + target, source, 8);
 }
 inline void cp_async_4(unsigned target, const void* source, bool exists) {
   if (target % 4 || target + 4 > sizeof(shared)) std::abort();

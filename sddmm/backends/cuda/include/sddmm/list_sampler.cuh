@@ -2,53 +2,48 @@
 // each nonzero's sum is and where it goes, in the order in which the slots are filled.
 #pragma once
 
+#include "sddmm/listed_tiles.cuh"
 #include "sddmm/staging_ring.cuh"
 #include "sddmm/warp.cuh"
 
 namespace sddmm {
 
-// The entries of all slots of all tiles, one after the other (slot_lists.py).
-struct SlotLists {
-  const int2* entries;  // the position of a nonzero, and the element of the slot with its sum
-  const int* starts;    // of each slot, then of what follows the last
-};
-
 // A position in the lists: a batch of a slot of a tile, which is loaded next.
-template <int SLOTS, class TileScheduler, class Find>
+template <int SLOTS, class TileScheduler>
 struct ListCursor {
+  static constexpr int TILES = 32 / SLOTS;  // known at once: lane i has slot i % SLOTS of one of them
   const int* all_starts;
-  const Find& find;  // find(index) returns a tile's number in the lists; -1 if there is none
+  ListedTiles tiles;
   TileScheduler scheduler;
-  int starts, next_starts;  // lane i has the start of slot i of this tile, and of the next
-  int slot = 0, begin, end;
+  int starts, ends;      // of a lane's slot
+  int lane, begin, end;  // the lane that has this slot, and what is left of the slot
 
-  __device__ __forceinline__ ListCursor(const int* all_starts_, const Find& find_,
+  __device__ __forceinline__ ListCursor(const int* all_starts_, const ListedTiles& tiles_,
                                         const TileScheduler& scheduler_)
-      : all_starts(all_starts_), find(find_), scheduler(scheduler_) {
-    starts = load_starts(find(scheduler.tile));
-    next_starts = load_starts(find(scheduler.following()));
+      : all_starts(all_starts_), tiles(tiles_), scheduler(scheduler_) {
+    load();
     find_range();
   }
 
   // To the next slot, of the next tile after the last.
   __device__ __forceinline__ void next_slot() {
-    if (++slot == SLOTS) {
-      slot = 0;
-      scheduler.advance();
-      starts = next_starts;
-      next_starts = load_starts(find(scheduler.following()));
-    }
+    if (++lane == TILES * SLOTS) load();
     find_range();
   }
 
  private:
-  __device__ __forceinline__ int load_starts(int tile) const {
-    const int lane = threadIdx.x % 32;
-    return tile >= 0 && lane <= SLOTS ? all_starts[static_cast<i64>(tile) * SLOTS + lane] : 0;
+  __device__ __forceinline__ void load() {
+    const int own = threadIdx.x % 32;
+    const int tile = own < TILES * SLOTS ? tiles.number(scheduler.after(own / SLOTS)) : -1;
+    starts = 0, ends = 0, lane = 0;
+    scheduler.advance(TILES);
+    if (tile < 0) return;
+    const int* const slot = all_starts + static_cast<i64>(tile) * SLOTS + own % SLOTS;
+    starts = slot[0], ends = slot[1];
   }
   __device__ __forceinline__ void find_range() {
-    begin = __shfl_sync(FULL_MASK, starts, slot);
-    end = __shfl_sync(FULL_MASK, starts, slot + 1);
+    begin = __shfl_sync(FULL_MASK, starts, lane);
+    end = __shfl_sync(FULL_MASK, ends, lane);
   }
 };
 
@@ -62,26 +57,27 @@ struct ListSampler {
   static constexpr int SLOTS = Ring::GROUPS * Ring::PARTS;
   static constexpr int BYTES = AHEAD * DEPTH * THREADS * 8;  // of `copies`
   static_assert(AHEAD <= 32, "a bit for each");
-  // A batch of entries of one slot; at < 0: there is none.
+  // A batch of entries of one slot; at = 0: there is none.
   struct Batch {
     int positions[DEPTH], at[DEPTH];
   };
 
   Ring ring;
-  SlotLists lists;
+  const int2* entries;  // these two as in ListedArguments
+  const int* slot_starts;
   int2* copies;  // in shared memory
   int thread;    // among those that sample
 
-  // Samples all tiles of a scheduler. find: as in ListCursor. output_of(index) says where the results
-  // of a tile go.
-  template <class TileScheduler, class Find, class OutputOf>
-  __device__ __forceinline__ void run(TileScheduler scheduler, const Find& find,
+  // Samples all tiles of a scheduler, which has one at least. output_of(head) says where the results
+  // of a head go.
+  template <class TileScheduler, class OutputOf>
+  __device__ __forceinline__ void run(TileScheduler scheduler, const ListedTiles& tiles,
                                       const OutputOf& output_of) const {
-    ListCursor<SLOTS, TileScheduler, Find> cursor(lists.starts, find, scheduler);
+    ListCursor<SLOTS, TileScheduler> cursor(slot_starts, tiles, scheduler);
     u32 lasts = 0;  // bit i: whether the batch that is sampled i batches later is the last of its slot
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) lasts |= begin_copy(cursor, i) << i;
-    Output output = output_of(scheduler.tile);
+    Output output = output_of(tiles.head(scheduler.tile));
     u32 count = 0;  // of the tiles before
     int slot = 0, part = 0;
     const Staged* staged = nullptr;
@@ -90,8 +86,7 @@ struct ListSampler {
       const Batch batch = copied(part);
       const bool is_last = lasts & 1;
       lasts = lasts >> 1 | begin_copy(cursor, part) << (AHEAD - 1);
-      // The two warpgroups take turns, as both fill their slots at the same time.
-      const typename Ring::Slot filled(count, 0, slot % 2, slot / 2);
+      const typename Ring::Slot filled = Ring::slot_of_turn(count, slot);
       if (is_first) staged = ring.wait(filled);
       sample(staged, batch, output);
       is_first = is_last;
@@ -101,7 +96,7 @@ struct ListSampler {
       slot = 0, ++count;
       scheduler.advance();
       if (!scheduler.has_tile()) return;
-      output = output_of(scheduler.tile);
+      output = output_of(tiles.head(scheduler.tile));
     }
   }
 
@@ -112,14 +107,12 @@ struct ListSampler {
   // Begins to copy the next batch; returns whether it is the last of its slot.
   template <class Cursor>
   __device__ __forceinline__ u32 begin_copy(Cursor& cursor, int part) const {
+    const u32 target = gemm_core::ptx::shared_address(copy(part, 0));
+    const int2* const from = entries + cursor.begin + thread;
+    const int left = cursor.end - cursor.begin - thread;
 #pragma unroll
-    for (int d = 0; d < DEPTH; ++d) {
-      const int i = cursor.begin + thread + d * THREADS;
-      if (i < cursor.end)
-        gemm_core::ptx::cp_async_8(gemm_core::ptx::shared_address(copy(part, d)), lists.entries + i);
-      else
-        *copy(part, d) = int2{0, -1};
-    }
+    for (int d = 0; d < DEPTH; ++d)
+      gemm_core::ptx::cp_async_8(target + d * THREADS * 8, from + d * THREADS, d * THREADS < left);
     gemm_core::ptx::cp_async_commit();
     cursor.begin += THREADS * DEPTH;
     const bool is_last = cursor.begin >= cursor.end;
@@ -141,10 +134,10 @@ struct ListSampler {
     Staged sums[DEPTH];
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d)
-      if (batch.at[d] >= 0) sums[d] = staged[batch.at[d]];
+      if (batch.at[d] > 0) sums[d] = staged[batch.at[d] - 1];
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d)
-      if (batch.at[d] >= 0) output.out[batch.positions[d]] = Output::result(sums[d]);
+      if (batch.at[d] > 0) output.out[batch.positions[d]] = Output::result(sums[d]);
   }
 };
 

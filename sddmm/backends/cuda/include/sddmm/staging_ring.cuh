@@ -53,6 +53,12 @@ struct StagingRing {
     }
   };
 
+  // The slot that is filled as the `turn`-th of a tile: parts of blocks in their order, each of all
+  // warpgroups.
+  static __device__ __forceinline__ Slot slot_of_turn(u32 tile, int turn) {
+    return Slot(tile, turn / (PARTS * WARPGROUPS), turn % WARPGROUPS, turn / WARPGROUPS % PARTS);
+  }
+
   // Hands on a warpgroup's sums, times `scale`, of its `block`-th 64 rows.
   __device__ __forceinline__ void write(u32 tile, int block, int warpgroup,
                                         const float (&sums)[COLUMNS / 2], float scale) const {

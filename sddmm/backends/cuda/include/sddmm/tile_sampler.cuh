@@ -60,11 +60,11 @@ struct TileSampler {
     tile.rows.find_runs(cols);
 #pragma unroll
     for (int slot = 0; slot < AHEAD; ++slot) prefetch(entries[slot], rows_of(tile, slot), 0);
-    auto next_place = find(scheduler.following());
+    auto next_place = find(scheduler.after(1));
     for (u32 count = 0; scheduler.has_tile(); ++count) {
       load(next_place, following);
       scheduler.advance();
-      next_place = find(scheduler.following());
+      next_place = find(scheduler.after(1));
 #pragma unroll 1
       for (int first = 0; first < SLOTS; first += AHEAD) {
         if (first + AHEAD >= SLOTS) following.rows.find_runs(cols);

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sddmm.backends.cuda.cost_model import TileRate
-from sddmm.backends.cuda.kernels.cluster_tile import ClusterTileKernel, cluster_tile_facts
+from sddmm.backends.cuda.kernels.persistent_tile import PersistentTileKernel, cluster_tile_facts
 from sddmm.backends.cuda.layouts import TileWork
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def prefetch_depth(nnz: int, rows: int) -> int:
     return min(_MAX_DEPTH, math.ceil((mean + 2 * math.sqrt(mean)) / _LANES_PER_ROW) or 1)
 
 
-class TileWgmma(ClusterTileKernel):
+class TileWgmma(PersistentTileKernel):
     """The warps that multiply a tile also sample it."""
 
     def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from sddmm.backends.cuda.cost_model import TileRate
-from sddmm.backends.cuda.kernels.cluster_tile import ClusterTileKernel, cluster_tile_facts
+from sddmm.backends.cuda.kernels.persistent_tile import PersistentTileKernel, cluster_tile_facts
 from sddmm.backends.cuda.layouts import TileWork
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def sampling_macros(
     return {"LANES_PER_ROW": lanes, "PREFETCH_DEPTH": depth, "SEGMENTS": segments}
 
 
-class TileWgmmaAsync(ClusterTileKernel):
+class TileWgmmaAsync(PersistentTileKernel):
     """Warps of their own sample a tile; ahead of tile_wgmma where k is 256 and more."""
 
     def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:

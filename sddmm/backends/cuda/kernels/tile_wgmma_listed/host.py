@@ -11,13 +11,13 @@ from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER
 from gemm_core.runtime.tensor_map import TensorMap
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel, TileRate, sort_us
 from sddmm.backends.cuda.facts import PatternFacts
-from sddmm.backends.cuda.kernels.cluster_tile import (
-    ClusterTileKernel,
+from sddmm.backends.cuda.kernels.persistent_tile import (
     KernelArrays,
+    PersistentTileKernel,
     cluster_tile_facts,
 )
 from sddmm.backends.cuda.layouts import TileWork
-from sddmm.backends.cuda.slot_lists import SLOTS, slot_lists
+from sddmm.backends.cuda.slot_lists import SLOTS, SlotLists, slot_lists
 from sddmm.backends.cuda.spec import AnalysisRequest
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 _STAGES = 3
 # The slots of 32 rows that each of two warpgroups has: one for float sums, two for sums of two
 # bytes. Rows are padded by as many elements as put neighbouring rows into different banks.
-_FLOAT_SLOTS, _HALF_SLOTS, _PADDING = 1, 2, 8
+_FLOAT_SLOTS, _HALF_SLOTS, PADDING = 1, 2, 8
 # The threads that sample, the nonzeros that each of them copies at once, at most, and the batches
 # of them under way.
 _SAMPLERS, _MAX_DEPTH, _AHEAD = 96, 7, 3
-_COPIED_BYTES = _AHEAD * _MAX_DEPTH * _SAMPLERS * 8
+COPIED_BYTES = _AHEAD * _MAX_DEPTH * _SAMPLERS * 8
 
 
 class Arguments(ctypes.Structure):
-    """The parameters of tile_wgmma_listed/kernel.cu."""
+    """The parameters of kernels that store by lists (listed_tiles.cuh)."""
 
     _fields_ = [
         ("a", TensorMap),
@@ -47,7 +47,7 @@ class Arguments(ctypes.Structure):
     ]
 
 
-class TileWgmmaListed(ClusterTileKernel):
+class TileWgmmaListed(PersistentTileKernel):
     """Three warps store a tile by a list of its nonzeros, which is made once per pattern."""
 
     parameters = Arguments
@@ -63,13 +63,18 @@ class TileWgmmaListed(ClusterTileKernel):
             return None
         return cost._replace(prepare_us=cost.prepare_us + sort_us(problem.nnz, model))
 
-    def arrays(self, work: TileWork) -> KernelArrays:
-        lists = slot_lists(work, self.tile[1] + _PADDING)
+    def arrays(self, work: TileWork, blocks: int) -> KernelArrays:
+        lists = self.lists(work, blocks)
         args = {
             "entries": lists.entries.data_ptr(), "slot_starts": lists.starts.data_ptr(),
-            "tiles": work.tiles.coords.data_ptr(), "tile_count": work.tiles.length,
+            "tiles": lists.coords.data_ptr(), "tile_count": work.tiles.length,
         }  # fmt: skip
         return KernelArrays(args, work)
+
+    def lists(self, work: TileWork, blocks: int) -> SlotLists:
+        """The tiles in the order in which they are computed, and their nonzeros. blocks: of
+        threads, for those of one head."""
+        return slot_lists(work, self.tile[1] + PADDING)
 
     def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
         return list_batches(problem.nnz, SLOTS * work.tiles.length)
@@ -85,10 +90,10 @@ def list_batches(nnz: int, slots: int) -> dict[str, int | bool]:
 
 def tile_wgmma_listed(block_n: int, rate: TileRate) -> TileWgmmaListed:
     """A variant, with tiles of 128 rows."""
-    pitch = block_n + _PADDING
+    pitch = block_n + PADDING
     slot_bytes = max(_FLOAT_SLOTS * (32 * 4 * pitch + 16), _HALF_SLOTS * (32 * 2 * pitch + 16))
     facts = cluster_tile_facts(
-        "tile_wgmma_listed", (128, block_n), _STAGES, 16 + 2 * slot_bytes + _COPIED_BYTES,
+        "tile_wgmma_listed", (128, block_n), _STAGES, 16 + 2 * slot_bytes + COPIED_BYTES,
         FLOAT_SLOTS=_FLOAT_SLOTS, HALF_SLOTS=_HALF_SLOTS, PITCH=pitch,
     )  # fmt: skip
     return TileWgmmaListed(rate=rate, **facts)

@@ -54,49 +54,31 @@ static_assert(Mainloop::A_IS_SHARED == Config::A_IS_SHARED, "its tensor map has 
 static_assert(Mainloop::SHARED_BYTES + Ring::BYTES + Sampler::BYTES <= Config::SHARED_BYTES,
               "the rings and the entries fit");
 
-struct Arguments {
-  gemm_core::ptx::TensorMap a, b;  // of (heads, m, k) and (heads, n, k)
-  Output* out;
-  const int2* entries;     // of all slots (list_sampler.cuh)
-  const int* slot_starts;  // (4 * tile_count + 1,)
-  const int2* tiles;       // (tile row, tile column) of each tile to compute
-  i64 head_out;            // elements from head to head
-  double alpha;
-  int tile_count, heads, k;
-  // The alignment of the maps rounds the size up to a multiple of 64.
-  int unused0, unused1, unused2, unused3, unused4, unused5, unused6, unused7, unused8, unused9;
-  int unused10, unused11, unused12, unused13, unused14, unused15, unused16;
-};
+using Arguments = ListedArguments<Output>;
 GEMM_CORE_CHECK_STRUCT(Arguments)
-
-// The number of a tile of the list; -1 if there is none.
-__device__ __forceinline__ int find_tile(const Arguments& p, int index) {
-  return index < p.tile_count * p.heads ? index % p.tile_count : -1;
-}
 
 extern "C" __global__ void __cluster_dims__(Config::CLUSTER_BLOCKS, 1, 1)
     __launch_bounds__(Mainloop::THREADS, 1) sddmm_kernel(const __grid_constant__ Arguments p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Ring ring{shared + Mainloop::SHARED_BYTES};
   ring.initialise();
+  const ListedTiles tiles{p.tile_count, p.tile_count * p.heads};
   const auto coord_of = [&](int index) {
-    const int head = index / p.tile_count;
+    const int head = tiles.head(index);
     const int2 coord = p.tiles[index - head * p.tile_count];
     return Mainloop::TileCoord{coord.x * Mainloop::BM, coord.y * Mainloop::BN, head};
   };
   Mainloop::run(
-      shared, p.a, p.b, p.k, Mainloop::TileScheduler(p.tile_count * p.heads), coord_of,
+      shared, p.a, p.b, p.k, Mainloop::TileScheduler(tiles.count), coord_of,
       [&p, ring, tile = 0](int warpgroup, const Mainloop::Accumulators& sums) mutable {
         ring.write(tile++, 0, warpgroup, sums[0], static_cast<float>(p.alpha));
       },
       [&](int, const Mainloop::TileScheduler& scheduler) {
-        const Sampler sampler{ring,
-                              {p.entries, p.slot_starts},
+        const Sampler sampler{ring, p.entries, p.slot_starts,
                               reinterpret_cast<int2*>(ring.memory + Ring::BYTES),
                               static_cast<int>(threadIdx.x)};
-        sampler.run(scheduler, [&](int index) { return find_tile(p, index); },
-                    [&](int index) {
-                      return SampledEntries{p.out + index / p.tile_count * p.head_out, nullptr};
-                    });
+        sampler.run(scheduler, tiles, [&](int head) {
+          return SampledEntries{p.out + head * p.head_out, nullptr};
+        });
       });
 }

@@ -1,4 +1,4 @@
-"""The base of the tile kernels of Hopper whose blocks come in clusters and stay for many tiles."""
+"""The base of the tile kernels of Hopper whose blocks stay for many tiles, mostly in clusters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Blocks of a cluster; they share the longer side of their tiles' operands.
 _CLUSTER = 2
 # The elements of k that a stage holds: 128 bytes of each row.
-_BLOCK_K = 64
+BLOCK_K = 64
 
 
 class Arguments(ctypes.Structure):
@@ -59,16 +59,27 @@ class KernelArrays(NamedTuple):
     owner: object
 
 
-class ClusterTileKernel(TileKernel):
+class PersistentTileKernel(TileKernel):
     """Serves half types on Hopper, by wgmma on operands that TMA loads.
 
     Another launch multiplies by S's values: the few warps that store have no time to read them.
     """
 
     parameters: ClassVar[type[ctypes.Structure]] = Arguments
+    # The blocks of a cluster.
+    cluster: ClassVar[int] = _CLUSTER
 
-    def arrays(self, work: TileWork) -> KernelArrays:
-        """The tiles and their nonzeros."""
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """The rows of A, and of B, that TMA copies at once: each block of a cluster loads a half of
+        the longer side of a tile."""
+        block_m, block_n = self.block
+        if self.defines["A_IS_SHARED"]:
+            return block_m // _CLUSTER, block_n
+        return block_m, block_n // _CLUSTER
+
+    def arrays(self, work: TileWork, blocks: int) -> KernelArrays:
+        """The tiles and their nonzeros. blocks: of threads, for those of one head."""
         return KernelArrays(tile_args(work), work)
 
     def tiles_us(
@@ -92,13 +103,13 @@ class _Launcher:
     """Binds operands to launches over fixed tiles; there is one with values, one without."""
 
     def __init__(
-        self, spec: ClusterTileKernel, work: TileWork, problem: SddmmProblem, device: Device
+        self, spec: PersistentTileKernel, work: TileWork, problem: SddmmProblem, device: Device
     ) -> None:
         self._spec, self._work, self._problem, self._device = spec, work, problem, device
-        self._arrays = spec.arrays(work)
-        heads = problem.heads or 1
-        resident = max(1, device.sm_count // _CLUSTER)
-        self._blocks = _CLUSTER * min(ceil_div(work.tiles.length * heads, _CLUSTER), resident)
+        heads, cluster = problem.heads or 1, spec.cluster
+        resident = max(1, device.sm_count // cluster)
+        self._blocks = cluster * min(ceil_div(work.tiles.length * heads, cluster), resident)
+        self._arrays = spec.arrays(work, max(1, self._blocks // heads))
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
         tensor_maps = self._tensor_maps(a, b_t)
@@ -114,14 +125,10 @@ class _Launcher:
         return launch
 
     def _tensor_maps(self, a: Tensor, b_t: Tensor) -> dict[str, bytes]:
-        """The maps of both operands; each block of a cluster loads a half of the longer side."""
-        block_m, block_n, block_k = self._spec.tile
-        shares_a = self._spec.defines["A_IS_SHARED"]
-        rows_a = block_m // _CLUSTER if shares_a else block_m
-        rows_b = block_n if shares_a else block_n // _CLUSTER
+        rows_a, rows_b = self._spec.boxes
         return {
-            "a": loader.runtime.tensor_map(a, rows_a, block_k),
-            "b": loader.runtime.tensor_map(b_t, rows_b, block_k),
+            "a": loader.runtime.tensor_map(a, rows_a, BLOCK_K),
+            "b": loader.runtime.tensor_map(b_t, rows_b, BLOCK_K),
         }
 
     def _launch(self, scaled: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
@@ -147,7 +154,7 @@ class _Launcher:
 @functools.lru_cache(maxsize=1024)
 def _load(
     runtime: loader.CudaRuntime,
-    spec: ClusterTileKernel,
+    spec: PersistentTileKernel,
     dtype: torch.dtype,
     out_dtype: torch.dtype,
     sampling: tuple[tuple[str, int | bool], ...],
@@ -168,24 +175,27 @@ def cluster_tile_facts(
     """The facts of a variant that follow from its tile; other_bytes: of shared memory beside the
     stages and their barriers."""
     block_m, block_n = block
-    stage_bytes = (block_m + block_n) * _BLOCK_K * 2 + 16
+    stage_bytes = (block_m + block_n) * BLOCK_K * 2 + 16
+    return wgmma_tile_facts(
+        source, block, stages * stage_bytes + other_bytes, STAGES=stages, CLUSTER_BLOCKS=_CLUSTER,
+        A_IS_SHARED=block_m > block_n, **defines,
+    )  # fmt: skip
+
+
+def wgmma_tile_facts(
+    source: str, block: tuple[int, int], shared_bytes: int, **defines: int | bool
+) -> dict[str, Any]:
+    """The facts of a variant that follow from its tile."""
+    block_m, block_n = block
     return {
-        "name": f"{source}_{block_m}x{block_n}x{_BLOCK_K}",
+        "name": f"{source}_{block_m}x{block_n}x{BLOCK_K}",
         "source": source,
         "dtypes": HALF_DTYPES,
         "threads": 384,
-        "tile": (block_m, block_n, _BLOCK_K),
-        "shared_bytes": stages * stage_bytes + other_bytes,
+        "tile": (block_m, block_n, BLOCK_K),
+        "shared_bytes": shared_bytes,
         "min_capability": (9, 0),
         "max_capability": (9, 0),
         "min_k": 1,
-        "defines": {
-            "BLOCK_M": block_m,
-            "BLOCK_N": block_n,
-            "BLOCK_K": _BLOCK_K,
-            "STAGES": stages,
-            "CLUSTER_BLOCKS": _CLUSTER,
-            "A_IS_SHARED": block_m > block_n,
-            **defines,
-        },
+        "defines": {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": BLOCK_K, **defines},
     }
