@@ -154,8 +154,9 @@ class KernelSpec:
     and columns of a tile and elements of k at a time, for kernels that compute tiles. shared_bytes:
     dynamic, per block. min_blocks: blocks that share a multiprocessor. defines: macros without
     their prefix SDDMM_, beside those that follow from the problem. max_nnz: the most nonzeros that
-    it can count. min_k: the least k that it computes. prefers_l1: whether rows that it loads may be
-    found in L1 again, so that shared memory is to get no more than it needs.
+    it can count. min_k, max_k: the least and the largest k that it computes. prefers_l1: whether
+    rows that it loads may be found in L1 again, so that shared memory is to get no more than it
+    needs.
     """
 
     name: str
@@ -171,6 +172,7 @@ class KernelSpec:
     defines: Mapping[str, str | int | bool] = field(default_factory=dict)
     max_nnz: int = MAX_NNZ
     min_k: int = 0
+    max_k: int | None = None
     prefers_l1: bool = False
 
     @property
@@ -215,6 +217,8 @@ class KernelSpec:
             return f"counts {name} in 32 bits, got {getattr(problem, name)}"
         if problem.k < self.min_k:
             return f"has nothing to multiply where k is {problem.k}"
+        if self.max_k is not None and problem.k > self.max_k:
+            return f"keeps rows of at most {self.max_k} elements of k, got {problem.k}"
         if problem.nnz > self.max_nnz:
             return f"counts at most {self.max_nnz} nonzeros, got {problem.nnz}"
         return None

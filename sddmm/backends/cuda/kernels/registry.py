@@ -21,6 +21,7 @@ from sddmm.backends.cuda.kernels.tile_warp.host import tile_warp
 from sddmm.backends.cuda.kernels.tile_wgmma.host import tile_wgmma
 from sddmm.backends.cuda.kernels.tile_wgmma_async.host import StagingSlots, tile_wgmma_async
 from sddmm.backends.cuda.kernels.tile_wgmma_listed.host import tile_wgmma_listed
+from sddmm.backends.cuda.kernels.tile_wgmma_panel.host import tile_wgmma_panel
 from sddmm.backends.cuda.kernels.tile_wgmma_tf32x3.host import tile_wgmma_tf32x3
 from sddmm.backends.cuda.kernels.tile_wmma.host import tile_wmma
 from sddmm.backends.cuda.kernels.windows.host import WINDOWS
@@ -49,7 +50,12 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         unaligned=(2.4, 2.4),
     ), lead=0),
     tile_wgmma_listed(256, TileRate(
-        flops=747e12, fixed_us=10.1e-3, nonzero_ps=3.8, overlap=1.89, unaligned=(2.0, 2.0),
+        flops=743e12, fixed_us=5.7e-3, nonzero_ps=3.7, start_us=3.0, overlap=2.0,
+        unaligned=(2.0, 2.0),
+    )),
+    tile_wgmma_panel(256, TileRate(
+        flops=913e12, fixed_us=6.2e-3, nonzero_ps=3.7, start_us=2.4, overlap=1.72,
+        unaligned=(2.0, 2.0),
     )),
     tile_mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(
         flops=545e12, fixed_us=10.7e-3, nonzero_ps=4.3, run_ps=-1.7, round_ps=43, segment_us=25e-3,

@@ -162,6 +162,8 @@ def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
     """k, and elements between rows: each way in which a row of k is cut up and may be aligned."""
     if isinstance(spec, TileWarp):
         return [(32, 0), (64, 0), (128, 0), (256, 0), (257, 2)]
+    if spec.max_k is not None:  # k divides shared memory
+        return [*((k, 0) for k in range(64, spec.max_k + 1, 64)), (spec.max_k - 1, 2)]
     if spec.tile != (0, 0, 0):
         short = [(64, 0), (63, 2)] if isinstance(spec, TileMma) and spec.short_min_blocks else []
         return [(256, 0), (257, 2), *short]

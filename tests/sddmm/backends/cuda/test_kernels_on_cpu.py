@@ -19,7 +19,7 @@ import sddmm
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda.backend import CudaBackend
-from sddmm.backends.cuda.kernels.cluster_tile import ClusterTileKernel
+from sddmm.backends.cuda.kernels.persistent_tile import PersistentTileKernel
 from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.tile_wgmma.host import prefetch_depth
@@ -153,9 +153,9 @@ def test_gather_by_slices_of_k_that_stay_in_l2(dtype: torch.dtype, heads: int | 
     assert launches.count("row_gather") == 8
 
 
-WGMMA = [name for name, spec in SPECS.items() if isinstance(spec, ClusterTileKernel)]
+WGMMA = [name for name, spec in SPECS.items() if isinstance(spec, PersistentTileKernel)]
 ONE_WGMMA, ONE_ASYNC = "tile_wgmma_256x152x64", "tile_wgmma_async_128x224x64"
-ONE_LISTED = "tile_wgmma_listed_128x256x64"
+ONE_LISTED, ONE_PANEL = "tile_wgmma_listed_128x256x64", "tile_wgmma_panel_128x256x64"
 every_way_of_storing = pytest.mark.parametrize(
     ("name", "scaled", "out_dtype"),
     cases(
@@ -165,6 +165,8 @@ every_way_of_storing = pytest.mark.parametrize(
             (ONE_WGMMA, True, torch.float32),
             (ONE_ASYNC, True, torch.float16),
             (ONE_ASYNC, False, torch.float32),
+            (ONE_PANEL, False, torch.float32),
+            (ONE_PANEL, True, torch.float16),
             (ONE_LISTED, True, torch.float32),
             (ONE_LISTED, False, torch.float16),
         ],
@@ -185,7 +187,7 @@ def test_wgmma_tiles_by_one_cluster(name: str, scaled: bool, out_dtype: torch.dt
     check(name, pattern, 200, torch.float16, scaled=scaled, out_dtype=out_dtype, device=pair)
 
 
-@pytest.mark.parametrize("name", cases(WGMMA, here=[ONE_WGMMA, ONE_ASYNC, ONE_LISTED]))
+@pytest.mark.parametrize("name", cases(WGMMA, here=[ONE_WGMMA, ONE_ASYNC, ONE_LISTED, ONE_PANEL]))
 def test_wgmma_tiles_of_a_sparse_list_and_of_heads(name: str) -> None:
     """Neighbours in the list that share nothing, and a pair across the end of a head."""
     rows = torch.tensor([0, 3, 130, 260, 299])

@@ -21,7 +21,9 @@ def kept(*objects: object) -> int:
     return total_bytes(memory_blocks(*objects))
 
 
-@pytest.mark.parametrize("kernel", ["tile_wgmma_listed_128x256x64", "windows"])
+@pytest.mark.parametrize(
+    "kernel", ["tile_wgmma_listed_128x256x64", "tile_wgmma_panel_128x256x64", "windows"]
+)
 def test_plans_of_two_sizes_of_operands_share_their_list_of_nonzeros(kernel: str) -> None:
     pattern = random_pattern(200, 500, NNZ, layout="csr")
     with emulated_gpu():

@@ -1,0 +1,1 @@
+"""tile_wgmma_panel: dense tiles by wgmma for short k, by blocks that keep rows of B."""
