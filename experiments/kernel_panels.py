@@ -169,6 +169,17 @@ PANELS: dict[str, Panel] = {
         to_shared="one thread, by TMA with multicast", to_registers="wgmma reads shared memory",
         limit="shared memory, which wgmma, TMA and sums share; the card's power",
     ),
+    "tile_wgmma_panel": Panel(
+        "one block: the tiles of 256 columns, one after the other",
+        (_rectangle((0, 4), (6, 12)), _rectangle((4, 8), (6, 12)), _rectangle((8, 12), (6, 12))),
+        _in("shared", (4, 6), (6, 8)), _in("shared", (6, 12)),
+        l2="the rows of A, for each tile; where each sum is and goes",
+        shared="256 whole rows of B; stages of 64 rows of A; slots of 32 rows of sums; entries",
+        registers="the sums of 64 rows per warpgroup, of which one multiplies at a time",
+        to_shared="one thread, by TMA: B once, A for each tile",
+        to_registers="wgmma reads shared memory",
+        limit="the instructions of the three storing warps; the card's power",
+    ),
     "tile_wgmma_tf32x3": Panel(
         "one block of four warpgroups: one tile of 128 x 128, float32 as 3xTF32",
         _TILE, *_TILE_IN_SHARED,
