@@ -50,11 +50,11 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         unaligned=(2.4, 2.4),
     ), lead=0),
     tile_wgmma_listed(256, TileRate(
-        flops=743e12, fixed_us=5.7e-3, nonzero_ps=3.7, start_us=3.0, overlap=2.0,
+        flops=761e12, fixed_us=7.2e-3, nonzero_ps=3.6, start_us=1.2, overlap=1.9,
         unaligned=(2.0, 2.0),
     )),
     tile_wgmma_panel(256, TileRate(
-        flops=913e12, fixed_us=6.2e-3, nonzero_ps=3.7, start_us=2.4, overlap=1.72,
+        flops=940e12, fixed_us=8.2e-3, nonzero_ps=3.62, start_us=0.9, overlap=1.85,
         unaligned=(2.0, 2.0),
     )),
     tile_mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(

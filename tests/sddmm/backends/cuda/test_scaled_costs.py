@@ -26,7 +26,7 @@ __all__ = ["no_measurement"]
         (problem(10_000, 1_000_000), "windows"),
         (problem(10_000, 5_000_000), "tile_wgmma_panel"),
         (problem(10_000, 20_000_000, k=64), "tile_wgmma_listed"),
-        (problem(4_096, 10_000_000, k=128), "tile_wgmma_panel"),
+        (problem(4_096, 10_000_000, k=128), "tile_wgmma_listed"),
         (problem(10_000, 20_000_000, k=128, dtype=torch.float32), "windows"),
         (problem(2_000_000, 1_000_000, k=64), "row_gather"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gemm_core.arithmetic import ceil_div
-from sddmm.backends.cuda.cost_model import TileRate
+from sddmm.backends.cuda.cost_model import DeviceModel, TileRate
 from sddmm.backends.cuda.kernels.persistent_tile import BLOCK_K, wgmma_tile_facts
 from sddmm.backends.cuda.kernels.tile_wgmma_listed.host import (
     COPIED_BYTES,
@@ -25,6 +25,9 @@ _BOX_ROWS, _BLOCK_M = 64, 128
 _MAX_K, _SHARED_BYTES = 256, 232_448
 # Of both barriers of each stage, slot and part of the panel, and of each warpgroup's turns.
 _BARRIER_BYTES = 16
+# The part of a nonzero's time that it takes where there are several heads: their blocks go through
+# the lists at the same time, and find them in L2.
+_OF_SEVERAL_HEADS = 0.82
 # The most slots of 32 rows of float sums, and the stages that more than one slot must leave.
 _MAX_SLOTS, _MIN_STAGES = 4, 5
 
@@ -37,6 +40,13 @@ class TileWgmmaPanel(TileWgmmaListed):
     @property
     def boxes(self) -> tuple[int, int]:
         return _BOX_ROWS, self.block[1]
+
+    def tiles_us(
+        self, problem: SddmmProblem, tiles: int, nnz: int, runs: int, model: DeviceModel
+    ) -> float:
+        if (problem.heads or 1) > 1:
+            nnz, runs = (round(_OF_SEVERAL_HEADS * count) for count in (nnz, runs))
+        return super().tiles_us(problem, tiles, nnz, runs, model)
 
     def lists(self, work: TileWork, blocks: int) -> SlotLists:
         return slot_lists(work, self.block[1] + PADDING, blocks)
