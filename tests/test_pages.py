@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -176,27 +175,17 @@ def test_the_first_calls_that_lose_are_counted_in_the_limits() -> None:
     few = [p for p in problems if p.ours.nnz < 300_000]
     lost_few = sum(p.is_lost_first for p in few)
     assert f"{lost_few} of the {len(few)} problems of fewer than 300,000 nonzeros" in LIMITS
-    (large,) = (p for p in lost if p.ours.nnz >= 300_000)
-    ours = large.ours
-    assert (ours.matrix, ours.k, ours.dtype) == ("u6k_10", 256, "bfloat16")
-    assert large.first_lead is not None
-    assert ours.median_ms is not None
-    assert f"in bfloat16, by {100 / large.first_lead - 100:.0f} %" in LIMITS
-    assert ours.median_ms < statistics.median(ours.first_call_ms) / 5
-    assert "where the kernel takes less than a fifth of the call" in LIMITS
+    large = [p.first_lead for p in lost if p.ours.nnz >= 300_000 and p.first_lead]
+    assert lost_few + len(large) == len(lost)
+    assert f"and {len(large)} others, by up to {100 / min(large) - 100:.0f} %" in LIMITS
 
 
 def test_what_scaled_samples_lose_and_take_longer_is_in_the_limits() -> None:
     records = report.merge(SDDMM, [str(ROOT / "docs/results/h200/scaled/records.jsonl")])
     assert all(record.scaled for record in records)
     scaled = REGRET.problems(records)
-    (lost,) = (p for p in scaled if p.is_lost)
-    assert (lost.ours.matrix, lost.ours.k, lost.ours.dtype) == ("knn_50k", 32, "float32")
-    assert lost.lead is not None
-    assert not any(p.is_lost_first for p in scaled)
-    longer = f"{100 / lost.lead - 100:.0f} %"
-    assert f"ours loses one of the [{len(scaled)} problems of a study]" in LIMITS
-    assert f"by {longer}: 32 neighbours of 50,000 points" in LIMITS
+    assert not any(p.is_lost or p.is_lost_first for p in scaled)
+    assert f"ours loses none of the [{len(scaled)} problems of a study]" in LIMITS
     plain = {p.name: p.us for p in regret()}
     ratios = [p.us / us for p in scaled if p.us and (us := plain.get(p.name))]
     assert len(ratios) > 20
