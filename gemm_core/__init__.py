@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from gemm_core import fragments
@@ -23,10 +24,17 @@ def kernels() -> list[str]:
 __all__ = ["fragments", "gemm", "kernels"]
 
 
-def __getattr__(name: str) -> Any:
-    """The ladder is imported at its first use: `sddmm` needs no dense products."""
-    if name == "gemm":
-        from gemm_core.ladder.api import gemm
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
-        return gemm
-    raise AttributeError(f"module 'gemm_core' has no attribute {name!r}")
+
+if not TYPE_CHECKING:  # type checkers know `gemm`, and are to find what does not exist
+
+    def __getattr__(name: str) -> Any:
+        """The ladder is imported at its first use: `sddmm` needs no dense products."""
+        if name not in ("gemm", "ladder"):
+            raise AttributeError(f"module 'gemm_core' has no attribute {name!r}")
+        found = importlib.import_module("gemm_core.ladder")
+        if name == "gemm":
+            found = globals()[name] = importlib.import_module("gemm_core.ladder.api").gemm
+        return found
