@@ -68,10 +68,11 @@ struct MainloopWgmmaPanel {
     }
   };
 
-  // Computes the scheduler's tiles, by all threads of the block. coord_of(tile) returns a TileCoord.
-  // Each consumer thread has its own copy of `hand_on` and calls hand_on(warpgroup, sums) for each
-  // tile; the STORER_WARPS warps call store(scheduler) once. `shared` starts at a multiple of 1024.
-  // The caller's own barriers are initialised before.
+  // Computes the scheduler's tiles, of which there is one at least, by all threads of the block.
+  // coord_of(tile) returns a TileCoord, also past the last tile. Each consumer thread has its own copy
+  // of `hand_on` and calls hand_on(warpgroup, sums) for each tile; each thread of the STORER_WARPS warps
+  // calls store(scheduler) once. `shared` starts at a multiple of 1024. The caller's own barriers are
+  // initialised before.
   template <class CoordOf, class HandOn, class Store>
   static __device__ __forceinline__ void run(unsigned char* shared, const ptx::TensorMap& a,
                                              const ptx::TensorMap& b, int k,
@@ -88,8 +89,9 @@ struct MainloopWgmmaPanel {
       for (int i = 0; i < K_BLOCKS; ++i)
         ptx::mbarrier_init(memory.panel_empty[i], CONSUMER_WARPGROUPS);
       for (int i = 0; i < CONSUMER_WARPGROUPS; ++i) {
-        ptx::mbarrier_init(memory.turns_to_multiply[i], 1);
-        ptx::mbarrier_init(memory.turns_to_hand_on[i], 128);  // all threads of the other warpgroup
+        // All threads of the other warpgroup arrive, so that none of them still waits for its turn.
+        ptx::mbarrier_init(memory.turns_to_multiply[i], 128);
+        ptx::mbarrier_init(memory.turns_to_hand_on[i], 128);
       }
     }
     ptx::fence_proxy_async();  // makes the barriers visible to TMA
@@ -203,7 +205,7 @@ struct MainloopWgmmaPanel {
       ptx::mbarrier_wait(memory.turns_to_multiply[warpgroup], turn_phase);
       for (int k_block = 0; k_block < k / BK; ++k_block) multiply_block(k_block, K_STEPS);
       if (k % BK > 0) multiply_block(k / BK, (k % BK + 15) / 16);
-      if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(memory.turns_to_multiply[1 - warpgroup]);
+      ptx::mbarrier_arrive(memory.turns_to_multiply[1 - warpgroup]);
       ptx::wgmma_wait<0>();
       release(k_blocks - 1);
       ring.skip(k_blocks);

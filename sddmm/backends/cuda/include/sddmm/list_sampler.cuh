@@ -15,8 +15,8 @@ struct ListCursor {
   const int* all_starts;
   ListedTiles tiles;
   TileScheduler scheduler;
-  int starts, ends;      // of a lane's slot
-  int lane, begin, end;  // the lane that has this slot, and what is left of the slot
+  int starts, ends;        // of a lane's slot
+  int holder, begin, end;  // the lane that has this slot, and what is left of the slot
 
   __device__ __forceinline__ ListCursor(const int* all_starts_, const ListedTiles& tiles_,
                                         const TileScheduler& scheduler_)
@@ -27,7 +27,7 @@ struct ListCursor {
 
   // To the next slot, of the next tile after the last.
   __device__ __forceinline__ void next_slot() {
-    if (++lane == TILES * SLOTS) load();
+    if (++holder == TILES * SLOTS) load();
     find_range();
   }
 
@@ -35,15 +35,15 @@ struct ListCursor {
   __device__ __forceinline__ void load() {
     const int own = threadIdx.x % 32;
     const int tile = own < TILES * SLOTS ? tiles.number(scheduler.after(own / SLOTS)) : -1;
-    starts = 0, ends = 0, lane = 0;
+    starts = 0, ends = 0, holder = 0;
     scheduler.advance(TILES);
     if (tile < 0) return;
     const int* const slot = all_starts + static_cast<i64>(tile) * SLOTS + own % SLOTS;
     starts = slot[0], ends = slot[1];
   }
   __device__ __forceinline__ void find_range() {
-    begin = __shfl_sync(FULL_MASK, starts, lane);
-    end = __shfl_sync(FULL_MASK, ends, lane);
+    begin = __shfl_sync(FULL_MASK, starts, holder);
+    end = __shfl_sync(FULL_MASK, ends, holder);
   }
 };
 

@@ -1,6 +1,6 @@
 // SDDMM by dense tiles on Hopper, for k that fits shared memory: as tile_wgmma_listed, but a block
 // keeps its rows of b for many tiles, and one warpgroup multiplies while the other hands its sums on.
-// Limit: the tensor cores' rate under the card's power.
+// Limit: the instructions of the three warps that store, and the card's power.
 #include "gemm_core/mainloop_wgmma_panel.cuh"
 #include "gemm_core/parameters.cuh"
 #include "sddmm/list_sampler.cuh"
