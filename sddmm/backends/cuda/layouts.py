@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -67,7 +68,8 @@ class TileWork:
     nonzeros of a row in consecutive columns; 0 if they were not counted. Where tiles are prepared
     while the analysis still runs, both are set when it is done; a launch that was bound before is
     bound anew if they change it (`GpuExecutor.bind_anew`). layers: how often a tile may be listed
-    (`distinct_tiles.py`). slot_lists: what `slot_lists.py` made of them, by its arguments.
+    (`distinct_tiles.py`). slot_lists: what `slot_lists.py` made of them, by its arguments,
+    while plans hold it.
     """
 
     tiles: TileList
@@ -77,7 +79,9 @@ class TileWork:
     distinct: bool = False
     runs: int = 0
     layers: int = 1
-    slot_lists: dict[tuple[int, int], Any] = field(default_factory=dict)
+    slot_lists: WeakValueDictionary[tuple[int, int | None], Any] = field(
+        default_factory=WeakValueDictionary
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from sddmm.backends.cuda.layouts import TileWork, finished, int32
 SLOTS, _SLOT_ROWS = 4, 32
 
 
-class SlotLists(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class SlotLists:
     """coords: (tiles, 2) int32, tile row and tile column of each. entries: (nonzeros, 2) int32, the
     position of each in the pattern's values, and one more than the element of its slot that has its
     sum. starts: (SLOTS * tiles + 1,) int32, the first entry of each slot of each tile, and their
@@ -25,31 +26,32 @@ class SlotLists(NamedTuple):
     starts: Tensor
 
 
-def slot_lists(work: TileWork, pitch: int, blocks: int = 0) -> SlotLists:
-    """The nonzeros of `work`, whose tiles have 128 rows, by tile and slot and row; kept with it.
+def slot_lists(work: TileWork, pitch: int, blocks: int | None = None) -> SlotLists:
+    """The nonzeros of `work`, whose tiles have 128 rows, by tile and slot and row.
 
-    pitch: the elements from row to row of a slot. blocks: of threads, between which tiles are
-    divided by columns (`_by_columns`), and of a tile first one half of the rows is computed, then
-    the other; if 0, tiles keep the order of `work`, and both halves are computed at once.
+    pitch: the elements from row to row of a slot. blocks: the blocks of threads that share the
+    tiles; these then go down their columns (`_by_columns`), and of a tile first one half of the
+    rows is computed, then the other. If None, tiles keep the order of `work`, and both halves are
+    computed at once. The caller holds what is returned: `work` has it as long as somebody does.
     """
     lists: SlotLists | None = work.slot_lists.get((pitch, blocks))
     if lists is None:
-        lists = finished(_slot_lists(work, pitch, blocks), work.cols.device)
-        work.slot_lists[pitch, blocks] = lists
+        made = finished(_slot_lists(work, pitch, blocks), work.cols.device)
+        lists = work.slot_lists.setdefault((pitch, blocks), made)
     return lists
 
 
-def _slot_lists(work: TileWork, pitch: int, blocks: int) -> SlotLists:
+def _slot_lists(work: TileWork, pitch: int, blocks: int | None) -> SlotLists:
     offsets, coords = work.row_offsets, work.tiles.coords
     device = coords.device
     index = torch.arange(work.tiles.length, device=device)
-    if blocks:
+    if blocks is not None:
         index = _by_columns(coords, blocks)
         coords = coords[index]
     tile_rows, tile_columns = coords.to(torch.int64).unbind(1)
     first_rows = index * offsets.tile_stride + tile_rows * offsets.tile_row_stride
     first_rows += tile_columns * offsets.tile_column_stride
-    order = _rows_by_slot(device, in_turns=blocks > 0)
+    order = _rows_by_slot(device, in_turns=blocks is not None)
     rows = (first_rows[:, None] + order * offsets.row_stride).flatten()
     bounds = offsets.offsets.flatten()
     begins, ends = bounds[rows], bounds[rows + 1]
@@ -71,9 +73,10 @@ def _slot_lists(work: TileWork, pitch: int, blocks: int) -> SlotLists:
 
 
 def _by_columns(coords: Tensor, blocks: int) -> Tensor:
-    """The tiles in an order in which each block of threads, which takes as many as the others, one
-    after the other, stays in a column of tiles for long. The blocks of all columns go down the rows
-    at the same time, so that the results of a row, which are neighbours, leave L2 together."""
+    """The order of tiles in which each block of threads, which takes about as many as the others,
+    one after the other, stays in a column of tiles for long. In a column, rows are in the order of
+    time over all of its blocks, so that the columns go down together, and the results of a row,
+    which are neighbours, leave L2 together."""
     rows, columns = coords.to(torch.int64).unbind(1)
     by_column = (columns << 32 | rows).argsort()
     place = torch.arange(by_column.numel(), device=coords.device)

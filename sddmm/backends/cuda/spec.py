@@ -218,7 +218,7 @@ class KernelSpec:
         if problem.k < self.min_k:
             return f"has nothing to multiply where k is {problem.k}"
         if self.max_k is not None and problem.k > self.max_k:
-            return f"keeps rows of at most {self.max_k} elements of k, got {problem.k}"
+            return f"computes k of at most {self.max_k}, got {problem.k}"
         if problem.nnz > self.max_nnz:
             return f"counts at most {self.max_nnz} nonzeros, got {problem.nnz}"
         return None

@@ -79,7 +79,8 @@ class PersistentTileKernel(TileKernel):
         return block_m, block_n // _CLUSTER
 
     def arrays(self, work: TileWork, blocks: int) -> KernelArrays:
-        """The tiles and their nonzeros. blocks: of threads, for those of one head."""
+        """The tiles and their nonzeros. blocks: of threads, of a problem with one head; the best
+        order of tiles may depend on it."""
         return KernelArrays(tile_args(work), work)
 
     def tiles_us(
@@ -106,10 +107,10 @@ class _Launcher:
         self, spec: PersistentTileKernel, work: TileWork, problem: SddmmProblem, device: Device
     ) -> None:
         self._spec, self._work, self._problem, self._device = spec, work, problem, device
-        heads, cluster = problem.heads or 1, spec.cluster
-        resident = max(1, device.sm_count // cluster)
-        self._blocks = cluster * min(ceil_div(work.tiles.length * heads, cluster), resident)
-        self._arrays = spec.arrays(work, max(1, self._blocks // heads))
+        tiles, resident = work.tiles.length, max(1, device.sm_count // spec.cluster)
+        clusters = min(ceil_div(tiles * (problem.heads or 1), spec.cluster), resident)
+        self._blocks = spec.cluster * clusters
+        self._arrays = spec.arrays(work, max(1, min(tiles, self._blocks)))
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
         tensor_maps = self._tensor_maps(a, b_t)

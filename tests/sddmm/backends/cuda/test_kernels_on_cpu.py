@@ -290,7 +290,7 @@ def test_hybrid_of_a_dense_block_and_scattered_nonzeros(heads: int | None) -> No
 @pytest.mark.parametrize(
     ("layout", "dtype", "precision", "capability", "kernel", "k"),
     [
-        ("csr", torch.float16, "ieee", (9, 0), "tile_mma", 24),
+        ("csr", torch.float16, "ieee", (8, 9), "tile_mma", 24),
         ("coo", torch.bfloat16, "ieee", (8, 0), "tile_mma", 64),
         ("csr", torch.float32, "tf32", (9, 0), "tile_mma_tf32", 64),
         ("coo", torch.float32, "ieee", (8, 9), "tile_simt", 64),

@@ -68,7 +68,7 @@ def test_heads_that_blocks_share_change_the_rows_of_b_too() -> None:
 
 def test_longer_rows_than_a_block_can_keep_are_refused() -> None:
     pattern = random_pattern(300, 256, 2_000, layout="csr")
-    with pytest.raises(ValueError, match="keeps rows of at most 256 elements of k, got 257"):
+    with pytest.raises(ValueError, match="computes k of at most 256, got 257"):
         sddmm.plan(pattern, k=257, dtype=torch.float16, kernel=ONE_PANEL)
 
 

@@ -34,3 +34,14 @@ def test_plans_of_two_sizes_of_operands_share_their_list_of_nonzeros(kernel: str
         for plan, k in ((first, 64), (second, 72)):
             a, b = torch.randn(200, k).half(), torch.randn(k, 500).half()
             assert_close(plan.run(a, b), pattern, a, b)
+
+
+def test_plans_for_any_number_of_heads_share_a_list() -> None:
+    kernel = "tile_wgmma_panel_128x256x64"
+    pattern = random_pattern(20_000, 5000, NNZ, layout="csr")
+    with emulated_gpu():
+        plans = [prepared(pattern, kernel, 64)]
+        alone = kept(pattern, *plans)
+        for heads in (2, 3, 8):
+            plans.append(sddmm.plan(pattern, k=64, dtype=torch.float16, kernel=kernel, heads=heads))
+        assert kept(pattern, *plans) < alone + 2 * NNZ

@@ -69,11 +69,11 @@ class TileWgmmaListed(PersistentTileKernel):
             "entries": lists.entries.data_ptr(), "slot_starts": lists.starts.data_ptr(),
             "tiles": lists.coords.data_ptr(), "tile_count": work.tiles.length,
         }  # fmt: skip
-        return KernelArrays(args, work)
+        return KernelArrays(args, lists)
 
     def lists(self, work: TileWork, blocks: int) -> SlotLists:
-        """The tiles in the order in which they are computed, and their nonzeros. blocks: of
-        threads, for those of one head."""
+        """The tiles in the order in which they are computed, and their nonzeros; here in the order
+        of `work`, whatever the number of blocks."""
         return slot_lists(work, self.tile[1] + PADDING)
 
     def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
