@@ -176,7 +176,7 @@ PANELS: dict[str, Panel] = {
         l2="the rows of A, for each tile; where each sum is and goes",
         shared="256 whole rows of B; stages of 64 rows of A; slots of 32 rows of sums; entries",
         registers="the sums of 64 rows per warpgroup, of which one multiplies at a time",
-        to_shared="one thread, by TMA: B once, A for each tile",
+        to_shared="one thread, by TMA: B for a column, A for each tile",
         to_registers="wgmma reads shared memory",
         limit="the instructions of the three storing warps; the card's power",
     ),
