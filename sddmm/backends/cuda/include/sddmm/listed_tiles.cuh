@@ -12,7 +12,7 @@ template <class OUT>
 struct ListedArguments {
   gemm_core::ptx::TensorMap a, b;  // of (heads, m, k) and (heads, n, k)
   OUT* out;
-  // Of each nonzero its position in the output, and one more than the element of its slot with its sum.
+  // For each nonzero its position in the output, and one more than the element of its slot with its sum.
   const int2* entries;
   const int* slot_starts;  // (4 * tile_count + 1,), the first entry of each slot
   const int2* tiles;       // (tile row, tile column) of each tile to compute

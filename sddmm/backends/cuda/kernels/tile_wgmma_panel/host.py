@@ -11,10 +11,9 @@ from sddmm.backends.cuda.kernels.tile_wgmma_listed.host import (
     COPIED_BYTES,
     PADDING,
     TileWgmmaListed,
-    list_batches,
 )
 from sddmm.backends.cuda.layouts import TileWork
-from sddmm.backends.cuda.slot_lists import SLOTS, SlotLists, slot_lists
+from sddmm.backends.cuda.slot_lists import SlotLists, slot_lists
 
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _BOX_ROWS, _BLOCK_M = 64, 128
 # The most elements of k of which a block keeps rows of B, and all the shared memory that it has.
 _MAX_K, _SHARED_BYTES = 256, 232_448
-# Of both barriers of each stage, slot and part of the panel, and of each warpgroup's turns.
+# Two barriers, which each stage, slot and part of the panel has, and each warpgroup for its turns.
 _BARRIER_BYTES = 16
 # The part of a nonzero's time that it takes where there are several heads: their blocks go through
 # the lists at the same time, and find them in L2.
@@ -52,8 +51,7 @@ class TileWgmmaPanel(TileWgmmaListed):
         return slot_lists(work, self.block[1] + PADDING, blocks)
 
     def sampling(self, work: TileWork, problem: SddmmProblem) -> dict[str, int | bool]:
-        lists = list_batches(problem.nnz, SLOTS * work.tiles.length)
-        return {**panel_macros(self.block[1], problem.k), **lists}
+        return {**panel_macros(self.block[1], problem.k), **super().sampling(work, problem)}
 
 
 def panel_macros(block_n: int, k: int) -> dict[str, int | bool]:
