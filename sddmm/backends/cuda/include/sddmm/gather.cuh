@@ -6,9 +6,10 @@
 namespace sddmm {
 
 // Rows of an operand in global memory, `pitch` elements apart. LOAD_BYTES, NO_TAIL: see load_chunk.
-// HAS_TAIL: whether a chunk may reach past a row's end.
-template <class T, int LOAD_BYTES, bool NO_TAIL>
+// CHUNK_BYTES: of a chunk. HAS_TAIL: whether one may reach past a row's end.
+template <class T, int LOAD_BYTES, bool NO_TAIL, int CHUNK_BYTES = 16>
 struct GlobalRows {
+  using Chunk = ChunkOf<CHUNK_BYTES>;
   const T* first;
   i64 pitch;
   int k;
@@ -18,7 +19,8 @@ struct GlobalRows {
     const T* elements;
     int k;
     __device__ __forceinline__ Chunk load(int chunk) const {
-      return load_chunk<LOAD_BYTES, NO_TAIL>(elements, chunk * static_cast<int>(16 / sizeof(T)), k);
+      return load_chunk<LOAD_BYTES, NO_TAIL, false, CHUNK_BYTES>(
+          elements, chunk * CHUNK_ELEMENTS<T, Chunk>, k);
     }
   };
   __device__ __forceinline__ Row row(int i) const { return {first + i * pitch, k}; }
@@ -26,9 +28,9 @@ struct GlobalRows {
 
 // The same, of which an index past the last row loads the last: values are computed before all indices
 // are known to be valid, and are discarded if they are not.
-template <class T, int LOAD_BYTES, bool NO_TAIL>
-struct ClampedRows : GlobalRows<T, LOAD_BYTES, NO_TAIL> {
-  using Base = GlobalRows<T, LOAD_BYTES, NO_TAIL>;
+template <class T, int LOAD_BYTES, bool NO_TAIL, int CHUNK_BYTES = 16>
+struct ClampedRows : GlobalRows<T, LOAD_BYTES, NO_TAIL, CHUNK_BYTES> {
+  using Base = GlobalRows<T, LOAD_BYTES, NO_TAIL, CHUNK_BYTES>;
   int last;
   __device__ __forceinline__ typename Base::Row row(int i) const {
     const bool exists = static_cast<unsigned>(i) <= static_cast<unsigned>(last);
@@ -49,6 +51,11 @@ constexpr bool IS_ONE_ROW<OneRow> = true;
 // The number of bytes of a row that the lanes of a nonzero load at once, a chunk each.
 constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
 
+// The number of bytes of a chunk where one pass loads so many of a row: eight where all lanes would
+// not have sixteen.
+template <int PASS_BYTES>
+constexpr int CHUNK_BYTES_OF = PASS_BYTES < STEP_BYTES ? PASS_BYTES / LANES_PER_NONZERO : 16;
+
 // The number of nonzeros that a warp computes at once.
 template <int BATCHES>
 constexpr int GROUP_NONZEROS = BATCH_NONZEROS * BATCHES;
@@ -59,19 +66,24 @@ constexpr int GROUP_NONZEROS = BATCH_NONZEROS * BATCHES;
 // rows_b.row(cols[i]), and its position is perm[i], or i if perm is null.
 //
 // rows, cols: pointers, or what is indexed as they are. Index: int takes fewer registers than i64, where it holds `end`.
-// BATCHES: the number of batches in a group. LOADS_PER_PASS: the number of chunks of a row that a
-// lane loads at once; longer rows take several passes. ONE_PASS: whether no row does. SWAPPED: odd
+// BATCHES: the number of batches in a group. PASS_BYTES: the number of bytes of a row that the lanes of
+// a nonzero load in one pass; longer rows take several. ONE_PASS: whether no row does. SWAPPED: odd
 // nonzeros load the two halves of 128 bytes in the opposite order. L1 serves eight lanes at once, two
 // nonzeros; what they find there is then in different banks.
-template <class T, int BATCHES, int LOADS_PER_PASS, bool ONE_PASS, bool SWAPPED, class RowsA,
+template <class T, int BATCHES, int PASS_BYTES, bool ONE_PASS, bool SWAPPED, class RowsA,
           class RowsB, class RowIds, class ColumnIds, class Index, class Prefetch, class Store>
 __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const RowIds& rows,
                                        const ColumnIds& cols, const int* perm, Index begin, Index end,
-                                       int stride, int k_passes, const Prefetch& prefetch,
+                                       int stride, int k, const Prefetch& prefetch,
                                        const Store& store) {
   constexpr int GROUP = GROUP_NONZEROS<BATCHES>;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int passes = ONE_PASS ? 1 : k_passes;
+  using Chunk = typename RowsB::Chunk;
+  constexpr int LOADS_PER_PASS = PASS_BYTES / (LANES_PER_NONZERO * sizeof(Chunk));
+  static_assert(LOADS_PER_PASS * LANES_PER_NONZERO * sizeof(Chunk) == PASS_BYTES,
+                "every lane loads equally many chunks");
+  constexpr int PASS_ELEMENTS = PASS_BYTES / sizeof(T);
+  const int passes = ONE_PASS ? 1 : (k + PASS_ELEMENTS - 1) / PASS_ELEMENTS;
   static_assert(!SWAPPED || LOADS_PER_PASS % 2 == 0, "there are two halves to swap");
   const int swap = SWAPPED ? g % 2 * LANES_PER_NONZERO : 0;
   auto chunk_of = [&](int first_chunk, int s) {

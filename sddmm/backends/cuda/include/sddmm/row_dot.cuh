@@ -26,11 +26,13 @@ struct RowDot {
   static_assert(sizeof(T) == 2 && BATCHES % 2 == 0, "a product of 16 rows takes two batches");
   float sums[BATCHES / 2][4] = {};
 
-  __device__ __forceinline__ void add_shared(const Chunk (&b)[BATCHES], const Chunk& a) {
+  template <int BYTES>
+  __device__ __forceinline__ void add_shared(const ChunkOf<BYTES> (&b)[BATCHES],
+                                             const ChunkOf<BYTES>& a) {
 #pragma unroll
     for (int j = 0; j < BATCHES; j += 2)
 #pragma unroll
-      for (int w = 0; w < 4; w += 2) {
+      for (int w = 0; w < BYTES / 4; w += 2) {
         const u32 rows[4] = {b[j].word[w], b[j + 1].word[w], b[j].word[w + 1],
                              b[j + 1].word[w + 1]};
         gemm_core::ptx::mma_m16n8k16(sums[j / 2], rows, a.word[w], a.word[w + 1], T{});
@@ -54,6 +56,21 @@ struct RowDot {
     pair[own] = upper[0] + lower[2], pair[own + 1] = upper[1] + lower[3];
   }
 
+  // A chunk of 8 bytes is both halves of the 16-row operand; the lower sums are dropped.
+  template <int COUNT>
+  __device__ __forceinline__ void add(int j, const ChunkOf<8> (&b)[COUNT],
+                                      const ChunkOf<8> (&a)[COUNT]) {
+    float(&pair)[4] = sums[j / 2];
+    const int own = j % 2 * 2;
+    float upper[4] = {pair[own], pair[own + 1], 0.f, 0.f};
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const u32 rows[4] = {b[i].word[0], b[i].word[0], b[i].word[1], b[i].word[1]};
+      gemm_core::ptx::mma_m16n8k16(upper, rows, a[i].word[0], a[i].word[1], T{});
+    }
+    pair[own] = upper[0], pair[own + 1] = upper[1];
+  }
+
   __device__ __forceinline__ void finish() {}
   static __device__ __forceinline__ int owner_lane(int g) { return 4 * g + g / 2; }
   // In an owner lane: the sum of its nonzero of batch j.
@@ -68,12 +85,15 @@ template <class T, int BATCHES>
 struct ScalarDot {
   T sums[BATCHES] = {};
 
-  __device__ __forceinline__ void add_shared(const Chunk (&b)[BATCHES], const Chunk& a) {
+  template <int BYTES>
+  __device__ __forceinline__ void add_shared(const ChunkOf<BYTES> (&b)[BATCHES],
+                                             const ChunkOf<BYTES>& a) {
 #pragma unroll
     for (int j = 0; j < BATCHES; ++j) multiply(sums[j], b[j], a);
   }
-  template <int COUNT>
-  __device__ __forceinline__ void add(int j, const Chunk (&b)[COUNT], const Chunk (&a)[COUNT]) {
+  template <int COUNT, int BYTES>
+  __device__ __forceinline__ void add(int j, const ChunkOf<BYTES> (&b)[COUNT],
+                                      const ChunkOf<BYTES> (&a)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) multiply(sums[j], b[i], a[i]);
   }
@@ -89,9 +109,11 @@ struct ScalarDot {
   __device__ __forceinline__ T sum(int j) const { return sums[j]; }
 
  private:
-  static __device__ __forceinline__ void multiply(T& sum, const Chunk& b, const Chunk& a) {
+  template <int BYTES>
+  static __device__ __forceinline__ void multiply(T& sum, const ChunkOf<BYTES>& b,
+                                                  const ChunkOf<BYTES>& a) {
 #pragma unroll
-    for (int i = 0; i < CHUNK_ELEMENTS<T>; ++i) sum += element<T>(a, i) * element<T>(b, i);
+    for (int i = 0; i < CHUNK_ELEMENTS<T, ChunkOf<BYTES>>; ++i) sum += element<T>(a, i) * element<T>(b, i);
   }
 };
 template <int BATCHES>

@@ -14,7 +14,8 @@ struct Config {
   using Element = SDDMM_ELEMENT;
   using Output = SDDMM_OUTPUT;
   using IndexType = SDDMM_INDEX;
-  // The number of bytes of one load; all rows start and end at multiples of it: 2, 4, 8 or 16.
+  // The number of bytes of one load; all rows start and end at multiples of it: 2, 4, 8, or 16 where
+  // a lane's chunk has 16.
   static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES;
   // The number of bytes of a row that the four lanes of a nonzero load in one pass.
   static constexpr int PASS_BYTES = SDDMM_PASS_BYTES;
@@ -37,11 +38,11 @@ struct Config {
 
 using Element = Config::Element;
 using IndexType = Config::IndexType;
-constexpr int LOADS_PER_PASS = Config::PASS_BYTES / STEP_BYTES;
 // The number of nonzeros whose rows a lane finds at once.
 constexpr int ITEMS_PER_LANE = 8;
 
-using Rows = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
+constexpr int CHUNK_BYTES = CHUNK_BYTES_OF<Config::PASS_BYTES>;
+using Rows = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL, CHUNK_BYTES>;
 
 // The indices of a warp's nonzeros, in shared memory.
 struct Share {
@@ -132,12 +133,10 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const Result<Element, Config::Output> result{
       p.out + head * p.head_out + begin, p.values == nullptr ? nullptr : p.values + begin,
       static_cast<Sum<Element>>(p.alpha)};
-  constexpr int pass_elements = Config::PASS_BYTES / sizeof(Element);
-  gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, Config::SWAPPED>(
+  gather<Element, Config::BATCHES, Config::PASS_BYTES, Config::ONE_PASS, Config::SWAPPED>(
       Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
       Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1}, share.rows, share.cols, nullptr, 0,
-      static_cast<int>(end - begin), GROUP_NONZEROS<Config::BATCHES>,
-      (p.k + pass_elements - 1) / pass_elements,
+      static_cast<int>(end - begin), GROUP_NONZEROS<Config::BATCHES>, p.k,
       [&](i64 position) { result.prefetch(position); },
       [&](i64 position, Sum<Element> sum) { result.store(position, sum); });
 }

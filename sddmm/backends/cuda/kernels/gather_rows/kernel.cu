@@ -14,7 +14,8 @@ struct Config {
   using Element = SDDMM_ELEMENT;
   using Output = SDDMM_OUTPUT;
   using IndexType = SDDMM_INDEX;
-  // The number of bytes of one load; all rows start and end at multiples of it: 2, 4, 8 or 16.
+  // The number of bytes of one load; all rows start and end at multiples of it: 2, 4, 8, or 16 where
+  // a lane's chunk has 16.
   static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES;
   // The number of bytes of a row that the four lanes of a nonzero load in one pass.
   static constexpr int PASS_BYTES = SDDMM_PASS_BYTES;
@@ -33,9 +34,9 @@ struct Config {
 
 using Element = Config::Element;
 using IndexType = Config::IndexType;
-using RowsA = GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
-using RowsB = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL>;
-constexpr int LOADS_PER_PASS = Config::PASS_BYTES / STEP_BYTES;
+constexpr int CHUNK_BYTES = CHUNK_BYTES_OF<Config::PASS_BYTES>;
+using RowsA = GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL, CHUNK_BYTES>;
+using RowsB = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL, CHUNK_BYTES>;
 
 struct Arguments {
   const Element *a, *b, *values;
@@ -142,12 +143,11 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   if (begin >= piece.end) return;
   const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
                                                static_cast<Sum<Element>>(p.alpha)};
-  constexpr int pass_elements = Config::PASS_BYTES / sizeof(Element);
-  gather<Element, Config::BATCHES, LOADS_PER_PASS, Config::ONE_PASS, Config::SWAPPED>(
+  gather<Element, Config::BATCHES, Config::PASS_BYTES, Config::ONE_PASS, Config::SWAPPED>(
       RowsA{p.a + head * p.head_a, p.pitch_a, p.k},
       RowsB{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1}, OneRow{piece.row},
-      Columns{p.col_indices}, nullptr, begin, piece.end, p.warps_per_piece * GROUP,
-      (p.k + pass_elements - 1) / pass_elements, [&](i64 position) { result.prefetch(position); },
+      Columns{p.col_indices}, nullptr, begin, piece.end, p.warps_per_piece * GROUP, p.k,
+      [&](i64 position) { result.prefetch(position); },
       [&](i64 position, Sum<Element> sum) {
         if (p.partial_sums != nullptr) sum += p.partial_sums[head * p.head_out + position];
         result.store(position, sum);

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts
     from sddmm.problem import SddmmProblem
 
-# The bytes that the four lanes of a nonzero load at once.
-SEGMENT_BYTES = 64
+# The bytes that the four lanes of a nonzero load at once; of rows that have no more than the least
+# pass, half of it.
+SEGMENT_BYTES, LEAST_PASS_BYTES = 64, 32
 # The fraction of L2 that operands can be expected to fill, the bytes of a row that a warp reads at
 # a time, and how often a row must be read before slices that stay in L2 pay.
 _L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
@@ -71,9 +72,10 @@ def gather_us(
     rows, columns = min(problem.m, nnz), min(problem.n, nnz)
     from_l2 = 1.0 if parts is None else loads_from_l2(parts)
     segment_ps = _HALF_SEGMENT_PS if DTYPES[problem.dtype].is_half else _SEGMENT_PS
-    row_ps = (_LOAD_PS + segment_ps * segments) * math.pow(
-        loads_of_16_bytes(row_bytes), _MORE_LOADS
-    )
+    loads = loads_of_16_bytes(row_bytes)
+    if row_bytes <= LEAST_PASS_BYTES:
+        loads = ceil_div(loads, 2)  # a lane's chunk has 8 bytes
+    row_ps = (_LOAD_PS + segment_ps * segments) * math.pow(loads, _MORE_LOADS)
     instructions_us = 1e-6 * (nnz + rows) * row_ps / model.stores
     l2_us = 1e6 * (nnz * from_l2 + rows) * segments * SEGMENT_BYTES / model.l2_bytes
     from_memory = (rows + columns) * row_bytes

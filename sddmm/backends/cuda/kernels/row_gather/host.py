@@ -31,6 +31,7 @@ from sddmm.backends.cuda.executor import (
 )
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.row_gather.costs import (
+    LEAST_PASS_BYTES,
     SEGMENT_BYTES,
     gather_slice,
     gather_us,
@@ -293,7 +294,7 @@ def new_partial_sums(problem: SddmmProblem) -> Tensor:
 
 def pass_bytes(row_bytes: int) -> int:
     """The bytes that one pass of a warp reads of a row: a short row whole, rounded up."""
-    size = SEGMENT_BYTES
+    size = LEAST_PASS_BYTES
     while size < _PASS_BYTES and size < row_bytes:
         size *= 2
     return size
@@ -304,17 +305,19 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
     bytes. long_rows: whether the pattern's rows are long, in more shares than warps run at once."""
     row_bytes = k * dtype.itemsize
     per_pass = pass_bytes(row_bytes)
-    segments = per_pass // SEGMENT_BYTES
+    segments = ceil_div(per_pass, SEGMENT_BYTES)
+    load = min(step, per_pass // 4)  # four lanes load a row
+    is_aligned = load == min(16, per_pass // 4)
     # Nonzeros at a time, by eights: as many as registers hold.
-    four = step == 16 and segments <= (4 if DTYPES[dtype].is_half else 2)
+    four = is_aligned and segments <= (4 if DTYPES[dtype].is_half else 2)
     most = 4 if DTYPES[dtype].is_half else 8
     one_pass, no_tail = row_bytes <= per_pass, row_bytes > 0 == row_bytes % per_pass
     return {
-        "LOAD_BYTES": step,
+        "LOAD_BYTES": load,
         "PASS_BYTES": per_pass,
         "BATCHES": 4 if four else 2,
         "ONE_PASS": one_pass,
-        "NO_TAIL": step == 16 and no_tail,
+        "NO_TAIL": is_aligned and no_tail,
         # It takes a register, which longer rows do not leave.
         "SWAPPED": long_rows and step == 16 and one_pass and no_tail and 1 < segments <= most,
     }
