@@ -24,11 +24,13 @@ from sddmm.backends.cuda.kernels.registry import (
 )
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
-from sddmm.backends.cuda.one_off import OneOffPlanner
+from sddmm.backends.cuda.kernels.tile import TileKernel
+from sddmm.backends.cuda.one_off import OneOffPlanner, tiles_pay
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import MakeRuns, SingleRun, form_of_runs
 from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, ProductKernel
+from sddmm.backends.cuda.tiled_run import TiledRun
 from sddmm.memory import out_of_memory
 from sddmm.problem import alike
 
@@ -141,24 +143,39 @@ class CudaBackend:
     def single_runs(
         self, problem: SddmmProblem, is_csr: bool, is_kept: bool
     ) -> SingleRun[Any] | None:
-        """None unless the kernel for a single run is one that takes nonzeros in any order."""
+        """None unless a kernel that takes nonzeros in any order serves, or may have to."""
         if problem.blocksize is not None or not SingleRun.can_serve(problem):
             return None
         device = _device(problem)
         by_rows = gather_rows.serves(problem, is_csr, is_kept)
-        kernel, make_runs = self._single_runs(alike(problem), device, is_csr, is_kept, by_rows)
-        if kernel is None or kernel.refuses(problem, device) is not None:
+        kernels, make_runs = self._single_runs(alike(problem), device, is_csr, is_kept, by_rows)
+        if make_runs is None or any(k.refuses(problem, device) is not None for k in kernels):
             return None
-        _log.debug("single runs of %s by %s, without a plan", problem, kernel.name)
-        return make_runs(kernel, problem, device)
+        names = " or ".join(kernel.name for kernel in kernels)
+        _log.debug("single runs of %s by %s, without a plan", problem, names)
+        return make_runs(problem, device)
 
     def _find_single_runs(
         self, problem: SddmmProblem, device: Device, is_csr: bool, is_kept: bool, by_rows: bool
-    ) -> tuple[RowGather | None, MakeRuns]:
-        """The kernel for a single run of any problem that is alike to this, and what makes runs."""
-        kernel = self.one_off.only_kernel(problem, device, by_rows)
-        gather = kernel if isinstance(kernel, RowGather) else None
-        return gather, form_of_runs(problem, device, is_csr, is_kept, by_rows)
+    ) -> tuple[Sequence[GpuKernel], MakeRuns | None]:
+        """The kernels for a single run of any problem that is alike to this, and what makes runs by
+        them."""
+        choice = self.one_off.choose(problem, device, by_rows)
+        gather = choice.candidates[-1].kernel if choice.candidates else None
+        if not isinstance(gather, RowGather):
+            return (), None
+        tiles = choice.late
+        if tiles is None and len(choice.candidates) > 1:
+            tiles = choice.candidates[0]
+        if tiles is None:
+            return (gather,), form_of_runs(gather, problem, device, is_csr, is_kept, by_rows)
+        if not isinstance(tiles.kernel, TileKernel):
+            return (), None
+        by_tiles = functools.partial(
+            TiledRun, gather, is_csr=is_csr, tile_kernel=tiles.kernel, request=tiles.request,
+            tiles_pay=functools.partial(tiles_pay, tiles.kernel, gather, device),
+        )  # fmt: skip
+        return (tiles.kernel, gather), by_tiles
 
 
 def _on_device(problem: Problem, prepare: Callable[[Device], E]) -> E:

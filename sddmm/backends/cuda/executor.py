@@ -78,8 +78,6 @@ class GpuExecutor(PlansExecutor[KernelPlan]):
     _last: tuple[object, list[LaunchFn]] = (None, [])
     # The signature of the last operands, if the only plan was launched on them once.
     _came_once: object = None
-    # How the plans store nonzeros in the launches that `bind` made.
-    _bound_storing: object = None
 
     def __call__(
         self, a: Tensor, b: Tensor, values: Tensor | None, alpha: float, out: Tensor
@@ -106,24 +104,6 @@ class GpuExecutor(PlansExecutor[KernelPlan]):
         for launch in launches:
             launch(0 if values is None else values.data_ptr(), out.data_ptr(), alpha)
         return None
-
-    def bind(self, a: Tensor, b: Tensor) -> None:
-        """Make the launches on these operands before the call with them, if it needs any made and
-        kernels can read the operands as they are."""
-        a, b = _in_memory(a), _in_memory(b)
-        plans, operands = self._plans, (a, b.mT)
-        if plans[0].launch_once is None and all(p.accepts(x) for p in plans for x in operands):
-            self._bound_storing = self._storing()
-            self._last = (_signature(a, b), self._bind(*operands)[0])
-
-    def bind_anew(self, a: Tensor, b: Tensor) -> None:
-        """Bind the same operands again if the analysis, which is done now, has changed how nonzeros
-        are stored."""
-        if self._bound_storing is not None and self._bound_storing != self._storing():
-            self.bind(a, b)
-
-    def _storing(self) -> list[object]:
-        return [plan.storing() for plan in self._plans if plan.storing is not None]
 
     def _bind(self, a: Tensor, b_t: Tensor) -> tuple[list[LaunchFn], list[Tensor]]:
         """The launches on these operands, and copies that must live until they are launched."""

@@ -110,7 +110,7 @@ class OneOffPlanner:
             layouts = AheadLayouts(pattern, device, candidate.request, is_kept)
             try:
                 plans = candidate.kernel.prepare(layouts, problem, device_model(device))
-                executor = self._executor(plans, candidate.kernel, problem, device, first_run)
+                executor = self._executor(plans, candidate.kernel, problem, device)
                 if first_run is not None and all(plan.takes_any_indices for plan in plans):
                     first_run(executor)
             finally:
@@ -136,23 +136,11 @@ class OneOffPlanner:
             plans = {k.name: k.prepare(layouts, problem, model) for k in (kernel, late.kernel)}
         finally:
             analysis = layouts.wait()
-        if analysis.ascends:
-            facts = _estimate(problem, analysis)
-            tiles, gather = (k.cost_us(problem, facts, model) for k in (late.kernel, kernel))
-            if tiles is not None and gather is not None and tiles.run_us < gather.run_us:
-                kernel = late.kernel
-        executor = self._executor(plans[kernel.name], kernel, problem, device, None)
+        if analysis.ascends and tiles_pay(late.kernel, kernel, device, problem, analysis):
+            kernel = late.kernel
+        executor = self._executor(plans[kernel.name], kernel, problem, device)
         _launch(executor, first_run)
         return executor
-
-    def only_kernel(self, problem: SddmmProblem, device: Device, by_rows: bool) -> GpuKernel | None:
-        """The kernel for a single run of any pattern; None if it depends on the pattern. by_rows:
-        as of `choose`."""
-        choice = self.choose(problem, device, by_rows)
-        if choice.late is not None or not choice.candidates:
-            return None
-        first = choice.candidates[0]
-        return first.kernel if first.request == ROW_IDS else None
 
     def _executor(
         self,
@@ -160,14 +148,10 @@ class OneOffPlanner:
         kernel: GpuKernel,
         problem: SddmmProblem,
         device: Device,
-        first_run: FirstRun | None,
     ) -> GpuExecutor:
-        """What runs these plans, bound to the operands of the first run."""
+        """What runs these plans."""
         explanation = functools.partial(self._explain, kernel, problem, device)
-        executor = GpuExecutor(plans, explanation, device.index)
-        if first_run is not None and not first_run.is_launched:
-            executor.bind(*first_run.operands[:2])
-        return executor
+        return GpuExecutor(plans, explanation, device.index)
 
     def _choose(self, problem: SddmmProblem, device: Device, by_rows: bool) -> Choice:
         small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
@@ -284,9 +268,23 @@ class OneOffPlanner:
 
 def _launch(executor: GpuExecutor, first_run: FirstRun | None) -> None:
     """Launch the first run, unless that was done, of a pattern that is found to be right."""
-    if first_run is not None and not first_run.is_launched:
-        executor.bind_anew(*first_run.operands[:2])
+    if first_run is not None:
         first_run(executor)
+
+
+def tiles_pay(
+    tiles: GpuKernel,
+    gather: GpuKernel,
+    device: Device,
+    problem: SddmmProblem,
+    analysis: Analysis,
+) -> bool:
+    """Whether computing every tile is faster than gathering, by what the analysis has found."""
+    facts, model = _estimate(problem, analysis), device_model(device)
+    by_tiles, by_gathering = (k.cost_us(problem, facts, model) for k in (tiles, gather))
+    if by_tiles is None or by_gathering is None:  # none of both is a candidate then
+        return False
+    return by_tiles.run_us < by_gathering.run_us
 
 
 def _facts_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> CountedFacts:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import torch
+from torch import Tensor
 
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import FirstRun
@@ -34,9 +35,10 @@ from sddmm.backends.cuda.kernels.row_gather.host import (
     slices_of,
     specialise,
 )
+from sddmm.backends.cuda.layouts import TileOffsets
 from sddmm.backends.cuda.pattern_layouts import ANALYSES
 from sddmm.backends.cuda.pinned_results import PinnedResults, validity_result
-from sddmm.backends.cuda.spec import ROW_IDS
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
 from sddmm.memory import new_memory
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 # The predicted time of gathering up to which a single launch takes less than two.
 SINGLE_LAUNCH_US = 35.0
 _INDICES = "row ids and columns of {shape[0]} nonzeros"
+_OFFSETS = "{shape[0]} row offsets of tiles"
 
 # What a slice of k is launched with: a kernel and the sizes of its launch.
 V = TypeVar("V")
@@ -53,6 +56,12 @@ V = TypeVar("V")
 Operands: TypeAlias = "tuple[tuple[V, ...], tuple[int, int, int], tuple[int, int, int, int]]"
 """The variants for the slices of k, the addresses of a, b and values, and the strides of the rows
 of a and of b, and from head to head."""
+
+Arrays: TypeAlias = "tuple[Tensor | None, Tensor, None, TileOffsets | None]"
+"""What an analysis writes, in the order of `Analysis`: row ids, columns, no counts of tiles, row
+offsets of tiles."""
+
+LaunchBehind: TypeAlias = "Callable[[Analysis], bool]"
 
 SliceRun: TypeAlias = "tuple[V, tuple[int, int, int, int, int], int, float]"
 """What differs between the launches of slices of k: the variant, the addresses of a, b, values, the
@@ -168,16 +177,24 @@ class AnalysedRun(SingleRun[Variant]):
     """Runs by row_gather behind an analysis, which finds the row of each nonzero."""
 
     def __init__(
-        self, kernel: RowGather, problem: SddmmProblem, device: Device, is_csr: bool
+        self,
+        kernel: RowGather,
+        problem: SddmmProblem,
+        device: Device,
+        is_csr: bool,
+        request: AnalysisRequest = ROW_IDS,
     ) -> None:
         super().__init__(kernel, problem, device)
         self._torch_device, self._index_shape = problem.device, (problem.nnz,)
-        self._is_narrow = problem.index_dtype == torch.int32
-        self._stores_rows = is_csr or not self._is_narrow
+        self._request, self._is_narrow = request, problem.index_dtype == torch.int32
+        needs_rows = request.row_ids_too or not request.tile_row_offsets
+        self._stores_rows = needs_rows and (is_csr or not self._is_narrow)
+        self._has_rows = self._stores_rows or (self._is_narrow and not is_csr)
         items = max(problem.nnz, problem.m if is_csr else 0) + 1
         at_once = analysis.blocks_at_once(device, self._is_narrow, is_csr)
-        sizes = analysis.sizes_of((problem.m, problem.n), items, ROW_IDS, at_once)
+        sizes = analysis.sizes_of((problem.m, problem.n), items, request, at_once)
         self._blocks, self._sizes = sizes.blocks, (problem.nnz, *sizes.parameters)
+        self._offset_sizes = sizes if request.tile_row_offsets else None
         self._analyse, self._results = analysis.kernel_and_results(
             problem.device, device.index, device.capability, self._is_narrow, is_csr
         )
@@ -192,34 +209,59 @@ class AnalysedRun(SingleRun[Variant]):
         analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
         if analyses:  # of another problem
             return False
-        rows, cols = pattern.major_indices, pattern.col_indices
-        stored_rows = stored_cols = 0
+        results = self._results.own
+        arrays = self._begin(pattern, indices, results)
+        try:
+            launch_behind = self._launch_ahead(pattern, arrays, run, operands)
+        finally:
+            words = results.wait(self._device.index)
+        if analyses is None and words[analysis.INVALID_WORD]:
+            raise_invalid(pattern)
+        if analyses is None and launch_behind is None:
+            return True
+        done = Analysis(self._request, *arrays, pattern, lambda: words).wait()
+        if analyses is not None:
+            analyses.append(done)
+        return launch_behind is None or launch_behind(done)
+
+    def _begin(
+        self, pattern: SparsePattern, indices: tuple[int, int], results: PinnedResults
+    ) -> Arrays:
+        """Launch the analysis, which writes the arrays."""
+        rows: Tensor | None = pattern.major_indices if self._has_rows else None
+        cols, offsets = pattern.col_indices, None
+        stored_rows = stored_cols = stored_offsets = 0
         if self._stores_rows:
             rows = new_memory(_INDICES, self._index_shape, torch.int32, self._torch_device)
             stored_rows = rows.data_ptr()
         if not self._is_narrow:
             cols = new_memory(_INDICES, self._index_shape, torch.int32, self._torch_device)
             stored_cols = cols.data_ptr()
-        results = self._results.own
+        if (sizes := self._offset_sizes) is not None:
+            shape = (sizes.offset_count,)
+            memory = new_memory(_OFFSETS, shape, torch.int32, self._torch_device)
+            offsets = TileOffsets(memory, 0, sizes.tile_row_stride, 1, sizes.row_stride)
+            stored_offsets = memory.data_ptr()
         results.reset()
-        no_tiles = 0, 0
+        counts = 0  # no tile's nonzeros are counted
         self._analyse(
-            self._blocks, *indices, stored_rows, stored_cols, *no_tiles,
+            self._blocks, *indices, stored_rows, stored_cols, counts, stored_offsets,
             results.state, results.next_state, results.address, *self._sizes,
         )  # fmt: skip
         results.swap_state()
-        try:
-            self._gather(stored_rows or indices[0], stored_cols or indices[1], run, operands)
-            run.wrap_result()
-        finally:
-            words = results.wait(self._device.index)
-        if analyses is not None:
-            done = Analysis(ROW_IDS, rows, cols, None, None, pattern, lambda: words).wait()
-            analyses.append(done)
-        elif words[analysis.INVALID_WORD]:
-            raise_invalid(pattern)
+        return rows, cols, None, offsets
+
+    def _launch_ahead(
+        self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[Variant]
+    ) -> LaunchBehind | None:
+        """Launch the run behind the analysis, before the host waits for it. Or return what launches
+        it by what the analysis finds; False of that means that another way is needed."""
+        rows, cols, *_ = arrays
+        assert rows is not None
+        self._gather(rows.data_ptr(), cols.data_ptr(), run, operands)
+        run.wrap_result()
         run.is_launched = True
-        return True
+        return None
 
     def _gather(self, rows: int, cols: int, run: FirstRun, operands: Operands[Variant]) -> None:
         nnz, strides = self._nnz, operands[2]
@@ -297,11 +339,16 @@ class SingleLaunch(SingleRun[Variant]):
         return gather_csr.specialise(self._kernel, part, self._device, step)
 
 
-MakeRuns: TypeAlias = "Callable[[RowGather, SddmmProblem, Device], SingleRun[Any]]"
+MakeRuns: TypeAlias = "Callable[[SddmmProblem, Device], SingleRun[Any]]"
 
 
 def form_of_runs(
-    problem: SddmmProblem, device: Device, is_csr: bool, is_kept: bool, by_rows: bool
+    kernel: RowGather,
+    problem: SddmmProblem,
+    device: Device,
+    is_csr: bool,
+    is_kept: bool,
+    by_rows: bool,
 ) -> MakeRuns:
     """What makes the runs, by gathering, of all problems that are alike to this.
 
@@ -311,7 +358,7 @@ def form_of_runs(
     if is_csr and not is_kept:
         is_small = gather_us(problem, problem.nnz, device_model(device)) <= SINGLE_LAUNCH_US
         if is_small and len(slices_of(problem, problem.nnz, device)) == 1:
-            return SingleLaunch
+            return functools.partial(SingleLaunch, kernel)
     if by_rows:
-        return LongRowsRun
-    return functools.partial(AnalysedRun, is_csr=is_csr)
+        return functools.partial(LongRowsRun, kernel)
+    return functools.partial(AnalysedRun, kernel, is_csr=is_csr)

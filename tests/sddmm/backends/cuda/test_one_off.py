@@ -12,13 +12,13 @@ import sddmm
 from gemm_core.emulation.kernel import missing_compiler
 from gemm_core.runtime.device import Device
 from sddmm.backends import base
-from sddmm.backends.cuda import loader, one_off
+from sddmm.backends.cuda import one_off
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
-from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan, LaunchFn
 from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.layouts import TileWork
 from sddmm.backends.cuda.one_off import Candidate, Choice, OneOffPlanner
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
@@ -103,14 +103,10 @@ def test_a_tile_kernel_that_is_good_for_masks_and_others_is_taken_at_once(by_row
     assert choice.late is None
 
 
-@pytest.mark.parametrize(
-    ("name", "run"), [("tile_mma_64x64x32", 64), ("tile_wgmma_async_128x256x64", 16)]
-)
-def test_launches_are_made_while_the_pattern_is_analysed(
-    name: str, run: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["tile_mma_64x64x32", "tile_wgmma_async_128x256x64"])
+def test_a_plan_for_one_call_is_made_while_the_pattern_is_analysed(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the host waits for the analysis; again behind it where nonzeros stand in runs that are
-    long enough for the kernel to store them in another way."""
     tiles = KERNELS[name]
     request = AnalysisRequest(tiles.tile_sizes[0], tile_row_offsets=True)
     choice = Choice(
@@ -120,47 +116,30 @@ def test_launches_are_made_while_the_pattern_is_analysed(
     monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     steps: list[str] = []
-    bind, wait = GpuExecutor.bind, AheadLayouts.wait
+    tiles_of, wait = AheadLayouts.tiles, AheadLayouts.wait
 
-    def noted_bind(executor: GpuExecutor, a: torch.Tensor, b: torch.Tensor) -> None:
-        steps.append("bind")
-        bind(executor, a, b)
+    def noted_tiles(layouts: AheadLayouts, block: tuple[int, int]) -> TileWork:
+        steps.append("tiles")
+        return tiles_of(layouts, block)
 
     def noted_wait(layouts: AheadLayouts) -> Analysis:
         steps.append("wait")
         return wait(layouts)
 
-    monkeypatch.setattr(GpuExecutor, "bind", noted_bind)
+    monkeypatch.setattr(AheadLayouts, "tiles", noted_tiles)
     monkeypatch.setattr(AheadLayouts, "wait", noted_wait)
     a, b = torch.randn(256, 64).half(), torch.randn(256, 64).half().t()
     scattered = random_pattern(256, 256, 3000, layout="csr")
-    in_runs = (torch.arange(256) % (2 * run) < run).expand(256, 256)
+    in_runs = (torch.arange(256) % 128 < 64).expand(256, 256)
     runs = SparsePattern.from_coo(*in_runs.nonzero(as_tuple=True), (256, 256)).to_csr()
-    for pattern, expected in ((scattered, ["bind", "wait"]), (runs, ["bind", "wait", "bind"])):
+    for pattern in (scattered, runs):
         steps.clear()
         with emulated_gpu() as launches:
-            assert_close(sddmm.sddmm(pattern, a, b), pattern, a, b)
-        assert steps == expected
-        assert launches == ["analyse", tiles.name]
-
-
-@pytest.mark.parametrize("is_readable", [True, False])
-def test_operands_are_bound_once_unless_they_are_copied(is_readable: bool) -> None:
-    """A copy holds the numbers of one call alone, so that it is made for the call."""
-    bound: list[tuple[torch.Tensor, ...]] = []
-
-    def bind(*operands: torch.Tensor) -> LaunchFn:
-        bound.append(operands)
-        return lambda values, out, alpha: None
-
-    a, b = torch.randn(4, 3), torch.randn(3, 5)
-    with emulated_gpu():
-        plan = KernelPlan(bind, lambda x: is_readable, torch.clone)
-        executor = GpuExecutor((plan,), list, loader.runtime.current_device())
-        executor.bind(a, b)
-        assert len(bound) == is_readable
-        executor(a, b, None, 1.0, torch.empty(2))
-    assert len(bound) == 1
+            plan = sddmm.plan(pattern, k=64, dtype=torch.float16, calls=1)
+            for _ in range(3):  # launched once, bound, and packed
+                assert_close(plan.run(a, b), pattern, a, b)
+        assert steps == ["tiles", "wait"]
+        assert launches == ["analyse", *[tiles.name] * 3]
 
 
 def band(n: int, reach: int) -> SparsePattern:

@@ -1,0 +1,76 @@
+"""A single run by tiles in straight code, where those pay within one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gemm_core.runtime.device import Device
+from sddmm.backends.base import FirstRun
+from sddmm.backends.cuda.analysis import Analysis
+from sddmm.backends.cuda.executor import address
+from sddmm.backends.cuda.kernels.row_gather.host import RowGather, Variant
+from sddmm.backends.cuda.kernels.tile import TileKernel
+from sddmm.backends.cuda.layouts import TileWork, every_tile
+from sddmm.backends.cuda.single_run import AnalysedRun, Arrays, LaunchBehind, Operands
+from sddmm.backends.cuda.spec import AnalysisRequest
+
+if TYPE_CHECKING:
+    from sddmm.problem import SddmmProblem
+    from sddmm.sparse.pattern import SparsePattern
+
+
+class TiledRun(AnalysedRun):
+    """Runs by a tile kernel, which computes every tile, behind an analysis that finds where rows of
+    tiles begin.
+
+    row_gather serves where columns do not ascend; where the request asks for row ids too, also
+    where tiles do not pay by what the analysis finds.
+    """
+
+    def __init__(
+        self,
+        kernel: RowGather,
+        problem: SddmmProblem,
+        device: Device,
+        is_csr: bool,
+        tile_kernel: TileKernel,
+        request: AnalysisRequest,
+        tiles_pay: Callable[[SddmmProblem, Analysis], bool],
+    ) -> None:
+        super().__init__(kernel, problem, device, is_csr, request)
+        self._tile_kernel, self._tiles_pay = tile_kernel, tiles_pay
+        self._tiles = every_tile((problem.m, problem.n), tile_kernel.block, problem.device)
+        self._by_gathering = AnalysedRun(kernel, problem, device, is_csr)
+
+    def _new_variants(self, step: int) -> tuple[Variant, ...]:
+        return super()._new_variants(step) if self._request.row_ids_too else ()
+
+    def _launch_ahead(
+        self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[Variant]
+    ) -> LaunchBehind:
+        """Bind the operands, for scattered nonzeros. Tiles must be launched behind the analysis: it
+        says where their rows are, and that the pattern is right."""
+        _, cols, _, offsets = arrays
+        assert offsets is not None
+        work = TileWork(self._tiles, offsets, cols, None)
+        plan = self._tile_kernel.plan(work, self._problem, self._device)
+        a, b, values, alpha = run.operands
+        a, b_t = (x if plan.accepts(x) else plan.to_accepted(x) for x in (a, b.mT))
+        launch, storing = plan.bind(a, b_t), plan.storing
+        assumed, addresses = storing and storing(), (address(values), run.out.data_ptr())
+
+        def launch_behind(done: Analysis) -> bool:
+            row_ids = done.row_ids if self._request.row_ids_too else None
+            if done.ascends and (row_ids is None or self._tiles_pay(self._problem, done)):
+                work.distinct, work.runs = done.distinct, done.runs
+                is_bound = storing is None or storing() == assumed
+                (launch if is_bound else plan.bind(a, b_t))(*addresses, alpha)
+            elif row_ids is not None:
+                self._gather(row_ids.data_ptr(), done.cols.data_ptr(), run, operands)
+            else:
+                return self._by_gathering(pattern, run)
+            run.is_launched = True
+            return True
+
+        return launch_behind

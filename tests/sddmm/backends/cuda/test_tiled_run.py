@@ -1,0 +1,195 @@
+"""First calls by tiles, without a plan. The kernels run on the CPU."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+import sddmm
+from gemm_core.emulation.kernel import missing_compiler
+from gemm_core.runtime.device import Device
+from sddmm.backends import base
+from sddmm.backends.cuda import one_off
+from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.cost_model import DeviceModel
+from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.one_off import Candidate, Choice, OneOffPlanner
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
+from sddmm.sparse.pattern import SparsePattern
+from sddmm.testing import assert_close, emulated_gpu, random_pattern
+from tests.sddmm.memory import at_a_cliff
+
+pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
+
+BLOCK, PERSISTENT = "tile_mma_64x64x32", "tile_wgmma_async_128x256x64"
+M, N, K = 200, 330, 40
+GATHER = Candidate(KERNELS["row_gather"], ROW_IDS, 2.0)
+
+
+def choose_tiles(monkeypatch: pytest.MonkeyPatch, name: str, is_late: bool = False) -> None:
+    """Every single run is by these tiles; is_late: if the analysis says so."""
+    request = AnalysisRequest(KERNELS[name].tile_sizes[0], False, True, row_ids_too=is_late)
+    tiles = Candidate(KERNELS[name], request, 1.0)
+    choice = Choice([GATHER], tiles) if is_late else Choice([tiles, GATHER])
+    # No problem is small enough to emulate and large enough for tiles at once.
+    monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+
+
+def mask(m: int = M, n: int = N, reach: int = 40) -> SparsePattern:
+    """Long runs of consecutive columns."""
+    near = (torch.arange(m)[:, None] - torch.arange(n)).abs() <= reach
+    return SparsePattern.from_torch(near).to_csr()
+
+
+def scattered() -> SparsePattern:
+    return random_pattern(M, N, 3000, layout="csr")
+
+
+def operands(
+    dtype: torch.dtype = torch.float16, k: int = K, heads: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    lead = () if heads is None else (heads,)
+    return torch.randn(*lead, M, k).to(dtype), torch.randn(*lead, N, k).to(dtype).mT
+
+
+def new_tensor(
+    pattern: SparsePattern, index_dtype: torch.dtype = torch.int32, layout: str = "csr"
+) -> torch.Tensor:
+    """A torch tensor that comes for the first time, with indices at the end of their memory."""
+    values = torch.randn(pattern.nnz).half()
+    if layout == "coo":
+        indices = torch.stack([pattern.to_coo().row_indices, pattern.col_indices])
+        return torch.sparse_coo_tensor(
+            indices, values, pattern.shape, is_coalesced=True, check_invariants=False
+        )
+    crow, cols = (x.to(index_dtype) for x in (pattern.crow_indices, pattern.col_indices))
+    return torch.sparse_csr_tensor(
+        at_a_cliff(crow), at_a_cliff(cols), values, pattern.shape, check_invariants=False
+    )
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "coo"])
+@pytest.mark.parametrize("pattern", [mask(), scattered()], ids=["runs", "scattered"])
+@pytest.mark.parametrize("name", [BLOCK, PERSISTENT])
+def test_every_nonzero_is_computed_without_a_plan(
+    name: str, pattern: SparsePattern, kind: str, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    choose_tiles(monkeypatch, name)
+    caplog.set_level(logging.DEBUG, "sddmm")
+    index_dtype = torch.int64 if kind == "int64" else torch.int32
+    S = new_tensor(pattern, index_dtype, "coo" if kind == "coo" else "csr")
+    a, b = operands()
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(S, a, b, scale=False)
+        logged = caplog.text
+    assert launches == ["analyse", name]
+    assert_close(product.values(), S, a, b, scale=False)
+    assert "without a plan" in logged
+    assert "run(s) of" not in logged
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+@pytest.mark.parametrize("k", [40, 37])
+@pytest.mark.parametrize("name", [BLOCK, PERSISTENT])
+def test_values_heads_and_unaligned_rows_are_served(
+    name: str, k: int, heads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_tiles(monkeypatch, name)
+    S = new_tensor(mask())
+    a, b = operands(k=k, heads=heads)
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(S, a, b, alpha=-0.5, scale=True)
+    assert launches[:2] == ["analyse", name]
+    values = product if heads else product.values()
+    assert_close(values, S, a, b, alpha=-0.5, scale=True)
+
+
+def test_columns_that_fall_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_tiles(monkeypatch, BLOCK)
+    near = mask()
+    falling = SparsePattern.from_csr(near.crow_indices, N - 1 - near.col_indices, (M, N))
+    a, b = operands()
+    for S in (new_tensor(falling), falling):
+        with emulated_gpu() as launches:
+            product = sddmm.sddmm(S, a, b)
+        assert launches == ["analyse", "analyse", "row_gather"]
+        assert_close(product if S is falling else product.values(), S, a, b)
+
+
+def test_a_pattern_that_is_kept_keeps_its_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_tiles(monkeypatch, BLOCK)
+    pattern, (a, b) = mask(), operands()
+    with emulated_gpu() as launches:
+        assert_close(sddmm.sddmm(pattern, a, b), pattern, a, b)
+        again = sddmm.sddmm(pattern, a, b, out_dtype=torch.float32)
+    assert launches == ["analyse", BLOCK, BLOCK]
+    assert_close(again, pattern, a, b)
+
+
+@pytest.mark.parametrize(
+    ("crow", "col", "message"),
+    [([0, 4, 2, 6], 1, "crow_indices"), ([0, 2, 4, 6], N, f"is {N}"), ([0, 2, 4, 6], -1, "is -1")],
+)
+def test_a_wrong_pattern_raises_and_the_next_one_is_computed(
+    crow: list[int], col: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_tiles(monkeypatch, BLOCK)
+    a, b = torch.randn(3, K).half(), torch.randn(N, K).half().mT
+    for is_wrong in (True, False, True):
+        offsets = torch.tensor(crow if is_wrong else [0, 2, 4, 6])
+        cols = torch.tensor([0, 3, 1, 4, 2, col if is_wrong else 3])
+        S = torch.sparse_csr_tensor(
+            offsets, cols, torch.randn(6).half(), (3, N), check_invariants=False
+        )
+        with emulated_gpu() as launches:
+            if is_wrong:
+                with pytest.raises(ValueError, match=message):
+                    sddmm.sddmm(S, a, b)
+            else:
+                assert_close(sddmm.sddmm(S, a, b).values(), S, a, b)
+        assert launches == (["analyse"] if is_wrong else ["analyse", BLOCK])
+
+
+def test_offsets_that_do_not_fit_are_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_tiles(monkeypatch, BLOCK)
+    S, (a, b), empty = new_tensor(mask()), operands(), torch.empty
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 20))
+
+    def full(*size: object, dtype: torch.dtype, **options: object) -> torch.Tensor:
+        if dtype == torch.int32:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return empty(*size, dtype=dtype, **options)  # type: ignore[call-overload, no-any-return]
+
+    with emulated_gpu():
+        monkeypatch.setattr(torch, "empty", full)
+        with pytest.raises(torch.OutOfMemoryError, match=r"1792 row offsets of tiles needs 7168"):
+            sddmm.sddmm(S, a, b)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_the_analysis_decides_between_tiles_and_gathering(
+    is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a slow L2, so that gathering a mask takes long."""
+
+    def slow_l2(device: Device) -> DeviceModel:
+        return replace(scaled_by_sm_count(device), l2_bytes=1e11)
+
+    monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
+    choose_tiles(monkeypatch, BLOCK, is_late=True)
+    near, far = mask(), random_pattern(M, N, 200, layout="csr")
+    falling = SparsePattern.from_csr(near.crow_indices, N - 1 - near.col_indices, (M, N))
+    a, b = operands()
+    for pattern in (near, far, falling):
+        S = pattern if is_kept else new_tensor(pattern)
+        with emulated_gpu() as launches:
+            product = sddmm.sddmm(S, a, b)
+        assert launches == ["analyse", BLOCK if pattern is near else "row_gather"]
+        assert_close(product if is_kept else product.values(), S, a, b)
