@@ -27,8 +27,8 @@ from tests.sddmm.memory import at_a_cliff
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 BLOCK_TILES = [
-    "tile_mma_64x64x32", "tile_mma_128x128x64", "tile_wmma_m16n16k16", "tile_simt_64x64x16",
-    "tile_simt_64x64x32", "tile_simt_64x128x8",
+    "tile_mma_64x64x32", "tile_mma_128x128x64", "tile_wmma_m16n16k16", "tile_simt_16x32x32",
+    "tile_simt_64x64x16", "tile_simt_64x64x32", "tile_simt_64x128x8",
     "tile_wgmma_tf32x3_128x128x32",
 ]  # fmt: skip
 WARP_TILES = ["tile_warp_16x16", "tile_warp_32x32"]

@@ -30,6 +30,9 @@ _MORE_LOADS = 0.6
 # part of a row has.
 NEAR_COLUMNS = 64
 _L2_BASE, _L2_SCATTERED = 0.48, 1.7
+# The bytes of the rows of B that one row of the pattern reads, up to which its neighbours find them
+# in L1; twice as many lengthen the loads from L2 by this part.
+_NEAR_BYTES, _BEYOND_L1 = 50e3, 0.1
 LINE_BYTES, MEMORY_OVERLAP = 128, 2.0
 """The least that L2 reads of memory at once, and by how much faster that seems beside its own
 loads."""
@@ -70,7 +73,10 @@ def gather_us(
     heads, row_bytes = problem.heads or 1, problem.k * problem.dtype.itemsize
     segments = ceil_div(row_bytes, SEGMENT_BYTES)
     rows, columns = min(problem.m, nnz), min(problem.n, nnz)
-    from_l2 = 1.0 if parts is None else loads_from_l2(parts)
+    from_l2 = 1.0
+    if parts is not None:
+        beyond_l1 = math.log2(max(1.0, nnz * row_bytes / (max(1, rows) * _NEAR_BYTES)))
+        from_l2 = min(1.0, loads_from_l2(parts) * (1 + _BEYOND_L1 * beyond_l1))
     segment_ps = _HALF_SEGMENT_PS if DTYPES[problem.dtype].is_half else _SEGMENT_PS
     loads = loads_of_16_bytes(row_bytes)
     if row_bytes <= LEAST_PASS_BYTES:
