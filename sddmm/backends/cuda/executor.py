@@ -34,8 +34,6 @@ class KernelPlan(NamedTuple):
     can read. takes_any_indices: whether the launch reads nothing outside the operands, even if the
     analysis, which may still run, finds the pattern invalid. launch_once(a, b_t, values, out,
     alpha): launches on operands at addresses that may not come again, without binding them.
-    storing(): how the launch stores nonzeros, where that is for the analysis to say: until it is
-    done, `bind` takes the pattern for one of scattered nonzeros.
     """
 
     bind: Callable[[Tensor, Tensor], LaunchFn]
@@ -43,7 +41,6 @@ class KernelPlan(NamedTuple):
     to_accepted: Callable[[Tensor], Tensor] = Tensor.contiguous
     takes_any_indices: bool = False
     launch_once: Callable[[Tensor, Tensor, int, int, float], None] | None = None
-    storing: Callable[[], object] | None = None
 
 
 PlanT = TypeVar("PlanT")

@@ -66,10 +66,9 @@ class TileWork:
 
     distinct: columns are known to strictly ascend within every row. runs: the maximal sequences of
     nonzeros of a row in consecutive columns; 0 if they were not counted. Where tiles are prepared
-    while the analysis still runs, both are set when it is done; a launch that was bound before is
-    bound anew if they change it (`KernelPlan.storing`). layers: how often a tile may be listed
-    (`distinct_tiles.py`). slot_lists: what `slot_lists.py` made of them, by its arguments,
-    while plans hold it.
+    while the analysis still runs, both are set when it is done, before operands are bound. layers:
+    how often a tile may be listed (`distinct_tiles.py`). slot_lists: what `slot_lists.py` made of
+    them, by its arguments, while plans hold it.
     """
 
     tiles: TileList

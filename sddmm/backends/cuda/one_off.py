@@ -38,15 +38,15 @@ _SIZE = 128
 
 # When tiles may pay whether the pattern is a mask or not, or it may pay to wait for the analysis:
 # the products (nonzeros times k) and the time of gathering from which on; the row offsets of tiles
-# per nonzero up to which they are collected; the part of the time of gathering that tiles must
-# promise for both cases together; and the part of it that one of them may lose.
+# per nonzero up to which they are collected; the part of a first call by gathering that tiles may
+# lose in one of both cases, if they gain in both together; and what any first call takes beside.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
-_LATE_PART, _MOST_LOSS = 0.9, 0.15
-# What the host takes longer for a plan of tiles than for a gather, while the GPU analyses, and then
-# to launch; and the bytes that could be read in the time in which an analysis collects row offsets
+_MOST_LOSS, _ANY_CALL_US = 0.15, 45.0
+# What the host takes longer for tiles than for a gather, while the GPU analyses, then to launch;
+# and the bytes that could be read in the time in which an analysis collects row offsets
 # of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
-_HOST_US, _LAUNCH_US = 150.0, 20.0
+_HOST_US, _LAUNCH_US = 35.0, 20.0
 _OFFSETS_BYTES = 18
 # The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
 # which on a pattern counts as a mask.
@@ -200,15 +200,15 @@ class OneOffPlanner:
         if by_rows:
             gather_mask_us = min(gather_mask_us, gather_rows.mask_us(problem, model))
 
-        gather_us, most = gather.total_us, 1 + _MOST_LOSS
+        gather_us = gather.total_us
         for_both = [
             (candidate, mask_us)
             for candidate, mask_us in both
-            if candidate.total_us <= most * gather_us and mask_us <= most * gather_mask_us
+            if candidate.total_us <= _at_most(gather_us) and mask_us <= _at_most(gather_mask_us)
         ]
         if for_both:
             chosen, mask_us = min(for_both, key=lambda pair: max(pair[0].total_us, pair[1]))
-            if chosen.total_us + mask_us < _LATE_PART * (gather_us + gather_mask_us):
+            if chosen.total_us + mask_us < gather_us + gather_mask_us:
                 return Choice([chosen, gather])
         chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
         gain_us = max(gather_us - chosen.total_us, gather_mask_us - mask_us)
@@ -313,6 +313,11 @@ def _estimate(problem: SddmmProblem, analysis: Analysis) -> CountedFacts:
     counts = {block: TileCounts(tiles, 0, (), total - tiles)}
     parts = ((block[1], analysis.row_segments),)
     return CountedFacts(problem.nnz, analysis.runs, True, counts, parts)
+
+
+def _at_most(us: float) -> float:
+    """The time up to which another way loses little to one that takes `us`."""
+    return us + _MOST_LOSS * (us + _ANY_CALL_US)
 
 
 def _total_us(candidate: Candidate) -> float:

@@ -39,8 +39,8 @@ class TiledRun(AnalysedRun):
         tiles_pay: Callable[[SddmmProblem, Analysis], bool],
     ) -> None:
         super().__init__(kernel, problem, device, is_csr, request)
-        self._tile_kernel, self._tiles_pay = tile_kernel, tiles_pay
         self._tiles = every_tile((problem.m, problem.n), tile_kernel.block, problem.device)
+        self._bind, self._tiles_pay = tile_kernel.once(problem, device, self._tiles), tiles_pay
         self._by_gathering = AnalysedRun(kernel, problem, device, is_csr)
 
     def _new_variants(self, step: int) -> tuple[Variant, ...]:
@@ -49,23 +49,19 @@ class TiledRun(AnalysedRun):
     def _launch_ahead(
         self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[Variant]
     ) -> LaunchBehind:
-        """Bind the operands, for scattered nonzeros. Tiles must be launched behind the analysis: it
-        says where their rows are, and that the pattern is right."""
+        """Bind the operands. Tiles are launched behind the analysis, which says where their rows
+        begin, and that the pattern is right."""
         _, cols, _, offsets = arrays
         assert offsets is not None
         work = TileWork(self._tiles, offsets, cols, None)
-        plan = self._tile_kernel.plan(work, self._problem, self._device)
         a, b, values, alpha = run.operands
-        a, b_t = (x if plan.accepts(x) else plan.to_accepted(x) for x in (a, b.mT))
-        launch, storing = plan.bind(a, b_t), plan.storing
-        assumed, addresses = storing and storing(), (address(values), run.out.data_ptr())
+        launch, out = self._bind(a, b.mT), run.out.data_ptr()
 
         def launch_behind(done: Analysis) -> bool:
             row_ids = done.row_ids if self._request.row_ids_too else None
             if done.ascends and (row_ids is None or self._tiles_pay(self._problem, done)):
                 work.distinct, work.runs = done.distinct, done.runs
-                is_bound = storing is None or storing() == assumed
-                (launch if is_bound else plan.bind(a, b_t))(*addresses, alpha)
+                launch(work, address(values), out, alpha)
             elif row_ids is not None:
                 self._gather(row_ids.data_ptr(), done.cols.data_ptr(), run, operands)
             else:

@@ -15,15 +15,27 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from gemm_core.runtime.tensor_map import TensorMap, is_tma_readable, pad_for_tma
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.executor import KernelPlan, LaunchFn, make_launch, rows_are_contiguous
+from sddmm.backends.cuda.executor import (
+    KernelPlan,
+    LaunchFn,
+    address,
+    make_launch,
+    rows_are_contiguous,
+)
 from sddmm.backends.cuda.kernels.scale_samples.host import (
     SAMPLES_DTYPE,
     SampleFn,
     scaling_us,
     then_scaled,
 )
-from sddmm.backends.cuda.kernels.tile import ROW_OFFSETS, TileKernel, tile_args
-from sddmm.backends.cuda.layouts import TileWork
+from sddmm.backends.cuda.kernels.tile import (
+    ROW_OFFSETS,
+    BindOnce,
+    LaunchTiles,
+    TileKernel,
+    tile_args,
+)
+from sddmm.backends.cuda.layouts import TileList, TileWork
 from sddmm.backends.cuda.spec import macros, type_macros
 from sddmm.dtypes import HALF_DTYPES
 
@@ -35,6 +47,8 @@ if TYPE_CHECKING:
 _CLUSTER = 2
 # The elements of k that a stage holds: 128 bytes of each row.
 BLOCK_K = 64
+# The parameters at the end that make the struct as long as it must be.
+_UNUSED = 9
 
 
 class Arguments(ctypes.Structure):
@@ -48,7 +62,7 @@ class Arguments(ctypes.Structure):
         ("head_out", LONG),
         ("alpha", DOUBLE),
         *((name, INT) for name in ("tile_count", "heads", "k")),
-        *((f"unused{i}", INT) for i in range(9)),
+        *((f"unused{i}", INT) for i in range(_UNUSED)),
     ]
 
 
@@ -95,9 +109,74 @@ class PersistentTileKernel(TileKernel):
 
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         launcher = _Launcher(self, work, problem, device)
-        return KernelPlan(
-            launcher.bind, _accepts, pad_for_tma, storing=lambda: self.sampling(work, problem)
-        )
+        return KernelPlan(launcher.bind, _accepts, pad_for_tma)
+
+    def once(self, problem: SddmmProblem, device: Device, tiles: TileList) -> BindOnce:
+        if self.parameters is not Arguments:  # of arrays that a plan makes
+            return super().once(problem, device, tiles)
+        return _Once(self, problem, device, tiles).bind
+
+    def blocks(self, tiles: TileList, problem: SddmmProblem, device: Device) -> int:
+        """The blocks of threads that compute these tiles of each head: as many as run at once."""
+        resident = max(1, device.sm_count // self.cluster)
+        count = ceil_div(tiles.length * (problem.heads or 1), self.cluster)
+        return self.cluster * min(count, resident)
+
+    def tensor_maps(self, a: Tensor, b_t: Tensor) -> tuple[bytes, bytes]:
+        """The maps by which TMA copies the operands."""
+        rows_a, rows_b = self.boxes
+        tensor_map = loader.runtime.tensor_map
+        return tensor_map(a, rows_a, BLOCK_K), tensor_map(b_t, rows_b, BLOCK_K)
+
+
+class _Once:
+    """Binds operands for single runs in straight code: what follows from the problem is kept."""
+
+    def __init__(
+        self, spec: PersistentTileKernel, problem: SddmmProblem, device: Device, tiles: TileList
+    ) -> None:
+        self._spec, self._problem, self._device, self._tiles = spec, problem, device, tiles
+        self._blocks, self._coords = spec.blocks(tiles, problem, device), tiles.coords.data_ptr()
+        self._sizes = tiles.length, problem.heads or 1, problem.k, *[0] * _UNUSED
+
+    def bind(self, a: Tensor, b_t: Tensor) -> LaunchTiles:
+        a, b_t = (x if _accepts(x) else pad_for_tma(x) for x in (a, b_t))
+        return functools.partial(self._launch, (a, b_t), self._spec.tensor_maps(a, b_t))
+
+    def _launch(
+        self,
+        operands: tuple[Tensor, Tensor],  # they may be copies, which live until the launch
+        tensor_maps: tuple[bytes, bytes],
+        work: TileWork,
+        values: int,
+        out: int,
+        alpha: float,
+    ) -> None:
+        problem = self._problem
+        if not values:
+            self._sample(tensor_maps, work, problem.out_dtype, out, alpha)
+            return
+        sample = functools.partial(self._sample, tensor_maps, work, SAMPLES_DTYPE)
+        then_scaled(sample, problem, self._device)(values, out, alpha)
+
+    def _sample(
+        self,
+        tensor_maps: tuple[bytes, bytes],
+        work: TileWork,
+        out_dtype: torch.dtype,
+        out: int,
+        alpha: float,
+    ) -> None:
+        spec, problem, offsets = self._spec, self._problem, work.row_offsets
+        sampling = tuple(spec.sampling(work, problem).items())
+        kernel = _load(
+            loader.runtime, spec, problem.dtype, out_dtype, sampling, self._device.index
+        )  # fmt: skip
+        kernel(  # in the order of Arguments
+            self._blocks, *tensor_maps, out, work.cols.data_ptr(), address(work.perm),
+            self._coords, offsets.offsets.data_ptr(), *offsets[1:], problem.nnz, alpha,
+            *self._sizes,
+        )  # fmt: skip
 
 
 class _Launcher:
@@ -107,13 +186,11 @@ class _Launcher:
         self, spec: PersistentTileKernel, work: TileWork, problem: SddmmProblem, device: Device
     ) -> None:
         self._spec, self._work, self._problem, self._device = spec, work, problem, device
-        tiles, resident = work.tiles.length, max(1, device.sm_count // spec.cluster)
-        clusters = min(ceil_div(tiles * (problem.heads or 1), spec.cluster), resident)
-        self._blocks = spec.cluster * clusters
-        self._arrays = spec.arrays(work, max(1, min(tiles, self._blocks)))
+        self._blocks = spec.blocks(work.tiles, problem, device)
+        self._arrays = spec.arrays(work, max(1, min(work.tiles.length, self._blocks)))
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchFn:
-        tensor_maps = self._tensor_maps(a, b_t)
+        tensor_maps = dict(zip(("a", "b"), self._spec.tensor_maps(a, b_t), strict=True))
         expected = self._problem.scaled
         launches = {expected: self._launch(expected, tensor_maps)}
 
@@ -124,13 +201,6 @@ class _Launcher:
             launches[scaled](values, out, alpha)
 
         return launch
-
-    def _tensor_maps(self, a: Tensor, b_t: Tensor) -> dict[str, bytes]:
-        rows_a, rows_b = self._spec.boxes
-        return {
-            "a": loader.runtime.tensor_map(a, rows_a, BLOCK_K),
-            "b": loader.runtime.tensor_map(b_t, rows_b, BLOCK_K),
-        }
 
     def _launch(self, scaled: bool, tensor_maps: dict[str, bytes]) -> LaunchFn:
         if scaled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import ctypes
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +36,7 @@ from sddmm.backends.cuda.executor import (
     rows_are_contiguous,
 )
 from sddmm.backends.cuda.facts import PatternFacts
-from sddmm.backends.cuda.layouts import TileWork
+from sddmm.backends.cuda.layouts import TileList, TileWork
 from sddmm.backends.cuda.spec import (
     AnalysisRequest,
     KernelSpec,
@@ -52,6 +53,13 @@ _INT32 = 2**31
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
 # depend on each other.
 _SKIP_US = 2.1
+
+LaunchTiles = Callable[[TileWork, int, int, float], None]
+"""launch(work, values, out, alpha): launch on bound operands when the pattern is analysed. values,
+out: addresses."""
+
+BindOnce = Callable[[Tensor, Tensor], LaunchTiles]
+"""bind(a, b_t): bind operands for a single run."""
 
 # The members of TileOffsets (tile_offsets.cuh).
 ROW_OFFSETS = (
@@ -72,6 +80,19 @@ class TileKernel(KernelSpec, abc.ABC):
     @abc.abstractmethod
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes these tiles of the problem."""
+
+    def once(self, problem: SddmmProblem, device: Device, tiles: TileList) -> BindOnce:
+        """What binds operands for single runs that compute all these tiles, before the pattern is
+        analysed. A subclass that is quick on small problems makes no plan."""
+
+        def launch(
+            a: Tensor, b_t: Tensor, work: TileWork, values: int, out: int, alpha: float
+        ) -> None:
+            plan = self.plan(work, problem, device)
+            a, b_t = (x if plan.accepts(x) else plan.to_accepted(x) for x in (a, b_t))
+            plan.bind(a, b_t)(values, out, alpha)
+
+        return lambda a, b_t: functools.partial(launch, a, b_t)
 
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         request = AnalysisRequest(self.tile[:2], tile_row_offsets=True)
@@ -229,9 +250,50 @@ class BlockTileKernel(TileKernel):
                 "m": problem.m, "n": problem.n, "k": problem.k,
             })  # fmt: skip
 
-        return KernelPlan(
-            bind, _accepts, storing=lambda: row_storing(work, problem.nnz, self.block[0])
-        )
+        return KernelPlan(bind, _accepts)
+
+    def once(self, problem: SddmmProblem, device: Device, tiles: TileList) -> BindOnce:
+        return _Once(self, problem, device, tiles).bind
+
+
+class _Once:
+    """Binds operands for single runs in straight code: what follows from the problem is kept."""
+
+    def __init__(
+        self, spec: BlockTileKernel, problem: SddmmProblem, device: Device, tiles: TileList
+    ) -> None:
+        self._spec, self._problem, self._device, self._tiles = spec, problem, device, tiles
+        self._blocks, self._coords = tiles.length * (problem.heads or 1), tiles.coords.data_ptr()
+        self._sizes = tiles.length, problem.m, problem.n, problem.k
+        self._kernels: dict[tuple[bool, RowStoring], Kernel] = {}
+
+    def bind(self, a: Tensor, b_t: Tensor) -> LaunchTiles:
+        a, b_t = (x if _accepts(x) else x.contiguous() for x in (a, b_t))
+        args, alignment = operand_args(a, b_t)
+        return functools.partial(self._launch, (a, b_t), args, alignment == 16)
+
+    def _launch(
+        self,
+        operands: tuple[Tensor, Tensor],  # they may be copies, which live until the launch
+        args: dict[str, int],
+        aligned: bool,
+        work: TileWork,
+        values: int,
+        out: int,
+        alpha: float,
+    ) -> None:
+        spec, offsets, nnz = self._spec, work.row_offsets, self._problem.nnz
+        storing = row_storing(work, nnz, spec.block[0], spec.stores_segments(aligned))
+        kernel = self._kernels.get((aligned, storing))
+        if kernel is None:
+            kernel = specialise(loader.runtime, spec, self._problem, self._device, aligned, storing)
+            self._kernels[aligned, storing] = kernel
+        kernel(  # in the order of Arguments
+            self._blocks, args["a"], args["b"], values, out, work.cols.data_ptr(),
+            address(work.perm), self._coords, offsets.offsets.data_ptr(), *offsets[1:],
+            args["pitch_a"], args["pitch_b"], args["head_a"], args["head_b"], nnz, *self._sizes,
+            alpha,
+        )  # fmt: skip
 
 
 class RowStoring(NamedTuple):

@@ -31,8 +31,10 @@ _WARPS_PER_SM, _WAVE = 16, 0.9
 _CUT_ROW, _LEAST_CUT, _MOST_CUT = 2, 512, 2**30
 # The indices that a thread checks at once.
 _CHECKED_PER_THREAD = 8
-# The time of a nonzero of a mask, on an H200, in picoseconds: of any, and for 64 bytes of its rows.
-_NONZERO_PS, _SEGMENT_PS, _SEGMENT_BYTES = 7.5, 2.7, 64
+# The time of a nonzero of a mask, on an H200, in picoseconds: of any, and for 64 bytes of its rows:
+# short ones, long ones of half types, of which registers hold fewer, and of other types.
+_NONZERO_PS, _SEGMENT_BYTES, _SHORT_SEGMENTS = 7.5, 64, 4
+_SHORT_PS, _LONG_HALF_PS, _LONG_PS = 2.7, 5.5, 3.3
 
 
 class Arguments(ctypes.Structure):
@@ -70,8 +72,11 @@ def serves(problem: SddmmProblem, is_csr: bool, is_kept: bool) -> bool:
 def mask_us(problem: SddmmProblem, model: DeviceModel) -> float:
     """The predicted time where neighbouring rows have the same columns."""
     segments = ceil_div(problem.k * problem.dtype.itemsize, _SEGMENT_BYTES)
+    segment_ps = _LONG_HALF_PS if DTYPES[problem.dtype].is_half else _LONG_PS
+    if segments <= _SHORT_SEGMENTS:
+        segment_ps = _SHORT_PS
     values = problem.nnz * (problem.heads or 1)
-    return 1e-6 * values * (_NONZERO_PS + _SEGMENT_PS * segments) / model.stores
+    return 1e-6 * values * (_NONZERO_PS + segment_ps * segments) / model.stores
 
 
 def pieces_of(problem: SddmmProblem, device: Device) -> Pieces:
