@@ -39,8 +39,8 @@ class TiledRun(AnalysedRun):
         tiles_pay: Callable[[SddmmProblem, Analysis], bool],
     ) -> None:
         super().__init__(kernel, problem, device, is_csr, request)
-        self._tiles = every_tile((problem.m, problem.n), tile_kernel.block, problem.device)
-        self._bind, self._tiles_pay = tile_kernel.once(problem, device, self._tiles), tiles_pay
+        self._block = tile_kernel.block
+        self._bind, self._tiles_pay = tile_kernel.once(problem, device), tiles_pay
         self._by_gathering = AnalysedRun(kernel, problem, device, is_csr)
 
     def _new_variants(self, step: int) -> tuple[Variant, ...]:
@@ -53,7 +53,8 @@ class TiledRun(AnalysedRun):
         begin, and that the pattern is right."""
         _, cols, _, offsets = arrays
         assert offsets is not None
-        work = TileWork(self._tiles, offsets, cols, None)
+        tiles = every_tile(pattern.shape, self._block, self._torch_device)
+        work = TileWork(tiles, offsets, cols, None)
         a, b, values, alpha = run.operands
         launch, out = self._bind(a, b.mT), run.out.data_ptr()
 

@@ -111,10 +111,10 @@ class PersistentTileKernel(TileKernel):
         launcher = _Launcher(self, work, problem, device)
         return KernelPlan(launcher.bind, _accepts, pad_for_tma)
 
-    def once(self, problem: SddmmProblem, device: Device, tiles: TileList) -> BindOnce:
+    def once(self, problem: SddmmProblem, device: Device) -> BindOnce:
         if self.parameters is not Arguments:  # of arrays that a plan makes
-            return super().once(problem, device, tiles)
-        return _Once(self, problem, device, tiles).bind
+            return super().once(problem, device)
+        return _Once(self, problem, device).bind
 
     def blocks(self, tiles: TileList, problem: SddmmProblem, device: Device) -> int:
         """The blocks of threads that compute these tiles of each head: as many as run at once."""
@@ -132,12 +132,9 @@ class PersistentTileKernel(TileKernel):
 class _Once:
     """Binds operands for single runs in straight code: what follows from the problem is kept."""
 
-    def __init__(
-        self, spec: PersistentTileKernel, problem: SddmmProblem, device: Device, tiles: TileList
-    ) -> None:
-        self._spec, self._problem, self._device, self._tiles = spec, problem, device, tiles
-        self._blocks, self._coords = spec.blocks(tiles, problem, device), tiles.coords.data_ptr()
-        self._sizes = tiles.length, problem.heads or 1, problem.k, *[0] * _UNUSED
+    def __init__(self, spec: PersistentTileKernel, problem: SddmmProblem, device: Device) -> None:
+        self._spec, self._problem, self._device = spec, problem, device
+        self._sizes = problem.heads or 1, problem.k, *[0] * _UNUSED
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchTiles:
         a, b_t = (x if _accepts(x) else pad_for_tma(x) for x in (a, b_t))
@@ -168,14 +165,15 @@ class _Once:
         alpha: float,
     ) -> None:
         spec, problem, offsets = self._spec, self._problem, work.row_offsets
+        blocks = spec.blocks(work.tiles, problem, self._device)
         sampling = tuple(spec.sampling(work, problem).items())
         kernel = _load(
             loader.runtime, spec, problem.dtype, out_dtype, sampling, self._device.index
         )  # fmt: skip
         kernel(  # in the order of Arguments
-            self._blocks, *tensor_maps, out, work.cols.data_ptr(), address(work.perm),
-            self._coords, offsets.offsets.data_ptr(), *offsets[1:], problem.nnz, alpha,
-            *self._sizes,
+            blocks, *tensor_maps, out, work.cols.data_ptr(), address(work.perm),
+            work.tiles.coords.data_ptr(), offsets.offsets.data_ptr(), *offsets[1:], problem.nnz,
+            alpha, work.tiles.length, *self._sizes,
         )  # fmt: skip
 
 

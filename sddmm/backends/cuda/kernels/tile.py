@@ -36,7 +36,7 @@ from sddmm.backends.cuda.executor import (
     rows_are_contiguous,
 )
 from sddmm.backends.cuda.facts import PatternFacts
-from sddmm.backends.cuda.layouts import TileList, TileWork
+from sddmm.backends.cuda.layouts import TileWork
 from sddmm.backends.cuda.spec import (
     AnalysisRequest,
     KernelSpec,
@@ -81,9 +81,9 @@ class TileKernel(KernelSpec, abc.ABC):
     def plan(self, work: TileWork, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes these tiles of the problem."""
 
-    def once(self, problem: SddmmProblem, device: Device, tiles: TileList) -> BindOnce:
-        """What binds operands for single runs that compute all these tiles, before the pattern is
-        analysed. A subclass that is quick on small problems makes no plan."""
+    def once(self, problem: SddmmProblem, device: Device) -> BindOnce:
+        """What binds operands for single runs, while their patterns are analysed. A subclass that
+        is quick on small problems makes no plan."""
 
         def launch(
             a: Tensor, b_t: Tensor, work: TileWork, values: int, out: int, alpha: float
@@ -252,19 +252,16 @@ class BlockTileKernel(TileKernel):
 
         return KernelPlan(bind, _accepts)
 
-    def once(self, problem: SddmmProblem, device: Device, tiles: TileList) -> BindOnce:
-        return _Once(self, problem, device, tiles).bind
+    def once(self, problem: SddmmProblem, device: Device) -> BindOnce:
+        return _Once(self, problem, device).bind
 
 
 class _Once:
     """Binds operands for single runs in straight code: what follows from the problem is kept."""
 
-    def __init__(
-        self, spec: BlockTileKernel, problem: SddmmProblem, device: Device, tiles: TileList
-    ) -> None:
-        self._spec, self._problem, self._device, self._tiles = spec, problem, device, tiles
-        self._blocks, self._coords = tiles.length * (problem.heads or 1), tiles.coords.data_ptr()
-        self._sizes = tiles.length, problem.m, problem.n, problem.k
+    def __init__(self, spec: BlockTileKernel, problem: SddmmProblem, device: Device) -> None:
+        self._spec, self._problem, self._device = spec, problem, device
+        self._heads, self._sizes = problem.heads or 1, (problem.m, problem.n, problem.k)
         self._kernels: dict[tuple[bool, RowStoring], Kernel] = {}
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchTiles:
@@ -283,16 +280,17 @@ class _Once:
         alpha: float,
     ) -> None:
         spec, offsets, nnz = self._spec, work.row_offsets, self._problem.nnz
+        count = work.tiles.length
         storing = row_storing(work, nnz, spec.block[0], spec.stores_segments(aligned))
         kernel = self._kernels.get((aligned, storing))
         if kernel is None:
             kernel = specialise(loader.runtime, spec, self._problem, self._device, aligned, storing)
             self._kernels[aligned, storing] = kernel
         kernel(  # in the order of Arguments
-            self._blocks, args["a"], args["b"], values, out, work.cols.data_ptr(),
-            address(work.perm), self._coords, offsets.offsets.data_ptr(), *offsets[1:],
-            args["pitch_a"], args["pitch_b"], args["head_a"], args["head_b"], nnz, *self._sizes,
-            alpha,
+            count * self._heads, args["a"], args["b"], values, out, work.cols.data_ptr(),
+            address(work.perm), work.tiles.coords.data_ptr(), offsets.offsets.data_ptr(),
+            *offsets[1:], args["pitch_a"], args["pitch_b"], args["head_a"], args["head_b"], nnz,
+            count, *self._sizes, alpha,
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
 from sddmm.backends.cuda.kernels.registry import KERNELS
+from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 from sddmm.backends.cuda.one_off import Candidate, Choice, OneOffPlanner
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
 from sddmm.sparse.pattern import SparsePattern
@@ -109,6 +110,19 @@ def test_values_heads_and_unaligned_rows_are_served(
     assert launches[:2] == ["analyse", name]
     values = product if heads else product.values()
     assert_close(values, S, a, b, alpha=-0.5, scale=True)
+
+
+@pytest.mark.parametrize("k", [40, 37])
+def test_a_kernel_without_straight_code_of_its_own_makes_a_plan(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_tiles(monkeypatch, BLOCK)
+    monkeypatch.delattr(BlockTileKernel, "once")
+    S, (a, b) = new_tensor(mask()), operands(k=k)
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(S, a, b)
+    assert launches == ["analyse", BLOCK]
+    assert_close(product.values(), S, a, b)
 
 
 def test_columns_that_fall_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
