@@ -164,16 +164,21 @@ class CudaBackend:
         gather = choice.candidates[-1].kernel if choice.candidates else None
         if not isinstance(gather, RowGather):
             return (), None
-        tiles = choice.late
-        if tiles is None and len(choice.candidates) > 1:
+        make_gathers = form_of_runs(gather, problem, device, is_csr, is_kept, by_rows)
+        tiles, pay = choice.late, None
+        if tiles is not None:
+            pay = functools.partial(tiles_pay, tiles.kernel, gather, device, by_rows)
+        elif len(choice.candidates) > 1:
             tiles = choice.candidates[0]
         if tiles is None:
-            return (gather,), form_of_runs(gather, problem, device, is_csr, is_kept, by_rows)
+            return (gather,), make_gathers
         if not isinstance(tiles.kernel, TileKernel):
             return (), None
+        # gather_rows finds the rows itself.
+        request = tiles.request._replace(row_ids_too=tiles.request.row_ids_too and not by_rows)
         by_tiles = functools.partial(
-            TiledRun, gather, is_csr=is_csr, tile_kernel=tiles.kernel, request=tiles.request,
-            tiles_pay=functools.partial(tiles_pay, tiles.kernel, gather, device),
+            TiledRun, gather, is_csr=is_csr, tile_kernel=tiles.kernel, request=request,
+            make_gathers=make_gathers, tiles_pay=pay,
         )  # fmt: skip
         return (tiles.kernel, gather), by_tiles
 

@@ -24,6 +24,7 @@ from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.planning_context import refused
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
+from sddmm.dtypes import DTYPES
 from sddmm.problem import alike
 
 if TYPE_CHECKING:
@@ -38,11 +39,12 @@ _SIZE = 128
 
 # When tiles may pay whether the pattern is a mask or not, or it may pay to wait for the analysis:
 # the products (nonzeros times k) and the time of gathering from which on; the row offsets of tiles
-# per nonzero up to which they are collected; the part of a first call by gathering that tiles may
-# lose in one of both cases, if they gain in both together; and what any first call takes beside.
+# per nonzero up to which they are collected; the part of a first call by gathering that may be lost
+# in one of both cases, of half types and of others, in which torch gathers nearly as fast; and what
+# any first call takes beside.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
-_MOST_LOSS, _ANY_CALL_US = 0.15, 45.0
+_MOST_HALF_LOSS, _MOST_LOSS, _ANY_CALL_US = 0.15, 0.03, 45.0
 # What the host takes longer for tiles than for a gather, while the GPU analyses, then to launch;
 # and the bytes that could be read in the time in which an analysis collects row offsets
 # of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
@@ -136,7 +138,7 @@ class OneOffPlanner:
             plans = {k.name: k.prepare(layouts, problem, model) for k in (kernel, late.kernel)}
         finally:
             analysis = layouts.wait()
-        if analysis.ascends and tiles_pay(late.kernel, kernel, device, problem, analysis):
+        if analysis.ascends and tiles_pay(late.kernel, kernel, device, False, problem, analysis):
             kernel = late.kernel
         executor = self._executor(plans[kernel.name], kernel, problem, device)
         _launch(executor, first_run)
@@ -201,10 +203,16 @@ class OneOffPlanner:
             gather_mask_us = min(gather_mask_us, gather_rows.mask_us(problem, model))
 
         gather_us = gather.total_us
+        most_loss = _MOST_HALF_LOSS if DTYPES[problem.dtype].is_half else _MOST_LOSS
+
+        def at_most(us: float) -> float:
+            """The time up to which another way loses little to one that takes `us`."""
+            return us + most_loss * (us + _ANY_CALL_US)
+
         for_both = [
             (candidate, mask_us)
             for candidate, mask_us in both
-            if candidate.total_us <= _at_most(gather_us) and mask_us <= _at_most(gather_mask_us)
+            if candidate.total_us <= at_most(gather_us) and mask_us <= at_most(gather_mask_us)
         ]
         if for_both:
             chosen, mask_us = min(for_both, key=lambda pair: max(pair[0].total_us, pair[1]))
@@ -213,7 +221,7 @@ class OneOffPlanner:
         chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
         gain_us = max(gather_us - chosen.total_us, gather_mask_us - mask_us)
         loss_us = _ahead_us(problem, chosen.request, model) - _ahead_us(problem, ROW_IDS, model)
-        if gain_us < loss_us or loss_us > _MOST_LOSS * gather_us:
+        if gain_us < loss_us or gather_us + loss_us > at_most(gather_us):
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
         return Choice([gather], Candidate(chosen.kernel, request, mask_us))
@@ -276,15 +284,22 @@ def tiles_pay(
     tiles: GpuKernel,
     gather: GpuKernel,
     device: Device,
+    by_rows: bool,
     problem: SddmmProblem,
     analysis: Analysis,
 ) -> bool:
-    """Whether computing every tile is faster than gathering, by what the analysis has found."""
+    """Whether computing every tile is faster than gathering, by what the analysis has found.
+
+    by_rows: whether gather_rows does what row_gather would.
+    """
     facts, model = _estimate(problem, analysis), device_model(device)
     by_tiles, by_gathering = (k.cost_us(problem, facts, model) for k in (tiles, gather))
     if by_tiles is None or by_gathering is None:  # none of both is a candidate then
         return False
-    return by_tiles.run_us < by_gathering.run_us
+    gather_us = by_gathering.run_us
+    if by_rows and problem.nnz >= _MASK_RUN * analysis.runs:
+        gather_us = min(gather_us, gather_rows.mask_us(problem, model))
+    return by_tiles.run_us < gather_us
 
 
 def _facts_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> CountedFacts:
@@ -313,11 +328,6 @@ def _estimate(problem: SddmmProblem, analysis: Analysis) -> CountedFacts:
     counts = {block: TileCounts(tiles, 0, (), total - tiles)}
     parts = ((block[1], analysis.row_segments),)
     return CountedFacts(problem.nnz, analysis.runs, True, counts, parts)
-
-
-def _at_most(us: float) -> float:
-    """The time up to which another way loses little to one that takes `us`."""
-    return us + _MOST_LOSS * (us + _ANY_CALL_US)
 
 
 def _total_us(candidate: Candidate) -> float:

@@ -12,7 +12,13 @@ from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather, Variant
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.layouts import TileWork, every_tile
-from sddmm.backends.cuda.single_run import AnalysedRun, Arrays, LaunchBehind, Operands
+from sddmm.backends.cuda.single_run import (
+    AnalysedRun,
+    Arrays,
+    LaunchBehind,
+    MakeRuns,
+    Operands,
+)
 from sddmm.backends.cuda.spec import AnalysisRequest
 
 if TYPE_CHECKING:
@@ -24,8 +30,9 @@ class TiledRun(AnalysedRun):
     """Runs by a tile kernel, which computes every tile, behind an analysis that finds where rows of
     tiles begin.
 
-    row_gather serves where columns do not ascend; where the request asks for row ids too, also
-    where tiles do not pay by what the analysis finds.
+    Nonzeros are gathered where columns do not ascend, and where tiles do not pay. make_gathers:
+    makes the runs that gather. tiles_pay: says whether tiles pay, of a problem and its analysis;
+    None if they always do.
     """
 
     def __init__(
@@ -36,12 +43,13 @@ class TiledRun(AnalysedRun):
         is_csr: bool,
         tile_kernel: TileKernel,
         request: AnalysisRequest,
-        tiles_pay: Callable[[SddmmProblem, Analysis], bool],
+        make_gathers: MakeRuns,
+        tiles_pay: Callable[[SddmmProblem, Analysis], bool] | None,
     ) -> None:
         super().__init__(kernel, problem, device, is_csr, request)
         self._block = tile_kernel.block
         self._bind, self._tiles_pay = tile_kernel.once(problem, device), tiles_pay
-        self._by_gathering = AnalysedRun(kernel, problem, device, is_csr)
+        self._by_gathering = make_gathers(problem, device)
 
     def _new_variants(self, step: int) -> tuple[Variant, ...]:
         return super()._new_variants(step) if self._request.row_ids_too else ()
@@ -59,12 +67,13 @@ class TiledRun(AnalysedRun):
         launch, out = self._bind(a, b.mT), run.out.data_ptr()
 
         def launch_behind(done: Analysis) -> bool:
-            row_ids = done.row_ids if self._request.row_ids_too else None
-            if done.ascends and (row_ids is None or self._tiles_pay(self._problem, done)):
+            tiles_pay = self._tiles_pay
+            if done.ascends and (tiles_pay is None or tiles_pay(self._problem, done)):
                 work.distinct, work.runs = done.distinct, done.runs
                 launch(work, address(values), out, alpha)
-            elif row_ids is not None:
-                self._gather(row_ids.data_ptr(), done.cols.data_ptr(), run, operands)
+            elif self._request.row_ids_too:
+                assert done.row_ids is not None
+                self._gather(done.row_ids.data_ptr(), done.cols.data_ptr(), run, operands)
             else:
                 return self._by_gathering(pattern, run)
             run.is_launched = True

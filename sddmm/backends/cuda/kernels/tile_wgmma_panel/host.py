@@ -27,6 +27,8 @@ _BARRIER_BYTES = 16
 # The part of a nonzero's time that it takes where there are several heads: their blocks go through
 # the lists at the same time, and find them in L2.
 _OF_SEVERAL_HEADS = 0.82
+# The part of the time that it takes where B has no more rows than a block keeps.
+_OF_ONE_PANEL = 0.87
 # The most slots of 32 rows of float sums, and the stages that more than one slot must leave.
 _MAX_SLOTS, _MIN_STAGES = 4, 5
 
@@ -45,7 +47,8 @@ class TileWgmmaPanel(TileWgmmaListed):
     ) -> float:
         if (problem.heads or 1) > 1:
             nnz, runs = (round(_OF_SEVERAL_HEADS * count) for count in (nnz, runs))
-        return super().tiles_us(problem, tiles, nnz, runs, model)
+        run_us = super().tiles_us(problem, tiles, nnz, runs, model)
+        return _OF_ONE_PANEL * run_us if problem.n <= self.block[1] else run_us
 
     def lists(self, work: TileWork, blocks: int) -> SlotLists:
         return slot_lists(work, self.block[1] + PADDING, blocks)
