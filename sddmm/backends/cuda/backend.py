@@ -25,7 +25,7 @@ from sddmm.backends.cuda.kernels.registry import (
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.kernels.tile import TileKernel
-from sddmm.backends.cuda.one_off import OneOffPlanner, tiles_pay
+from sddmm.backends.cuda.one_off import OneOffPlanner, looks_like_mask, tiles_pay
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import MakeRuns, SingleRun, form_of_runs
@@ -179,6 +179,7 @@ class CudaBackend:
         by_tiles = functools.partial(
             TiledRun, gather, is_csr=is_csr, tile_kernel=tiles.kernel, request=request,
             make_gathers=make_gathers, tiles_pay=pay,
+            may_pay=looks_like_mask if choice.is_probed else None,
         )  # fmt: skip
         return (tiles.kernel, gather), by_tiles
 

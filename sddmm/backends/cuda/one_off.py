@@ -9,8 +9,11 @@ analysis, which tells how long runs of consecutive columns are.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
@@ -50,6 +53,8 @@ _MOST_HALF_LOSS, _MOST_LOSS, _ANY_CALL_US = 0.15, 0.03, 45.0
 # of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
 _HOST_US, _LAUNCH_US = 35.0, 20.0
 _OFFSETS_BYTES = 18
+# What a look at a few columns takes before a pattern is gathered, and their number.
+_PROBE_US, _PROBED = 15.0, 64
 # The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
 # which on a pattern counts as a mask.
 _MASK_TILES, _MASK_RUN = 1.2, 4
@@ -66,10 +71,12 @@ class Candidate(NamedTuple):
 
 class Choice(NamedTuple):
     """The kernels to try in turn: the next serves if columns turn out not to ascend. late: the tile
-    kernel to compare with the first of them when the analysis, of its request, is done."""
+    kernel to compare with the first of them when the analysis, of its request, is done. is_probed:
+    whether it is worth the analysis for patterns alone that look like a mask."""
 
     candidates: list[Candidate]
     late: Candidate | None = None
+    is_probed: bool = False
 
 
 class OneOffPlanner:
@@ -219,12 +226,15 @@ class OneOffPlanner:
             if chosen.total_us + mask_us < gather_us + gather_mask_us:
                 return Choice([chosen, gather])
         chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
-        gain_us = max(gather_us - chosen.total_us, gather_mask_us - mask_us)
+        gain_us, mask_gain_us = gather_us - chosen.total_us, gather_mask_us - mask_us
+        is_probed = by_rows and mask_gain_us > gain_us
         loss_us = _ahead_us(problem, chosen.request, model) - _ahead_us(problem, ROW_IDS, model)
-        if gain_us < loss_us or gather_us + loss_us > at_most(gather_us):
+        if is_probed:
+            loss_us = _PROBE_US
+        if max(gain_us, mask_gain_us) < loss_us or gather_us + loss_us > at_most(gather_us):
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
-        return Choice([gather], Candidate(chosen.kernel, request, mask_us))
+        return Choice([gather], Candidate(chosen.kernel, request, mask_us), is_probed)
 
     def _rank(
         self, kernels: Iterable[GpuKernel], problem: SddmmProblem, device: Device
@@ -278,6 +288,15 @@ def _launch(executor: GpuExecutor, first_run: FirstRun | None) -> None:
     """Launch the first run, unless that was done, of a pattern that is found to be right."""
     if first_run is not None:
         first_run(executor)
+
+
+def looks_like_mask(cols: Tensor) -> bool:
+    """Whether some nonzeros amid a pattern stand in runs of consecutive columns; waits for the GPU.
+    cols: of all nonzeros."""
+    first = max(0, (cols.numel() - _PROBED) // 2)
+    seen: list[int] = cols[first : first + _PROBED].tolist()
+    steps = sum(column + 1 == following for column, following in itertools.pairwise(seen))
+    return len(seen) >= _MASK_RUN * (len(seen) - steps)
 
 
 def tiles_pay(

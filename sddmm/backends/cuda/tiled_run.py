@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import FirstRun
 from sddmm.backends.cuda.analysis import Analysis
@@ -32,7 +34,7 @@ class TiledRun(AnalysedRun):
 
     Nonzeros are gathered where columns do not ascend, and where tiles do not pay. make_gathers:
     makes the runs that gather. tiles_pay: says whether tiles pay, of a problem and its analysis;
-    None if they always do.
+    None if they always do. may_pay: says it of the columns of a pattern that is not analysed yet.
     """
 
     def __init__(
@@ -45,14 +47,26 @@ class TiledRun(AnalysedRun):
         request: AnalysisRequest,
         make_gathers: MakeRuns,
         tiles_pay: Callable[[SddmmProblem, Analysis], bool] | None,
+        may_pay: Callable[[Tensor], bool] | None = None,
     ) -> None:
         super().__init__(kernel, problem, device, is_csr, request)
         self._block = tile_kernel.block
         self._bind, self._tiles_pay = tile_kernel.once(problem, device), tiles_pay
-        self._by_gathering = make_gathers(problem, device)
+        self._by_gathering, self._may_pay = make_gathers(problem, device), may_pay
 
     def _new_variants(self, step: int) -> tuple[Variant, ...]:
         return super()._new_variants(step) if self._request.row_ids_too else ()
+
+    def _launch(
+        self,
+        pattern: SparsePattern,
+        indices: tuple[int, int],
+        run: FirstRun,
+        operands: Operands[Variant],
+    ) -> bool:
+        if self._may_pay is not None and not self._may_pay(pattern.col_indices):
+            return self._by_gathering(pattern, run)
+        return super()._launch(pattern, indices, run, operands)
 
     def _launch_ahead(
         self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[Variant]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -33,14 +34,27 @@ M, N, K = 200, 330, 40
 GATHER = Candidate(KERNELS["row_gather"], ROW_IDS, 2.0)
 
 
-def choose_tiles(monkeypatch: pytest.MonkeyPatch, name: str, is_late: bool = False) -> None:
-    """Every single run is by these tiles; is_late: if the analysis says so."""
+def choose_tiles(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_late: bool = False, is_probed: bool = False
+) -> None:
+    """Every single run is by these tiles; is_late: if the analysis says so; is_probed: and a look
+    at some columns before."""
     request = AnalysisRequest(KERNELS[name].tile_sizes[0], False, True, row_ids_too=is_late)
     tiles = Candidate(KERNELS[name], request, 1.0)
-    choice = Choice([GATHER], tiles) if is_late else Choice([tiles, GATHER])
+    choice = Choice([GATHER], tiles, is_probed) if is_late else Choice([tiles, GATHER])
     # No problem is small enough to emulate and large enough for tiles at once.
     monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+
+
+def gathering_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask with a slow L2, and by rows."""
+
+    def slow_l2(device: Device) -> DeviceModel:
+        return replace(scaled_by_sm_count(device), l2_bytes=1e11)
+
+    monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
+    monkeypatch.setattr(gather_rows, "mask_us", lambda *_: 1e3)
 
 
 def mask(m: int = M, n: int = N, reach: int = 40) -> SparsePattern:
@@ -194,13 +208,7 @@ def test_offsets_that_do_not_fit_are_told_in_bytes(monkeypatch: pytest.MonkeyPat
 def test_the_analysis_decides_between_tiles_and_gathering(
     is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a slow L2, so that gathering a mask takes long."""
-
-    def slow_l2(device: Device) -> DeviceModel:
-        return replace(scaled_by_sm_count(device), l2_bytes=1e11)
-
-    monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
-    monkeypatch.setattr(gather_rows, "mask_us", lambda *_: 1e3)
+    gathering_takes_long(monkeypatch)
     choose_tiles(monkeypatch, BLOCK, is_late=True)
     near, far = mask(), random_pattern(M, N, 200, layout="csr")
     falling = SparsePattern.from_csr(near.crow_indices, N - 1 - near.col_indices, (M, N))
@@ -213,3 +221,37 @@ def test_the_analysis_decides_between_tiles_and_gathering(
             product = sddmm.sddmm(S, a, b)
         assert launches == ["analyse", name]
         assert_close(product if is_kept else product.values(), S, a, b)
+
+
+def test_scattered_nonzeros_of_long_rows_are_gathered_after_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are not analysed then."""
+    gathering_takes_long(monkeypatch)
+    choose_tiles(monkeypatch, BLOCK, is_late=True, is_probed=True)
+    far = SparsePattern.from_torch(torch.rand(M, N) < 0.4).to_csr()
+    a, b = operands()
+    for pattern, expected in ((mask(), ["analyse", BLOCK]), (far, ["gather_csr"])):
+        S = new_tensor(pattern)
+        with emulated_gpu() as launches:
+            product = sddmm.sddmm(S, a, b)
+        assert launches == expected
+        assert_close(product.values(), S, a, b)
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_mask"),
+    [
+        (range(1000), True),
+        (range(0, 2000, 2), False),
+        ([7], False),
+        ([], True),
+        ([x + x // 4 for x in range(200)], True),  # runs of four
+        ([x + x // 3 for x in range(200)], False),  # of three
+        ([*range(0, 900, 3), *range(5000, 5100), *range(0, 900, 3)], True),  # amid others
+    ],
+)
+def test_a_pattern_looks_like_a_mask_by_its_runs_of_columns(
+    columns: Sequence[int], is_mask: bool
+) -> None:
+    assert one_off.looks_like_mask(torch.tensor(columns)) == is_mask
