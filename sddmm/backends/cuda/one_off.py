@@ -47,14 +47,15 @@ _SIZE = 128
 # any first call takes beside.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _LATE_OFFSETS = 2
-_MOST_HALF_LOSS, _MOST_LOSS, _ANY_CALL_US = 0.15, 0.03, 45.0
+_MOST_HALF_LOSS, _MOST_LOSS, _ANY_CALL_US = 0.15, 0.04, 45.0
 # What the host takes longer for tiles than for a gather, while the GPU analyses, then to launch;
 # and the bytes that could be read in the time in which an analysis collects row offsets
 # of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
 _HOST_US, _LAUNCH_US = 35.0, 20.0
 _OFFSETS_BYTES = 18
-# What a look at a few columns takes before a pattern is gathered, and their number.
-_PROBE_US, _PROBED = 15.0, 64
+# What a look at a few columns takes before a pattern is gathered, and their number; and the part of
+# gathering a mask that tiles must promise to gain, as many masks have tiles that are not full.
+_PROBE_US, _PROBED, _LEAST_GAIN = 35.0, 64, 0.4
 # The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
 # which on a pattern counts as a mask.
 _MASK_TILES, _MASK_RUN = 1.2, 4
@@ -229,9 +230,10 @@ class OneOffPlanner:
         gain_us, mask_gain_us = gather_us - chosen.total_us, gather_mask_us - mask_us
         is_probed = by_rows and mask_gain_us > gain_us
         loss_us = _ahead_us(problem, chosen.request, model) - _ahead_us(problem, ROW_IDS, model)
+        least_us = loss_us
         if is_probed:
-            loss_us = _PROBE_US
-        if max(gain_us, mask_gain_us) < loss_us or gather_us + loss_us > at_most(gather_us):
+            loss_us, least_us = _PROBE_US, _LEAST_GAIN * gather_mask_us
+        if max(gain_us, mask_gain_us) < least_us or gather_us + loss_us > at_most(gather_us):
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
         return Choice([gather], Candidate(chosen.kernel, request, mask_us), is_probed)

@@ -52,7 +52,7 @@ _INT32 = 2**31
 
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
 # depend on each other.
-_SKIP_US = 2.6
+_SKIP_US = 2.1
 
 LaunchTiles = Callable[[TileWork, int, int, float], None]
 """launch(work, values, out, alpha): launch on bound operands when the pattern is analysed. values,

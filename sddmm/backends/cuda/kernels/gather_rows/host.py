@@ -35,6 +35,8 @@ _CHECKED_PER_THREAD = 8
 # short ones, long ones of half types, of which registers hold fewer, and of other types.
 _NONZERO_PS, _SEGMENT_BYTES, _SHORT_SEGMENTS = 7.5, 64, 4
 _SHORT_PS, _LONG_HALF_PS, _LONG_PS = 2.7, 5.5, 3.3
+# The part of the first that each further head takes, as it finds the columns in L2.
+_FURTHER_HEAD = 0.3
 
 
 class Arguments(ctypes.Structure):
@@ -75,8 +77,9 @@ def mask_us(problem: SddmmProblem, model: DeviceModel) -> float:
     segment_ps = _LONG_HALF_PS if DTYPES[problem.dtype].is_half else _LONG_PS
     if segments <= _SHORT_SEGMENTS:
         segment_ps = _SHORT_PS
-    values = problem.nnz * (problem.heads or 1)
-    return 1e-6 * values * (_NONZERO_PS + segment_ps * segments) / model.stores
+    heads = problem.heads or 1
+    nonzero_ps = _NONZERO_PS * (1 + _FURTHER_HEAD * (heads - 1)) + heads * segment_ps * segments
+    return 1e-6 * problem.nnz * nonzero_ps / model.stores
 
 
 def pieces_of(problem: SddmmProblem, device: Device) -> Pieces:
