@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from sddmm.backends.cuda import one_off
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.kernels import tile
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.registry import KERNELS
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
@@ -125,6 +127,40 @@ def test_values_heads_and_unaligned_rows_are_served(
     assert launches[:2] == ["analyse", name]
     values = product if heads else product.values()
     assert_close(values, S, a, b, alpha=-0.5, scale=True)
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+@pytest.mark.parametrize("name", [BLOCK, PERSISTENT])
+def test_rows_and_heads_of_operands_may_lie_apart(
+    name: str, heads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_tiles(monkeypatch, name)
+    S, lead = new_tensor(mask()), () if heads is None else (heads,)
+    a = torch.randn(*lead, M + 3, K + 24).half()[..., :M, :K]
+    b = torch.randn(*lead, N + 5, K + 8).half()[..., :N, :K].mT
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(S, a, b, scale=False)
+    assert launches == ["analyse", name]
+    assert_close(product if heads else product.values(), S, a, b, scale=False)
+
+
+@pytest.mark.parametrize(("pattern", "is_mask"), [(mask(), True), (scattered(), False)])
+def test_rows_of_a_mask_are_stored_as_segments(
+    pattern: SparsePattern, is_mask: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_tiles(monkeypatch, BLOCK)
+    stored: list[bool] = []
+
+    def noted(*args: Any) -> tile.RowStoring:
+        storing = row_storing(*args)
+        stored.append(storing.segments)
+        return storing
+
+    row_storing = tile.row_storing
+    monkeypatch.setattr(tile, "row_storing", noted)
+    with emulated_gpu():
+        sddmm.sddmm(new_tensor(pattern), *operands())
+    assert stored == [is_mask]
 
 
 @pytest.mark.parametrize("k", [40, 37])
