@@ -65,7 +65,7 @@ class SingleRuns(Protocol):
 
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
         """Launch a run and check its pattern (ValueError). False if its tensors, or the state of
-        the device, need another way; nothing was done then."""
+        the device, need another way; nothing of it was launched then."""
 
 
 class CsrSampler(ABC):

@@ -2,7 +2,7 @@
 
 Of a CSR pattern that is not kept a single launch checks the indices and gathers, where rows are
 long, or where the host takes longer than the GPU. Other patterns are analysed before row_gather, as
-later plans read the analysis.
+later plans read the analysis, and before tiles (tiled_run.py).
 
 The first call with a pattern spends its time on the host. So everything that follows from the
 problem is found once, when a `SingleRun` is made, and a run touches the addresses alone. It makes
@@ -81,8 +81,8 @@ class SingleRun(ABC, Generic[V]):
         self._heads_m_n = 1 if problem.heads is None else problem.heads, problem.m, problem.n
 
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
-        """Launch a run and check its pattern: ValueError. False, and nothing was done, if a tensor
-        cannot be read as it is, or torch's current device is not the problem's."""
+        """Launch a run and check its pattern: ValueError. False, and nothing of it was launched, if
+        a tensor cannot be read as it is, or torch's current device is not the problem's."""
         runtime = loader.runtime
         if runtime is not self._runtime or runtime.current_device() != self._device.index:
             return False
@@ -174,7 +174,8 @@ class SingleRun(ABC, Generic[V]):
 
 
 class AnalysedRun(SingleRun[Variant]):
-    """Runs by row_gather behind an analysis, which finds the row of each nonzero."""
+    """Runs by row_gather behind an analysis, which finds the row of each nonzero; request: what a
+    subclass needs in place of that."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class AnalysedRun(SingleRun[Variant]):
         operands: Operands[Variant],
     ) -> bool:
         analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
-        if analyses:  # of another problem
+        if analyses:  # of another problem; or of tiles, by this call
             return False
         results = self._results.own
         arrays = self._begin(pattern, indices, results)

@@ -15,7 +15,7 @@ import sddmm
 from gemm_core.emulation.kernel import missing_compiler
 from gemm_core.runtime.device import Device
 from sddmm.backends import base
-from sddmm.backends.cuda import one_off
+from sddmm.backends.cuda import one_off, tiled_run
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
@@ -182,8 +182,10 @@ def test_columns_that_fall_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None
     falling = SparsePattern.from_csr(near.crow_indices, N - 1 - near.col_indices, (M, N))
     a, b = operands()
     for S, gathered in (
-        (new_tensor(falling), ["gather_csr"]), (falling, ["analyse", "row_gather"])
-    ):  # fmt: skip
+        (new_tensor(falling), ["gather_csr"]),
+        (new_tensor(falling, layout="coo"), ["analyse", "row_gather"]),
+        (falling, ["analyse", "row_gather"]),
+    ):
         with emulated_gpu() as launches:
             product = sddmm.sddmm(S, a, b)
         assert launches == ["analyse", *gathered]
@@ -198,6 +200,27 @@ def test_a_pattern_that_is_kept_keeps_its_analysis(monkeypatch: pytest.MonkeyPat
         again = sddmm.sddmm(pattern, a, b, out_dtype=torch.float32)
     assert launches == ["analyse", BLOCK, BLOCK]
     assert_close(again, pattern, a, b)
+
+
+@pytest.mark.parametrize("step", ["every_tile", "address"])
+def test_an_interrupted_call_leaves_nothing_to_the_next(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the GPU analyses, and before the tiles are launched."""
+    choose_tiles(monkeypatch, BLOCK)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    a, b = operands()
+    with emulated_gpu() as launches:
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(tiled_run, step, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                sddmm.sddmm(new_tensor(mask()), a, b)
+        assert launches == ["analyse"]
+        S = new_tensor(scattered())
+        assert_close(sddmm.sddmm(S, a, b).values(), S, a, b)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ constexpr bool IS_ONE_ROW = false;
 template <>
 constexpr bool IS_ONE_ROW<OneRow> = true;
 
-// The number of bytes of a row that the lanes of a nonzero load at once, a chunk each.
+// The number of bytes of a row that the lanes of a nonzero load at once, a chunk of 16 each.
 constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
 
 // The number of bytes of a chunk where one pass loads so many of a row: eight where all lanes would
