@@ -196,14 +196,8 @@ class OneOffPlanner:
     ) -> Choice:
         """The tile kernel that is the fastest for the slower of a uniform pattern and a mask; and
         whether to wait for the analysis, which tells, because only one of both is worth tiles."""
-        model, most_offsets = device_model(device), _LATE_OFFSETS * problem.nnz
-        both: list[tuple[Candidate, float]] = []  # with the time for a mask
-        for candidate in tiles:
-            request = candidate.request
-            if request.offset_count((problem.m, problem.n)) <= most_offsets:
-                cost = candidate.kernel.cost_us(problem, _facts_of_mask(problem, request), model)
-                if cost is not None:
-                    both.append((candidate, cost.run_us + _ahead_us(problem, request, model)))
+        model = device_model(device)
+        both = _with_time_of_mask(tiles, problem, model)
         if not both:
             return Choice([gather])
         gather_mask_us = gather.total_us
@@ -321,6 +315,21 @@ def tiles_pay(
     if by_rows and problem.nnz >= _MASK_RUN * analysis.runs:
         gather_us = min(gather_us, gather_rows.mask_us(problem, model))
     return by_tiles.run_us < gather_us
+
+
+def _with_time_of_mask(
+    tiles: list[Candidate], problem: SddmmProblem, model: DeviceModel
+) -> list[tuple[Candidate, float]]:
+    """The tile kernels whose row offsets are few enough to be collected, each with the time of a
+    single run of a mask, its analysis included."""
+    found: list[tuple[Candidate, float]] = []
+    for candidate in tiles:
+        request = candidate.request
+        if request.offset_count((problem.m, problem.n)) <= _LATE_OFFSETS * problem.nnz:
+            cost = candidate.kernel.cost_us(problem, _facts_of_mask(problem, request), model)
+            if cost is not None:
+                found.append((candidate, cost.run_us + _ahead_us(problem, request, model)))
+    return found
 
 
 def _facts_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> CountedFacts:

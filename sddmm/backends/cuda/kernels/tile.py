@@ -262,6 +262,7 @@ class _Once:
     def __init__(self, spec: BlockTileKernel, problem: SddmmProblem, device: Device) -> None:
         self._spec, self._problem, self._device = spec, problem, device
         self._heads, self._sizes = problem.heads or 1, (problem.m, problem.n, problem.k)
+        # A problem takes long to hash, as `specialise` must.
         self._kernels: dict[tuple[bool, RowStoring], Kernel] = {}
 
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchTiles:

@@ -272,7 +272,7 @@ def test_the_analysis_decides_between_tiles_and_gathering(
     near, far = mask(), random_pattern(M, N, 200, layout="csr")
     falling = SparsePattern.from_csr(near.crow_indices, N - 1 - near.col_indices, (M, N))
     a, b = operands()
-    # Of the pattern whose columns fall, rows are long: a kernel that finds them serves it at once.
+    # Rows of the pattern whose columns fall are long: a kernel that finds them serves it at once.
     expected = BLOCK, "row_gather", "row_gather" if is_kept else "gather_csr"
     for pattern, name in zip((near, far, falling), expected, strict=True):
         S = pattern if is_kept else new_tensor(pattern)
