@@ -49,18 +49,22 @@ _WINDOW_PAIRS = 400
 _MIN_PAIRS = 128
 
 # Fitted to measurements on an H200: microseconds that all multiprocessors together take for a batch
-# of eight pairs, per 64 bytes of their rows and besides; for a run of nonzeros of a row; and that
-# all of them take to begin a window each, and to load one that fills shared memory.
-_STEP_US, _BATCH_US, _RUN_US, _WINDOW_US, _LOAD_US = 49e-6, 49e-6, 22e-6, 1.0, 2.5
+# of eight pairs, per 64 bytes of their rows, of half types and of others, and besides; for a run of
+# nonzeros of a row; and that all of them take to begin a window each, and to load one that fills
+# shared memory.
+_HALF_STEP_US, _STEP_US, _BATCH_US, _RUN_US = 54.5e-6, 49e-6, 48e-6, 17e-6
+_WINDOW_US, _LOAD_US = 1.15, 2.2
+# The same for a batch and a run where warps wait for memory, as L2 has no room for all that is read
+# and written: from this part on of what it can be expected to hold, in full from the whole. And for
+# loading the values of S of a run there.
+_WAITING_BATCH_US, _WAITING_RUN_US, _FITS_L2 = 302e-6, 7e-6, 0.5
+_LOAD_RUN_US = 22e-6
 # The power of the loads of 16 bytes of a row by which they lengthen all that.
 _MORE_LOADS = 0.15
 # The part of the time of loading rows of A from memory that nothing hides.
-_MEMORY_PART = 0.57
-# The time of storing a value, windows apart from its neighbours, where L2 has no room to gather
-# lines; and the bytes per nonzero that lie between two stores to a line, beside the values.
-_STORE_US, _READ_BYTES = 13.7e-6, 16
-# The same of loading the values of S of a run, there, and of a value in any pattern.
-_LOAD_RUN_US, _VALUE_US = 20e-6, 0.7e-6
+_MEMORY_PART = 0.7
+# The bytes of a batch of pairs and of its positions.
+_BATCH_BYTES = 128
 # The fraction of L2 that operands can be expected to fill.
 _L2_FRACTION = 0.8
 # Microseconds of preparing a pattern, and each of its nonzeros.
@@ -169,42 +173,58 @@ class Windows(KernelSpec):
 def _run_us(
     problem: SddmmProblem, geometry: Geometry, facts: PatternFacts, model: DeviceModel
 ) -> float:
-    """Batches of pairs and runs beside stores that L2 cannot gather; windows; rows of A.
-
-    A run is the nonzeros of a row in a window. There are the most where nonzeros are spread by
-    chance. Runs are taken to be as long as chance makes them around their mean length.
-    """
-    by_chance = expected_row_parts((problem.m, problem.n), problem.nnz, geometry.width)
-    runs = max(1.0, min(by_chance, facts.row_parts(geometry.width)))
-    mean = max(1.0, problem.nnz / runs)
-    odd_runs = runs * (1 + math.exp(1 / mean - mean)) / 2
-    heads = problem.heads or 1
-    passes = geometry.slices * heads
-    batches = (problem.nnz + odd_runs) / 2 / 8
-    batch_us = _STEP_US * geometry.slice_bytes / 64 + _BATCH_US
-    computing_us = passes * (batches * batch_us + runs * _RUN_US)
-
-    l2_bytes = _L2_FRACTION * model.device.l2_bytes
-    stored_bytes = heads * problem.nnz * (_READ_BYTES + problem.out_dtype.itemsize)
-    beyond_l2 = min(1.0, max(0.0, stored_bytes / l2_bytes - 0.5))
-    storing_us = heads * problem.nnz * beyond_l2 * _STORE_US
-    if problem.scaled:
-        storing_us += heads * runs * beyond_l2 * _LOAD_RUN_US
-        computing_us += heads * problem.nnz * _VALUE_US
-
+    """All pairs and windows."""
+    passes = geometry.slices * (problem.heads or 1)
     windows_per_block = ceil_div(problem.n, geometry.width) / model.device.sm_count
     filled = geometry.width * geometry.slice_bytes / _SHARED_BYTES
     window_us = geometry.slices + passes * windows_per_block
     window_us *= _WINDOW_US + _LOAD_US * filled
-    slower = H200_SHARED_BYTES / model.shared_bytes
-
-    rows = min(problem.m, problem.nnz) + problem.n
-    from_memory = 1 - min(1.0, l2_bytes / max(1, rows * geometry.slice_bytes))
-    memory_bytes = passes * geometry.slice_bytes * from_memory * (runs + problem.n)
-    memory_us = 1e6 * _MEMORY_PART * memory_bytes / model.memory_bytes
-    run_us = slower * (math.hypot(computing_us, storing_us) + window_us)
+    run_us = _pairs_us(problem, geometry, _work(problem, geometry, facts), model) + window_us
+    run_us *= H200_SHARED_BYTES / model.shared_bytes
     run_us *= math.pow(loads_of_16_bytes(problem.k * problem.dtype.itemsize), _MORE_LOADS)
-    return model.launch_us + run_us + memory_us
+    return model.launch_us + run_us
+
+
+class _Work(NamedTuple):
+    """What a head and a slice have: runs (nonzeros of a row in a window), and batches of pairs."""
+
+    runs: float
+    batches: float
+
+
+def _work(problem: SddmmProblem, geometry: Geometry, facts: PatternFacts) -> _Work:
+    """There are the most runs where nonzeros are spread by chance, and the fewest where each row
+    has one. They are taken to be as long as chance makes them around their mean length."""
+    by_chance = expected_row_parts((problem.m, problem.n), problem.nnz, geometry.width)
+    runs = max(1.0, min(by_chance, max(problem.m, facts.row_parts(geometry.width))))
+    mean = max(1.0, problem.nnz / runs)
+    odd_runs = runs * (1 + math.exp(1 / mean - mean)) / 2
+    return _Work(runs, (problem.nnz + odd_runs) / 2 / 8)
+
+
+def _pairs_us(problem: SddmmProblem, geometry: Geometry, work: _Work, model: DeviceModel) -> float:
+    """Batches and runs, and rows of A; or what warps wait for memory, if that is longer."""
+    heads, itemsize = problem.heads or 1, problem.dtype.itemsize
+    passes, runs = geometry.slices * heads, work.runs
+    step_us = _HALF_STEP_US if DTYPES[problem.dtype].is_half else _STEP_US
+    batch_us = step_us * geometry.slice_bytes / 64 + _BATCH_US
+    pairs_us = passes * (work.batches * batch_us + runs * _RUN_US)
+
+    l2_bytes = _L2_FRACTION * model.device.l2_bytes
+    rows = min(problem.m, problem.nnz) + problem.n
+    row_bytes = min(geometry.slice_bytes, problem.k * itemsize)
+    from_memory = 1 - min(1.0, l2_bytes / max(1, rows * row_bytes))
+    memory_bytes = passes * row_bytes * from_memory * (runs + problem.n)
+    pairs_us += 1e6 * _MEMORY_PART * memory_bytes / model.memory_bytes
+
+    used_bytes = work.batches * _BATCH_BYTES + problem.scaled * problem.nnz * itemsize
+    used_bytes += heads * (rows * row_bytes + problem.nnz * problem.out_dtype.itemsize)
+    waiting = min(1.0, max(0.0, (used_bytes / l2_bytes - _FITS_L2) / (1 - _FITS_L2)))
+    waiting_us = passes * (work.batches * _WAITING_BATCH_US + runs * _WAITING_RUN_US)
+    pairs_us += waiting * max(0.0, waiting_us - pairs_us)
+    if problem.scaled:
+        pairs_us += waiting * heads * runs * _LOAD_RUN_US
+    return pairs_us
 
 
 def _launch_slices(
