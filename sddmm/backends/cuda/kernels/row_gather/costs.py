@@ -25,7 +25,7 @@ _L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
 # row, and of each segment, of half types and of others, which have fewer products, times this power
 # of the loads of 16 bytes; and by which a value of S lengthens a nonzero.
 _LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.45, 1.3
-_MORE_LOADS = 0.6
+_MORE_LOADS = 0.65
 # The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
 # part of a row has.
 NEAR_COLUMNS = 64
@@ -33,9 +33,11 @@ _L2_BASE, _L2_SCATTERED = 0.48, 1.7
 # The bytes of the rows of B that one row of the pattern reads, up to which its neighbours find them
 # in L1; twice as many lengthen the loads from L2 by this part.
 _NEAR_BYTES, _BEYOND_L1 = 50e3, 0.1
-LINE_BYTES, MEMORY_OVERLAP = 128, 2.0
-"""The least that L2 reads of memory at once, and by how much faster that seems beside its own
-loads."""
+# By how much faster reading memory seems beside L2's loads; and the bytes that could be read in the
+# time in which a row begins.
+_MEMORY_OVERLAP, _ROW_START_BYTES = 2.8, 64
+LINE_BYTES = 128
+"""The least that L2 reads of memory at once."""
 
 
 def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:
@@ -84,11 +86,11 @@ def gather_us(
     row_ps = (_LOAD_PS + segment_ps * segments) * math.pow(loads, _MORE_LOADS)
     instructions_us = 1e-6 * (nnz + rows) * row_ps / model.stores
     l2_us = 1e6 * (nnz * from_l2 + rows) * segments * SEGMENT_BYTES / model.l2_bytes
-    from_memory = (rows + columns) * row_bytes
+    from_memory = (rows + columns) * (row_bytes + _ROW_START_BYTES)
     if parts is None and slices == 1:  # rows of B that L2 has no room for come from memory
         missed = 1 - min(1.0, _L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes))
         from_memory += round(missed * (nnz - columns) * max(row_bytes, LINE_BYTES))
     from_memory += nnz * problem.out_dtype.itemsize + 8 * nnz * (slices - 1)
-    memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (MEMORY_OVERLAP * model.memory_bytes)
+    memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)
     values_us = 1e-6 * nnz * _VALUE_PS / model.stores if problem.scaled else 0.0
     return slices * model.launch_us + heads * (max(instructions_us, l2_us) + values_us) + memory_us

@@ -38,7 +38,6 @@ from sddmm.backends.cuda.kernels.product_rows import (
 )
 from sddmm.backends.cuda.kernels.row_gather.costs import (
     LINE_BYTES,
-    MEMORY_OVERLAP,
     loads_from_l2,
     parts_per_nonzero,
 )
@@ -77,6 +76,8 @@ _HALF_PS, _FLOAT_PS, _MORE_LOADS = (3.0, 1.2), (8.0, 0.75), 0.45
 # The bytes of X that L1 holds, and which part of the loads of these finds them there; and how often
 # rows that are summed side by side, of full columns, find each other's rows of X there.
 _L1_BYTES, _L1_PART, _SIDE_BY_SIDE = 190e3, 0.9, 2.0
+# By how much faster reading rows of X from memory again seems beside L2's loads.
+_MEMORY_OVERLAP = 2.0
 # The bytes of shared memory of a group beside its sums, and of a block.
 _GROUP_BYTES, _BLOCK_BYTES = 28, 16
 # The most nonzeros that the kernel counts by int: it counts a little further.
@@ -316,7 +317,7 @@ def gather_us(problem: SpmmProblem, model: DeviceModel, facts: PatternFacts | No
     if parts is None:  # nonzeros of other patterns often read the same rows of X
         missed = 1 - min(1.0, model.device.l2_bytes / max(1.0, rows * slice_bytes))
         again = missed * (problem.nnz - rows) * slices * max(slice_bytes, LINE_BYTES)
-        from_memory += again / MEMORY_OVERLAP
+        from_memory += again / _MEMORY_OVERLAP
     heads_us = nonzeros_us + 1e6 * from_memory / model.memory_bytes
     launches = 1 if problem.nnz <= MEAN_OF_SHORT * problem.m else 2
     return launches * model.launch_us + (problem.heads or 1) * heads_us
