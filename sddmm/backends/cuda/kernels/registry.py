@@ -74,8 +74,8 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         flops=45e12, fixed_us=3e-3, nonzero_ps=1.5, run_ps=4, scaled_ps=2.6, scaled_segment_ps=0.6,
     )),
     tile_warp(16, (8, 3), TileRate(
-        flops=91e12, fixed_us=0.18e-3, nonzero_ps=7.1, run_ps=0.5, round_ps=77, segment_us=0.55e-3,
-        full_us=0.31e-3, scaled_ps=2.0, scaled_segment_ps=1.7, start_us=0.5, overlap=2.5,
+        flops=81e12, fixed_us=0.155e-3, nonzero_ps=2.2, run_ps=12, round_ps=77, segment_us=0.62e-3,
+        full_us=0.39e-3, scaled_ps=2.0, scaled_segment_ps=1.7, start_us=0.65, overlap=6,
         unaligned=(1.2, 2.2),
     )),
     tile_warp(32, (4, 2), TileRate(
@@ -88,8 +88,8 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         scaled_segment_ps=1.0,
     )),
     tile_simt((16, 32, 32), (4, 4), 16, TileRate(
-        flops=36e12, fixed_us=0.5e-3, nonzero_ps=2.65, scaled_ps=3.5, scaled_segment_ps=0.7,
-        start_us=2.0, unaligned=(1.3, 1.3),
+        flops=33e12, fixed_us=0.6e-3, nonzero_ps=1.9, segment_us=1.03e-3, scaled_ps=6.8,
+        scaled_segment_ps=0.8, start_us=0.5, unaligned=(1.3, 1.3),
     ), mainloop="ROWS"),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(
         flops=41e12, fixed_us=2.4e-3, nonzero_ps=0.65, run_ps=0.1, scaled_ps=3.0,

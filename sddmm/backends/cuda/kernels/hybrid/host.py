@@ -93,13 +93,16 @@ class Hybrid:
     def _split(
         self, problem: SddmmProblem, facts: PatternFacts, model: DeviceModel
     ) -> _Split | None:
-        """The split that takes the least time; None if the tiles of no kernel are counted."""
-        splits = (
-            self._split_by(kernel, problem, facts, model)
+        """The split that takes the least time, one into two parts if there is any; None if the
+        tiles of no kernel are counted."""
+        splits = [
+            split
             for kernel in self._tile_kernels
             if kernel.refuses(problem, model.device) is None
-        )
-        return min((s for s in splits if s is not None), key=lambda s: s.run_us, default=None)
+            and (split := self._split_by(kernel, problem, facts, model)) is not None
+        ]
+        in_two = [split for split in splits if 0 < split.nnz_in_dense < problem.nnz]
+        return min(in_two or splits, key=lambda split: split.run_us, default=None)
 
     def _split_by(
         self, kernel: TileKernel, problem: SddmmProblem, facts: PatternFacts, model: DeviceModel
