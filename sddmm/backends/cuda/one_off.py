@@ -55,7 +55,7 @@ _HOST_US, _LAUNCH_US = 35.0, 20.0
 _OFFSETS_BYTES = 18
 # What a look at a few columns takes before a pattern is gathered, and their number; and the part of
 # gathering a mask that tiles must promise to gain, as many masks have tiles that are not full.
-_PROBE_US, _PROBED, _LEAST_GAIN = 35.0, 64, 0.4
+_PROBE_US, _PROBED, _LEAST_GAIN = 35.0, 64, 0.36
 # The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
 # which on a pattern counts as a mask.
 _MASK_TILES, _MASK_RUN = 1.2, 4

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 _INT32 = 2**31
 
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
-# depend on each other.
-_SKIP_US = 2.1
+# depend on each other. And the part of it for each further head, whose loads find the same in L2.
+_SKIP_US, _FURTHER_SKIP = 2.1, 0.5
 
 LaunchTiles = Callable[[TileWork, int, int, float], None]
 """launch(work, values, out, alpha): launch on bound operands when the pattern is analysed. values,
@@ -111,7 +111,7 @@ class TileKernel(KernelSpec, abc.ABC):
         if not facts.ascends:
             prepare_us += sort_us(problem.nnz, model)
         run_us = self.tiles_us(problem, counts.nonempty, problem.nnz, runs, model)
-        run_us += (problem.heads or 1) * counts.launched_empty * self._empty_tile_us(problem, model)
+        run_us += counts.launched_empty * self._empty_tile_us(problem, model)
         return Cost(run_us, prepare_us)
 
     def prepare(
@@ -169,9 +169,12 @@ class TileKernel(KernelSpec, abc.ABC):
         return False
 
     def _empty_tile_us(self, problem: SddmmProblem, model: DeviceModel) -> float:
-        if self.skips_empty_tiles:
-            return _SKIP_US / (model.device.sm_count * self.min_blocks)
-        return self.one_tile_us(problem, model)
+        """Launching a tile without nonzeros, of all heads."""
+        heads = problem.heads or 1
+        if not self.skips_empty_tiles:
+            return heads * self.one_tile_us(problem, model)
+        first_us = _SKIP_US / (model.device.sm_count * self.min_blocks)
+        return first_us * (1 + _FURTHER_SKIP * (heads - 1))
 
     def one_tile_us(
         self,

@@ -36,7 +36,7 @@ _CHECKED_PER_THREAD = 8
 _NONZERO_PS, _SEGMENT_BYTES, _SHORT_SEGMENTS = 7.5, 64, 4
 _SHORT_PS, _LONG_HALF_PS, _LONG_PS = 2.7, 5.5, 3.3
 # The part of the first that each further head takes, as it finds the columns in L2.
-_FURTHER_HEAD = 0.3
+_FURTHER_HEAD = 0.8
 
 
 class Arguments(ctypes.Structure):
