@@ -15,6 +15,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.block_planner import BlockPlanner, BlockProducts
 from sddmm.backends.cuda.executor import GpuExecutor
+from sddmm.backends.cuda.kernels.column_runs.host import looks_like_mask
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.registry import (
     ATTENTION_KERNELS,
@@ -25,7 +26,7 @@ from sddmm.backends.cuda.kernels.registry import (
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.kernels.tile import TileKernel
-from sddmm.backends.cuda.one_off import OneOffPlanner, looks_like_mask, tiles_pay
+from sddmm.backends.cuda.one_off import OneOffPlanner, tiles_pay
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import MakeRuns, SingleRun, form_of_runs
@@ -178,8 +179,8 @@ class CudaBackend:
         request = tiles.request._replace(row_ids_too=tiles.request.row_ids_too and not by_rows)
         by_tiles = functools.partial(
             TiledRun, gather, is_csr=is_csr, tile_kernel=tiles.kernel, request=request,
-            make_gathers=make_gathers, tiles_pay=pay,
-            may_pay=looks_like_mask if choice.is_probed else None,
+            make_gathers=make_gathers, lists_tiles=tiles.lists_tiles, tiles_pay=pay,
+            may_pay=functools.partial(looks_like_mask, device) if choice.is_probed else None,
         )  # fmt: skip
         return (tiles.kernel, gather), by_tiles
 

@@ -9,11 +9,8 @@ analysis, which tells how long runs of consecutive columns are.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
-
-from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
@@ -23,6 +20,7 @@ from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
 from sddmm.backends.cuda.facts import CountedFacts, TileCounts, UniformFacts
+from sddmm.backends.cuda.kernels.column_runs.host import MASK_RUN
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.planning_context import refused
@@ -53,21 +51,25 @@ _MOST_HALF_LOSS, _MOST_LOSS, _ANY_CALL_US = 0.15, 0.04, 45.0
 # of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
 _HOST_US, _LAUNCH_US = 35.0, 20.0
 _OFFSETS_BYTES = 18
-# What a look at a few columns takes before a pattern is gathered, and their number; and the part of
-# gathering a mask that tiles must promise to gain, as many masks have tiles that are not full.
-_PROBE_US, _PROBED, _LEAST_GAIN = 35.0, 64, 0.36
-# The tiles of a mask in proportion to as many full ones; and the length of runs, in nonzeros, from
-# which on a pattern counts as a mask.
-_MASK_TILES, _MASK_RUN = 1.2, 4
+# What a look at a few columns takes before a pattern is gathered; and the part of gathering a mask
+# that tiles must promise to gain, as many masks have tiles that are not full.
+_PROBE_US, _LEAST_GAIN = 12.0, 0.36
+# What listing the tiles that are not empty takes, beside reading all offsets; and how many times as
+# much a mask must gain by it.
+_LIST_US, _WORTH_LIST = 10.0, 3
+# The tiles of a mask in proportion to as many full ones.
+_MASK_TILES = 1.2
 
 
 class Candidate(NamedTuple):
     """A kernel for a single run, the analysis that it needs, and the time of both together; that
-    is 0 if there is no other."""
+    is 0 if there is no other. lists_tiles: whether to list those that are not empty, as a mask
+    gains by that."""
 
     kernel: GpuKernel
     request: AnalysisRequest
     total_us: float
+    lists_tiles: bool = False
 
 
 class Choice(NamedTuple):
@@ -230,7 +232,8 @@ class OneOffPlanner:
         if max(gain_us, mask_gain_us) < least_us or gather_us + loss_us > at_most(gather_us):
             return Choice([gather])
         request = chosen.request._replace(row_ids_too=True)
-        return Choice([gather], Candidate(chosen.kernel, request, mask_us), is_probed)
+        late = chosen._replace(request=request, total_us=mask_us)
+        return Choice([gather], late, is_probed)
 
     def _rank(
         self, kernels: Iterable[GpuKernel], problem: SddmmProblem, device: Device
@@ -286,15 +289,6 @@ def _launch(executor: GpuExecutor, first_run: FirstRun | None) -> None:
         first_run(executor)
 
 
-def looks_like_mask(cols: Tensor) -> bool:
-    """Whether some nonzeros amid a pattern stand in runs of consecutive columns; waits for the GPU.
-    cols: of all nonzeros."""
-    first = max(0, (cols.numel() - _PROBED) // 2)
-    seen: list[int] = cols[first : first + _PROBED].tolist()
-    steps = sum(column + 1 == following for column, following in itertools.pairwise(seen))
-    return len(seen) >= _MASK_RUN * (len(seen) - steps)
-
-
 def tiles_pay(
     tiles: GpuKernel,
     gather: GpuKernel,
@@ -302,17 +296,19 @@ def tiles_pay(
     by_rows: bool,
     problem: SddmmProblem,
     analysis: Analysis,
+    listed: int | None = None,
 ) -> bool:
-    """Whether computing every tile is faster than gathering, by what the analysis has found.
+    """Whether computing tiles is faster than gathering, by what the analysis has found.
 
-    by_rows: whether gather_rows does what row_gather would.
+    by_rows: whether gather_rows does what row_gather would. listed: the number of tiles, where the
+    empty ones are left out.
     """
-    facts, model = _estimate(problem, analysis), device_model(device)
+    facts, model = _estimate(problem, analysis, listed), device_model(device)
     by_tiles, by_gathering = (k.cost_us(problem, facts, model) for k in (tiles, gather))
     if by_tiles is None or by_gathering is None:  # none of both is a candidate then
         return False
     gather_us = by_gathering.run_us
-    if by_rows and problem.nnz >= _MASK_RUN * analysis.runs:
+    if by_rows and problem.nnz >= MASK_RUN * analysis.runs:
         gather_us = min(gather_us, gather_rows.mask_us(problem, model))
     return by_tiles.run_us < gather_us
 
@@ -321,43 +317,60 @@ def _with_time_of_mask(
     tiles: list[Candidate], problem: SddmmProblem, model: DeviceModel
 ) -> list[tuple[Candidate, float]]:
     """The tile kernels whose row offsets are few enough to be collected, each with the time of a
-    single run of a mask, its analysis included."""
+    single run of a mask, its analysis included. They list tiles where a mask gains by it."""
     found: list[tuple[Candidate, float]] = []
     for candidate in tiles:
-        request = candidate.request
-        if request.offset_count((problem.m, problem.n)) <= _LATE_OFFSETS * problem.nnz:
-            cost = candidate.kernel.cost_us(problem, _facts_of_mask(problem, request), model)
-            if cost is not None:
-                found.append((candidate, cost.run_us + _ahead_us(problem, request, model)))
+        kernel, request = candidate.kernel, candidate.request
+        offsets = request.offset_count((problem.m, problem.n))
+        if offsets > _LATE_OFFSETS * problem.nnz:
+            continue
+        cost = kernel.cost_us(problem, _facts_of_mask(problem, request, True), model)
+        without_empty = kernel.cost_us(problem, _facts_of_mask(problem, request, False), model)
+        if cost is None or without_empty is None:
+            continue
+        mask_us = cost.run_us + _ahead_us(problem, request, model)
+        gain_us = cost.run_us - without_empty.run_us
+        list_us = _LIST_US + 1e6 * 4 * offsets / model.memory_bytes
+        if gain_us >= _WORTH_LIST * list_us:
+            total_us = candidate.total_us + list_us
+            candidate = candidate._replace(total_us=total_us, lists_tiles=True)
+            mask_us += list_us - gain_us
+        found.append((candidate, mask_us))
     return found
 
 
-def _facts_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> CountedFacts:
-    """The facts of a pattern whose nonzeros are in tiles that are nearly full."""
+def _facts_of_mask(
+    problem: SddmmProblem, request: AnalysisRequest, launches_empty: bool
+) -> CountedFacts:
+    """The facts of a pattern whose nonzeros are in tiles that are nearly full. launches_empty:
+    whether its other tiles are launched too."""
     assert request.block is not None
     rows, columns = request.block
     total = request.tile_count((problem.m, problem.n))
     tiles = min(total, round(_MASK_TILES * problem.nnz / (rows * columns)) + 1)
-    counts = {request.block: TileCounts(tiles, 0, (), total - tiles)}
+    counts = {request.block: TileCounts(tiles, 0, (), total - tiles if launches_empty else 0)}
     return CountedFacts(problem.nnz, problem.nnz // columns, True, counts, ())
 
 
-def _estimate(problem: SddmmProblem, analysis: Analysis) -> CountedFacts:
+def _estimate(problem: SddmmProblem, analysis: Analysis, listed: int | None) -> CountedFacts:
     """What an analysis tells of its tiles. Where runs are long, most rows of a tile that is not
-    empty have nonzeros; else as many as chance leaves."""
+    empty have nonzeros; else as many as chance leaves. listed: their number, if it is known."""
     block = analysis.request.block
     assert block is not None
-    total = analysis.request.tile_count((problem.m, problem.n))
-    segments = problem.m * ceil_div(problem.n, block[1])
-    part = min(1.0, analysis.row_segments / max(1, segments))
-    if problem.nnz >= _MASK_RUN * analysis.runs:
-        part = min(1.0, _MASK_TILES * part)
-    else:
-        part = 1 - (1 - part) ** block[0]
-    tiles = max(1, round(part * total))
-    counts = {block: TileCounts(tiles, 0, (), total - tiles)}
     parts = ((block[1], analysis.row_segments),)
-    return CountedFacts(problem.nnz, analysis.runs, True, counts, parts)
+    total = analysis.request.tile_count((problem.m, problem.n))
+    if listed is not None:
+        counts = TileCounts(listed, 0, ())
+    else:
+        segments = problem.m * ceil_div(problem.n, block[1])
+        part = min(1.0, analysis.row_segments / max(1, segments))
+        if problem.nnz >= MASK_RUN * analysis.runs:
+            part = min(1.0, _MASK_TILES * part)
+        else:
+            part = 1 - (1 - part) ** block[0]
+        tiles = max(1, round(part * total))
+        counts = TileCounts(tiles, 0, (), total - tiles)
+    return CountedFacts(problem.nnz, analysis.runs, True, {block: counts}, parts)
 
 
 def _total_us(candidate: Candidate) -> float:

@@ -13,7 +13,8 @@ from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather, Variant
 from sddmm.backends.cuda.kernels.tile import TileKernel
-from sddmm.backends.cuda.layouts import TileWork, every_tile
+from sddmm.backends.cuda.kernels.tile_list.host import TileLister
+from sddmm.backends.cuda.layouts import TileList, TileWork, every_tile
 from sddmm.backends.cuda.single_run import (
     AnalysedRun,
     Arrays,
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 
 
 class TiledRun(AnalysedRun):
-    """Runs by a tile kernel, which computes every tile, behind an analysis that finds where rows of
-    tiles begin.
+    """Runs by a tile kernel behind an analysis that finds where rows of tiles begin: of every tile,
+    or of those that a list says are not empty.
 
     Nonzeros are gathered where columns do not ascend, and where tiles do not pay. make_gathers:
-    makes the runs that gather. tiles_pay: says whether tiles pay, of a problem and its analysis;
-    None if they always do. may_pay: says it of the columns of a pattern that is not analysed yet.
+    makes the runs that gather. lists_tiles: whether to list them. tiles_pay: says whether tiles
+    pay, of a problem, its analysis and the number of listed tiles; None if they always do. may_pay:
+    says it of the columns of a pattern that is not analysed yet.
     """
 
     def __init__(
@@ -46,13 +48,15 @@ class TiledRun(AnalysedRun):
         tile_kernel: TileKernel,
         request: AnalysisRequest,
         make_gathers: MakeRuns,
-        tiles_pay: Callable[[SddmmProblem, Analysis], bool] | None,
+        lists_tiles: bool,
+        tiles_pay: Callable[[SddmmProblem, Analysis, int | None], bool] | None,
         may_pay: Callable[[Tensor], bool] | None = None,
     ) -> None:
         super().__init__(kernel, problem, device, is_csr, request)
         self._block = tile_kernel.block
         self._bind, self._tiles_pay = tile_kernel.once(problem, device), tiles_pay
         self._by_gathering, self._may_pay = make_gathers(problem, device), may_pay
+        self._lister = TileLister(problem, device, self._block) if lists_tiles else None
 
     def _new_variants(self, step: int) -> tuple[Variant, ...]:
         return super()._new_variants(step) if self._request.row_ids_too else ()
@@ -75,15 +79,18 @@ class TiledRun(AnalysedRun):
         begin, and that the pattern is right."""
         _, cols, _, offsets = arrays
         assert offsets is not None
-        tiles = every_tile(pattern.shape, self._block, self._torch_device)
-        work = TileWork(tiles, offsets, cols, None)
+        lister = self._lister
+        if lister is None:
+            tiles = every_tile(pattern.shape, self._block, self._torch_device)
+        else:
+            tiles = lister.launch(offsets)
         a, b, values, alpha = run.operands
         launch, out = self._bind(a, b.mT), run.out.data_ptr()
 
         def launch_behind(done: Analysis) -> bool:
-            tiles_pay = self._tiles_pay
-            if done.ascends and (tiles_pay is None or tiles_pay(self._problem, done)):
-                work.distinct, work.runs = done.distinct, done.runs
+            found = tiles if lister is None else lister.wait(tiles)
+            if done.ascends and self._is_worth(done, found):
+                work = TileWork(found, offsets, cols, None, done.distinct, done.runs)
                 launch(work, address(values), out, alpha)
             elif self._request.row_ids_too:
                 assert done.row_ids is not None
@@ -94,3 +101,8 @@ class TiledRun(AnalysedRun):
             return True
 
         return launch_behind
+
+    def _is_worth(self, done: Analysis, found: TileList) -> bool:
+        """Whether these tiles take less time than gathering."""
+        count = None if self._lister is None else found.length
+        return self._tiles_pay is None or self._tiles_pay(self._problem, done, count)

@@ -20,6 +20,7 @@ from sddmm.backends.cuda.kernels.attention_delta.host import ATTENTION_DELTA
 from sddmm.backends.cuda.kernels.attention_gradient.host import ATTENTION_GRADIENT
 from sddmm.backends.cuda.kernels.attention_sums.host import ATTENTION_SUMS
 from sddmm.backends.cuda.kernels.attention_tile_gradient.host import ATTENTION_TILE_GRADIENT
+from sddmm.backends.cuda.kernels.column_runs import host as column_runs
 from sddmm.backends.cuda.kernels.gather_csr import host as gather_csr
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.place_values.host import PLACE_VALUES
@@ -42,6 +43,7 @@ from sddmm.backends.cuda.kernels.spmm_windows.host import SPMM_WINDOWS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_bounds import host as tile_bounds
 from sddmm.backends.cuda.kernels.tile_lines import host as tile_lines
+from sddmm.backends.cuda.kernels.tile_list import host as tile_list
 from sddmm.backends.cuda.kernels.tile_masks import host as tile_masks
 from sddmm.backends.cuda.kernels.tile_mma.host import TileMma
 from sddmm.backends.cuda.kernels.tile_stats import host as tile_stats
@@ -302,8 +304,10 @@ def test_the_comparison_of_indices_compiles_too(arch: str, dtype: torch.dtype) -
         (tile_lines.TILE_LINES, {"SIDE": 16}, tile_lines.Arguments),
         (tile_masks.TILE_MASKS, {}, tile_masks.Arguments),
         (tile_lines.BLOCK_LINES, {"SIDE": 32, "BY_COLUMN": True}, tile_lines.BlockArguments),
+        (tile_list.TILE_LIST, {}, tile_list.Arguments),
+        (column_runs.COLUMN_RUNS, {"INDEX": "i64", "PLACES": 8}, column_runs.Arguments),
     ],
-    ids=["tile_bounds", "tile_lines", "tile_lines of small tiles", "tile_masks", "block_lines"],
+    ids=lambda case: case.name if isinstance(case, KernelSpec) else "",
 )
 def test_the_search_for_the_nonzeros_of_tiles_compiles_too(
     spec: KernelSpec, defines: dict[str, str | int | bool], arguments: Any, arch: str
@@ -342,9 +346,11 @@ def test_every_source_is_of_a_kernel() -> None:
         *row_softmax.ROW_SOFTMAX.values(),
         SOFTMAX_SHARES,
         analysis.ANALYSE,
+        column_runs.COLUMN_RUNS,
         gather_csr.GATHER_CSR,
         gather_rows.GATHER_ROWS,
         tile_bounds.TILE_BOUNDS,
+        tile_list.TILE_LIST,
         tile_lines.TILE_LINES,
         tile_lines.BLOCK_LINES,
         tile_masks.TILE_MASKS,

@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 import sddmm
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.column_runs.host import looks_like_mask
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.dtypes import DTYPES
 from sddmm.testing import assert_close
+from tests.sddmm.backends.cuda.tiled_runs import choose_tiles, mask
 
 pytestmark = pytest.mark.gpu
 
@@ -85,3 +88,43 @@ def test_these_patterns_are_gathered_by_rows() -> None:
     """Else this file would test another kernel."""
     for lengths in ROW_LENGTHS.values():
         assert int(lengths().sum()) >= gather_rows.LONG_ROW * len(lengths())
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tile_mma_64x64x32", "tile_mma_128x128x64", "tile_wmma_m16n16k16", "tile_wgmma_128x256x64",
+        "tile_wgmma_256x152x64", "tile_wgmma_async_128x256x64", "tile_simt_64x64x16",
+        "tile_simt_16x32x32",
+    ],
+)  # fmt: skip
+def test_a_narrow_mask_is_computed_by_the_tiles_that_it_has(
+    name: str, index_dtype: torch.dtype, heads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ever other masks: what one call has listed is not for the next."""
+    choose_tiles(monkeypatch, name, lists_tiles=True)
+    dtype = torch.float32 if "simt" in name else torch.float16
+    lead = () if heads is None else (heads,)
+    a = torch.randn(*lead, 3001, 72, device="cuda").to(dtype)
+    b = torch.randn(*lead, 5003, 72, device="cuda").to(dtype).mT
+    for reach in (100, 1, 700, 0):
+        pattern = mask(3001, 5003, reach).to("cuda")
+        crow, cols = (x.to(index_dtype) for x in (pattern.crow_indices, pattern.col_indices))
+        values = torch.ones(pattern.nnz, device="cuda", dtype=dtype)
+        matrix = torch.sparse_csr_tensor(crow, cols, values, (3001, 5003), check_invariants=False)
+        first, again = (sddmm.sddmm(like(matrix), a, b, scale=False) for _ in range(2))
+        first, again = (x if heads else x.values() for x in (first, again))
+        assert_close(first, matrix, a, b, scale=False)
+        assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_a_look_at_a_few_columns_knows_a_mask(index_dtype: torch.dtype) -> None:
+    device = loader.runtime.device(0)
+    near = mask(3000, 5000, 100).to("cuda").col_indices.to(index_dtype)
+    for _ in range(3):
+        assert looks_like_mask(device, near)
+        assert not looks_like_mask(device, near.flip(0))
+        assert not looks_like_mask(device, near[::2].contiguous())

@@ -77,12 +77,26 @@ def test_the_analysis_decides_where_only_a_mask_is_worth_tiles() -> None:
         assert choice.late.request.row_ids_too
 
 
-def test_masks_that_are_gathered_by_rows_need_no_look() -> None:
+def test_masks_of_short_rows_that_are_gathered_by_rows_need_no_look() -> None:
     """Rows of B are then found in L1, which tiles do not beat by what waiting takes."""
-    for k in (64, 96):
-        choice = choose(16_384, 10_000_000, k, torch.float32, by_rows=True)
-        assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
-        assert choice.late is None
+    choice = choose(16_384, 10_000_000, 64, torch.float32, by_rows=True)
+    assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
+    assert choice.late is None
+
+
+@pytest.mark.parametrize(("k", "dtype"), [(128, torch.float32), (512, torch.float16)])
+def test_a_sparse_mask_is_looked_for_and_its_tiles_are_listed(k: int, dtype: torch.dtype) -> None:
+    """A window of 513 in 16,384 columns; 96 of 100 tiles are empty."""
+    choice = choose(16_384, 10_000_000, k, dtype, by_rows=True)
+    tiles = choice.late or choice.candidates[0]
+    assert tiles.kernel.name.startswith("tile_")
+    assert tiles.lists_tiles
+    assert choice.is_probed == (choice.late is not None)
+
+
+def test_tiles_are_not_listed_where_few_could_be_empty() -> None:
+    choice = choose(8192, 8192 * 4096, 128)
+    assert not choice.candidates[0].lists_tiles
 
 
 def test_no_pattern_loses_much_by_tiles_without_a_look() -> None:

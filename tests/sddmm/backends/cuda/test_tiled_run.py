@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,83 +10,26 @@ import torch
 
 import sddmm
 from gemm_core.emulation.kernel import missing_compiler
-from gemm_core.runtime.device import Device
-from sddmm.backends import base
-from sddmm.backends.cuda import one_off, tiled_run
-from sddmm.backends.cuda.backend import CudaBackend
-from sddmm.backends.cuda.cost_model import DeviceModel
-from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda import tiled_run
 from sddmm.backends.cuda.kernels import tile
-from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
-from sddmm.backends.cuda.kernels.registry import KERNELS
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
-from sddmm.backends.cuda.one_off import Candidate, Choice, OneOffPlanner
-from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close, emulated_gpu, random_pattern
-from tests.sddmm.memory import at_a_cliff
+from tests.sddmm.backends.cuda.tiled_runs import (
+    BLOCK,
+    PERSISTENT,
+    K,
+    M,
+    N,
+    choose_tiles,
+    gathering_takes_long,
+    mask,
+    new_tensor,
+    operands,
+    scattered,
+)
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
-
-BLOCK, PERSISTENT = "tile_mma_64x64x32", "tile_wgmma_async_128x256x64"
-M, N, K = 200, 330, 40
-GATHER = Candidate(KERNELS["row_gather"], ROW_IDS, 2.0)
-
-
-def choose_tiles(
-    monkeypatch: pytest.MonkeyPatch, name: str, is_late: bool = False, is_probed: bool = False
-) -> None:
-    """Every single run is by these tiles; is_late: if the analysis says so; is_probed: and a look
-    at some columns before."""
-    request = AnalysisRequest(KERNELS[name].tile_sizes[0], False, True, row_ids_too=is_late)
-    tiles = Candidate(KERNELS[name], request, 1.0)
-    choice = Choice([GATHER], tiles, is_probed) if is_late else Choice([tiles, GATHER])
-    # No problem is small enough to emulate and large enough for tiles at once.
-    monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
-    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
-
-
-def gathering_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mask with a slow L2, and by rows."""
-
-    def slow_l2(device: Device) -> DeviceModel:
-        return replace(scaled_by_sm_count(device), l2_bytes=1e11)
-
-    monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
-    monkeypatch.setattr(gather_rows, "mask_us", lambda *_: 1e3)
-
-
-def mask(m: int = M, n: int = N, reach: int = 40) -> SparsePattern:
-    """Long runs of consecutive columns."""
-    near = (torch.arange(m)[:, None] - torch.arange(n)).abs() <= reach
-    return SparsePattern.from_torch(near).to_csr()
-
-
-def scattered() -> SparsePattern:
-    return random_pattern(M, N, 3000, layout="csr")
-
-
-def operands(
-    dtype: torch.dtype = torch.float16, k: int = K, heads: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    lead = () if heads is None else (heads,)
-    return torch.randn(*lead, M, k).to(dtype), torch.randn(*lead, N, k).to(dtype).mT
-
-
-def new_tensor(
-    pattern: SparsePattern, index_dtype: torch.dtype = torch.int32, layout: str = "csr"
-) -> torch.Tensor:
-    """A torch tensor that comes for the first time, with indices at the end of their memory."""
-    values = torch.randn(pattern.nnz).half()
-    if layout == "coo":
-        indices = torch.stack([pattern.to_coo().row_indices, pattern.col_indices])
-        return torch.sparse_coo_tensor(
-            indices, values, pattern.shape, is_coalesced=True, check_invariants=False
-        )
-    crow, cols = (x.to(index_dtype) for x in (pattern.crow_indices, pattern.col_indices))
-    return torch.sparse_csr_tensor(
-        at_a_cliff(crow), at_a_cliff(cols), values, pattern.shape, check_invariants=False
-    )
 
 
 @pytest.mark.parametrize("kind", ["int32", "int64", "coo"])
@@ -294,23 +234,5 @@ def test_scattered_nonzeros_of_long_rows_are_gathered_after_a_look(
         S = new_tensor(pattern)
         with emulated_gpu() as launches:
             product = sddmm.sddmm(S, a, b)
-        assert launches == expected
+        assert launches == ["column_runs", *expected]
         assert_close(product.values(), S, a, b)
-
-
-@pytest.mark.parametrize(
-    ("columns", "is_mask"),
-    [
-        (range(1000), True),
-        (range(0, 2000, 2), False),
-        ([7], False),
-        ([], True),
-        ([x + x // 4 for x in range(200)], True),  # runs of four
-        ([x + x // 3 for x in range(200)], False),  # of three
-        ([*range(0, 900, 3), *range(5000, 5100), *range(0, 900, 3)], True),  # amid others
-    ],
-)
-def test_a_pattern_looks_like_a_mask_by_its_runs_of_columns(
-    columns: Sequence[int], is_mask: bool
-) -> None:
-    assert one_off.looks_like_mask(torch.tensor(columns)) == is_mask

@@ -1,0 +1,1 @@
+"""column_runs: a look at some columns of a pattern."""

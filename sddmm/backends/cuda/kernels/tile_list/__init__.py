@@ -1,0 +1,1 @@
+"""tile_list: the tiles of a pattern that are not empty."""
