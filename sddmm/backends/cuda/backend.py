@@ -26,11 +26,12 @@ from sddmm.backends.cuda.kernels.registry import (
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
 from sddmm.backends.cuda.kernels.tile import TileKernel
-from sddmm.backends.cuda.one_off import OneOffPlanner, tiles_pay
+from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import MakeRuns, SingleRun, form_of_runs
 from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, ProductKernel
+from sddmm.backends.cuda.tile_costs import tiles_pay
 from sddmm.backends.cuda.tiled_run import TiledRun
 from sddmm.memory import out_of_memory
 from sddmm.problem import alike
@@ -167,7 +168,9 @@ class CudaBackend:
             return (), None
         make_gathers = form_of_runs(gather, problem, device, is_csr, is_kept, by_rows)
         tiles, pay = choice.late, None
-        if tiles is not None:
+        if choice.most_tiles is not None:
+            pay = choice.most_tiles.allow
+        elif tiles is not None:
             pay = functools.partial(tiles_pay, tiles.kernel, gather, device, by_rows)
         elif len(choice.candidates) > 1:
             tiles = choice.candidates[0]

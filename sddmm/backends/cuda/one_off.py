@@ -12,19 +12,25 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from sddmm.backends.base import FirstRun
-from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.executor import GpuExecutor, KernelPlan
-from sddmm.backends.cuda.facts import CountedFacts, TileCounts, UniformFacts
-from sddmm.backends.cuda.kernels.column_runs.host import MASK_RUN
+from sddmm.backends.cuda.facts import UniformFacts
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.pattern_layouts import AheadLayouts
 from sddmm.backends.cuda.planning_context import refused
-from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
+from sddmm.backends.cuda.spec import ROW_IDS, GpuKernel
+from sddmm.backends.cuda.tile_costs import (
+    Candidate,
+    MostTiles,
+    ahead_us,
+    first_run_us,
+    most_tiles,
+    tiles_pay,
+    with_time_of_mask,
+)
 from sddmm.dtypes import DTYPES
 from sddmm.problem import alike
 
@@ -39,47 +45,29 @@ _MIN_DENSITY = 0.008
 _SIZE = 128
 
 # When tiles may pay whether the pattern is a mask or not, or it may pay to wait for the analysis:
-# the products (nonzeros times k) and the time of gathering from which on; the row offsets of tiles
-# per nonzero up to which they are collected; the part of a first call by gathering that may be lost
-# in one of both cases, of half types and of others, in which torch gathers nearly as fast; and what
-# any first call takes beside.
+# the products (nonzeros times k) and the time of gathering from which on; the part of a first call
+# by gathering that may be lost on patterns that turn out not to be masks, of half types and of
+# others, in which torch gathers nearly as fast; and what any first call takes beside.
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
-_LATE_OFFSETS = 2
 _MOST_HALF_LOSS, _MOST_LOSS, _ANY_CALL_US = 0.15, 0.04, 45.0
-# What the host takes longer for tiles than for a gather, while the GPU analyses, then to launch;
-# and the bytes that could be read in the time in which an analysis collects row offsets
-# of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
-_HOST_US, _LAUNCH_US = 35.0, 20.0
-_OFFSETS_BYTES = 18
 # What a look at a few columns takes before a pattern is gathered; and the part of gathering a mask
-# that tiles must promise to gain, as many masks have tiles that are not full.
-_PROBE_US, _LEAST_GAIN = 12.0, 0.36
-# What listing the tiles that are not empty takes, beside reading all offsets; and how many times as
-# much a mask must gain by it.
-_LIST_US, _WORTH_LIST = 10.0, 3
-# The tiles of a mask in proportion to as many full ones.
-_MASK_TILES = 1.2
-
-
-class Candidate(NamedTuple):
-    """A kernel for a single run, the analysis that it needs, and the time of both together; that
-    is 0 if there is no other. lists_tiles: whether to list those that are not empty, as a mask
-    gains by that."""
-
-    kernel: GpuKernel
-    request: AnalysisRequest
-    total_us: float
-    lists_tiles: bool = False
+# that tiles must promise to gain.
+_PROBE_US, _LEAST_GAIN = 20.0, 0.25
+# The part by which L1 shortens the gathering of dense rows by gather_rows, wherever their nonzeros
+# are: in full from this density on, below it in proportion.
+_DENSE_GAIN, _DENSE = 0.19, 0.06
 
 
 class Choice(NamedTuple):
     """The kernels to try in turn: the next serves if columns turn out not to ascend. late: the tile
-    kernel to compare with the first of them when the analysis, of its request, is done. is_probed:
-    whether it is worth the analysis for patterns alone that look like a mask."""
+    kernel to compare with the first of them when the analysis, of its request, is done; if it lists
+    tiles, by their number. is_probed: whether it is worth the analysis for patterns alone that look
+    like a mask."""
 
     candidates: list[Candidate]
     late: Candidate | None = None
     is_probed: bool = False
+    most_tiles: MostTiles | None = None
 
 
 class OneOffPlanner:
@@ -199,24 +187,17 @@ class OneOffPlanner:
         """The tile kernel that is the fastest for the slower of a uniform pattern and a mask; and
         whether to wait for the analysis, which tells, because only one of both is worth tiles."""
         model = device_model(device)
-        both = _with_time_of_mask(tiles, problem, model)
+        both = with_time_of_mask(tiles, problem, model)
         if not both:
             return Choice([gather])
-        gather_mask_us = gather.total_us
-        if by_rows:
-            gather_mask_us = min(gather_mask_us, gather_rows.mask_us(problem, model))
-
-        gather_us = gather.total_us
-        most_loss = _MOST_HALF_LOSS if DTYPES[problem.dtype].is_half else _MOST_LOSS
-
-        def at_most(us: float) -> float:
-            """The time up to which another way loses little to one that takes `us`."""
-            return us + most_loss * (us + _ANY_CALL_US)
+        gather_us, gather_mask_us = _gather_us(gather, problem, model, by_rows)
+        is_half = DTYPES[problem.dtype].is_half
+        most_loss_us = (_MOST_HALF_LOSS if is_half else _MOST_LOSS) * (gather_us + _ANY_CALL_US)
 
         for_both = [
             (candidate, mask_us)
             for candidate, mask_us in both
-            if candidate.total_us <= at_most(gather_us) and mask_us <= at_most(gather_mask_us)
+            if candidate.total_us <= gather_us and mask_us <= gather_mask_us + most_loss_us
         ]
         if for_both:
             chosen, mask_us = min(for_both, key=lambda pair: max(pair[0].total_us, pair[1]))
@@ -225,15 +206,16 @@ class OneOffPlanner:
         chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
         gain_us, mask_gain_us = gather_us - chosen.total_us, gather_mask_us - mask_us
         is_probed = by_rows and mask_gain_us > gain_us
-        loss_us = _ahead_us(problem, chosen.request, model) - _ahead_us(problem, ROW_IDS, model)
+        loss_us = ahead_us(problem, chosen.request, model) - ahead_us(problem, ROW_IDS, model)
         least_us = loss_us
         if is_probed:
             loss_us, least_us = _PROBE_US, _LEAST_GAIN * gather_mask_us
-        if max(gain_us, mask_gain_us) < least_us or gather_us + loss_us > at_most(gather_us):
+        if max(gain_us, mask_gain_us) < least_us or loss_us > most_loss_us:
             return Choice([gather])
+        most = most_tiles(chosen, gather_us, gather_mask_us, problem, model)
         request = chosen.request._replace(row_ids_too=True)
         late = chosen._replace(request=request, total_us=mask_us)
-        return Choice([gather], late, is_probed)
+        return Choice([gather], late, is_probed, most if chosen.lists_tiles else None)
 
     def _rank(
         self, kernels: Iterable[GpuKernel], problem: SddmmProblem, device: Device
@@ -244,9 +226,11 @@ class OneOffPlanner:
         ranking: list[Candidate] = []
         for kernel in kernels:
             request = kernel.needs_ahead(problem, model)
-            cost = None if request is None else kernel.cost_us(problem, facts, model)
-            if request is not None and cost is not None:
-                total_us = cost.run_us + _ahead_us(problem, request, model)
+            if request is None:
+                continue
+            run_us = first_run_us(kernel, request, problem, facts, model)
+            if run_us is not None:
+                total_us = run_us + ahead_us(problem, request, model)
                 ranking.append(Candidate(kernel, request, total_us))
         return sorted(ranking, key=_total_us)
 
@@ -289,98 +273,16 @@ def _launch(executor: GpuExecutor, first_run: FirstRun | None) -> None:
         first_run(executor)
 
 
-def tiles_pay(
-    tiles: GpuKernel,
-    gather: GpuKernel,
-    device: Device,
-    by_rows: bool,
-    problem: SddmmProblem,
-    analysis: Analysis,
-    listed: int | None = None,
-) -> bool:
-    """Whether computing tiles is faster than gathering, by what the analysis has found.
-
-    by_rows: whether gather_rows does what row_gather would. listed: the number of tiles, where the
-    empty ones are left out.
-    """
-    facts, model = _estimate(problem, analysis, listed), device_model(device)
-    by_tiles, by_gathering = (k.cost_us(problem, facts, model) for k in (tiles, gather))
-    if by_tiles is None or by_gathering is None:  # none of both is a candidate then
-        return False
-    gather_us = by_gathering.run_us
-    if by_rows and problem.nnz >= MASK_RUN * analysis.runs:
-        gather_us = min(gather_us, gather_rows.mask_us(problem, model))
-    return by_tiles.run_us < gather_us
-
-
-def _with_time_of_mask(
-    tiles: list[Candidate], problem: SddmmProblem, model: DeviceModel
-) -> list[tuple[Candidate, float]]:
-    """The tile kernels whose row offsets are few enough to be collected, each with the time of a
-    single run of a mask, its analysis included. They list tiles where a mask gains by it."""
-    found: list[tuple[Candidate, float]] = []
-    for candidate in tiles:
-        kernel, request = candidate.kernel, candidate.request
-        offsets = request.offset_count((problem.m, problem.n))
-        if offsets > _LATE_OFFSETS * problem.nnz:
-            continue
-        cost = kernel.cost_us(problem, _facts_of_mask(problem, request, True), model)
-        without_empty = kernel.cost_us(problem, _facts_of_mask(problem, request, False), model)
-        if cost is None or without_empty is None:
-            continue
-        mask_us = cost.run_us + _ahead_us(problem, request, model)
-        gain_us = cost.run_us - without_empty.run_us
-        list_us = _LIST_US + 1e6 * 4 * offsets / model.memory_bytes
-        if gain_us >= _WORTH_LIST * list_us:
-            total_us = candidate.total_us + list_us
-            candidate = candidate._replace(total_us=total_us, lists_tiles=True)
-            mask_us += list_us - gain_us
-        found.append((candidate, mask_us))
-    return found
-
-
-def _facts_of_mask(
-    problem: SddmmProblem, request: AnalysisRequest, launches_empty: bool
-) -> CountedFacts:
-    """The facts of a pattern whose nonzeros are in tiles that are nearly full. launches_empty:
-    whether its other tiles are launched too."""
-    assert request.block is not None
-    rows, columns = request.block
-    total = request.tile_count((problem.m, problem.n))
-    tiles = min(total, round(_MASK_TILES * problem.nnz / (rows * columns)) + 1)
-    counts = {request.block: TileCounts(tiles, 0, (), total - tiles if launches_empty else 0)}
-    return CountedFacts(problem.nnz, problem.nnz // columns, True, counts, ())
-
-
-def _estimate(problem: SddmmProblem, analysis: Analysis, listed: int | None) -> CountedFacts:
-    """What an analysis tells of its tiles. Where runs are long, most rows of a tile that is not
-    empty have nonzeros; else as many as chance leaves. listed: their number, if it is known."""
-    block = analysis.request.block
-    assert block is not None
-    parts = ((block[1], analysis.row_segments),)
-    total = analysis.request.tile_count((problem.m, problem.n))
-    if listed is not None:
-        counts = TileCounts(listed, 0, ())
-    else:
-        segments = problem.m * ceil_div(problem.n, block[1])
-        part = min(1.0, analysis.row_segments / max(1, segments))
-        if problem.nnz >= MASK_RUN * analysis.runs:
-            part = min(1.0, _MASK_TILES * part)
-        else:
-            part = 1 - (1 - part) ** block[0]
-        tiles = max(1, round(part * total))
-        counts = TileCounts(tiles, 0, (), total - tiles)
-    return CountedFacts(problem.nnz, analysis.runs, True, {block: counts}, parts)
+def _gather_us(
+    gather: Candidate, problem: SddmmProblem, model: DeviceModel, by_rows: bool
+) -> tuple[float, float]:
+    """The times of gathering a uniform pattern, and a mask."""
+    if not by_rows:
+        return gather.total_us, gather.total_us
+    density = problem.nnz / (problem.m * problem.n)
+    gather_us = gather.total_us * (1 - _DENSE_GAIN * min(1.0, density / _DENSE))
+    return gather_us, min(gather_us, gather_rows.mask_us(problem, model))
 
 
 def _total_us(candidate: Candidate) -> float:
     return candidate.total_us
-
-
-def _ahead_us(problem: SddmmProblem, request: AnalysisRequest, model: DeviceModel) -> float:
-    """What a run waits for: the bytes of its analysis; if that is one of tiles, the host too."""
-    if request == ROW_IDS:
-        return 1e6 * problem.nnz * (problem.index_dtype.itemsize + 4) / model.memory_bytes
-    offsets = 4 * request.offset_count((problem.m, problem.n))
-    analysis_us = 1e6 * (problem.nnz * _OFFSETS_BYTES + offsets) / model.memory_bytes
-    return max(_HOST_US, analysis_us) + _LAUNCH_US

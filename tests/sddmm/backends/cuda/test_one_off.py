@@ -12,7 +12,7 @@ import sddmm
 from gemm_core.emulation.kernel import missing_compiler
 from gemm_core.runtime.device import Device
 from sddmm.backends import base
-from sddmm.backends.cuda import one_off
+from sddmm.backends.cuda import one_off, tile_costs
 from sddmm.backends.cuda.analysis import Analysis
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.cost_model import DeviceModel
@@ -33,7 +33,8 @@ pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g+
 @pytest.fixture(autouse=True)
 def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200's figures, whatever was measured here."""
-    monkeypatch.setattr(one_off, "device_model", scaled_by_sm_count)
+    for module in (one_off, tile_costs):
+        monkeypatch.setattr(module, "device_model", scaled_by_sm_count)
 
 
 def choose(
@@ -171,7 +172,8 @@ def test_a_mask_is_computed_by_tiles_and_scattered_nonzeros_are_gathered(
     def slow_l2(device: Device) -> DeviceModel:
         return replace(scaled_by_sm_count(device), l2_bytes=1e11)
 
-    monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
+    for module in (one_off, tile_costs):
+        monkeypatch.setattr(module, "device_model", functools.cache(slow_l2))
     # No problem is small enough to emulate and large enough to wait for its analysis.
     monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
@@ -185,3 +187,11 @@ def test_a_mask_is_computed_by_tiles_and_scattered_nonzeros_are_gathered(
             assert_close(plan.run(a, b), pattern, a, b)
         assert launches == ["analyse", name if pattern is mask else "row_gather"]
         assert f"kernel   {launches[1]}" in plan.explain()
+
+
+def test_few_listed_tiles_pay_and_many_do_not() -> None:
+    """2,442 full tiles hold these nonzeros, of 65,536; a window of 513 columns has some 2,800."""
+    choice = choose(16_384, 10_000_000, 128, torch.float32, by_rows=True)
+    assert choice.most_tiles is not None
+    assert 2 * 2442 < choice.most_tiles.of_mask < 65_536 / 2
+    assert 2442 < choice.most_tiles.of_others < 65_536 / 2

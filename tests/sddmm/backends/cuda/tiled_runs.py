@@ -10,7 +10,7 @@ import torch
 
 from gemm_core.runtime.device import Device
 from sddmm.backends import base
-from sddmm.backends.cuda import one_off
+from sddmm.backends.cuda import one_off, tile_costs
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.device_model import scaled_by_sm_count
@@ -50,7 +50,8 @@ def gathering_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow_l2(device: Device) -> DeviceModel:
         return replace(scaled_by_sm_count(device), l2_bytes=1e11)
 
-    monkeypatch.setattr(one_off, "device_model", functools.cache(slow_l2))
+    for module in (one_off, tile_costs):
+        monkeypatch.setattr(module, "device_model", functools.cache(slow_l2))
     monkeypatch.setattr(gather_rows, "mask_us", lambda *_: 1e3)
 
 

@@ -1,0 +1,202 @@
+"""What tiles take in a single run, of a mask and of other patterns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.device import Device
+from sddmm.backends.cuda.analysis import Analysis
+from sddmm.backends.cuda.cost_model import DeviceModel
+from sddmm.backends.cuda.device_model import device_model
+from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
+from sddmm.backends.cuda.kernels.column_runs.host import MASK_RUN
+from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
+
+if TYPE_CHECKING:
+    from sddmm.problem import SddmmProblem
+
+# What the host takes longer for tiles than for a gather, while the GPU analyses, then to launch;
+# and the bytes that could be read in the time in which an analysis collects row offsets
+# of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
+_HOST_US, _LAUNCH_US = 35.0, 20.0
+_OFFSETS_BYTES = 18
+# A run whose operands and offsets no run before it has read, over one of many.
+_FIRST_RUN = 1.1
+# The row offsets of tiles per nonzero up to which they are collected.
+_MOST_OFFSETS = 2
+# What listing the tiles that are not empty takes, beside reading all offsets; and how many times as
+# much a mask must gain by it.
+_LIST_US, _WORTH_LIST = 10.0, 3
+# The tiles of a mask in proportion to as many full ones: those of 64 x 64, and the power of a
+# tile's area by which larger ones are more, as more of them stand across an edge.
+_MASK_TILES, _MASK_AREA, _MORE_TILES = 1.2, 64 * 64, 0.25
+
+
+class Candidate(NamedTuple):
+    """A kernel for a single run, the analysis that it needs, and the time of both together; that
+    is 0 if there is no other. lists_tiles: whether to list those that are not empty, as a mask
+    gains by that."""
+
+    kernel: GpuKernel
+    request: AnalysisRequest
+    total_us: float
+    lists_tiles: bool = False
+
+
+def first_run_us(
+    kernel: GpuKernel,
+    request: AnalysisRequest,
+    problem: SddmmProblem,
+    facts: PatternFacts,
+    model: DeviceModel,
+) -> float | None:
+    """A single run, without its analysis; None if the kernel predicts none."""
+    cost = kernel.cost_us(problem, facts, model)
+    if cost is None:
+        return None
+    return cost.run_us if request == ROW_IDS else _FIRST_RUN * cost.run_us
+
+
+def ahead_us(problem: SddmmProblem, request: AnalysisRequest, model: DeviceModel) -> float:
+    """What a run waits for: the bytes of its analysis; if that is one of tiles, the host too."""
+    if request == ROW_IDS:
+        return 1e6 * problem.nnz * (problem.index_dtype.itemsize + 4) / model.memory_bytes
+    offsets = 4 * request.offset_count((problem.m, problem.n))
+    analysis_us = 1e6 * (problem.nnz * _OFFSETS_BYTES + offsets) / model.memory_bytes
+    return max(_HOST_US, analysis_us) + _LAUNCH_US
+
+
+def with_time_of_mask(
+    tiles: list[Candidate], problem: SddmmProblem, model: DeviceModel
+) -> list[tuple[Candidate, float]]:
+    """The tile kernels whose row offsets are few enough to be collected, each with the time of a
+    single run of a mask, its analysis included. They list tiles where a mask gains by it."""
+    found: list[tuple[Candidate, float]] = []
+    for candidate in tiles:
+        kernel, request = candidate.kernel, candidate.request
+        offsets = request.offset_count((problem.m, problem.n))
+        if offsets > _MOST_OFFSETS * problem.nnz:
+            continue
+        count = tiles_of_mask(problem, request)
+        empty = request.tile_count((problem.m, problem.n)) - count
+        of_all, of_listed = (
+            first_run_us(kernel, request, problem, facts, model)
+            for facts in (_facts(problem, request, count, empty), _facts(problem, request, count))
+        )
+        if of_all is None or of_listed is None:
+            continue
+        run_us, list_us = of_all, _LIST_US + 1e6 * 4 * offsets / model.memory_bytes
+        if of_all - of_listed >= _WORTH_LIST * list_us:
+            total_us = candidate.total_us + list_us
+            candidate = candidate._replace(total_us=total_us, lists_tiles=True)
+            run_us = of_listed + list_us
+        found.append((candidate, run_us + ahead_us(problem, request, model)))
+    return found
+
+
+def tiles_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> int:
+    """The number of tiles that a mask is taken to have: nearly full ones."""
+    assert request.block is not None
+    area = request.block[0] * request.block[1]
+    more: float = _MASK_TILES * max(1.0, (area / _MASK_AREA) ** _MORE_TILES)
+    total = request.tile_count((problem.m, problem.n))
+    return min(total, round(more * problem.nnz / area) + 1)
+
+
+def _facts(
+    problem: SddmmProblem,
+    request: AnalysisRequest,
+    tiles: int,
+    empty: int = 0,
+    is_mask: bool = True,
+) -> CountedFacts:
+    """The facts of a pattern of so many tiles. empty: those without nonzeros that are launched.
+    is_mask: whether runs are as long as tiles are wide; else no nonzero has a neighbour."""
+    block = request.block
+    assert block is not None
+    runs = problem.nnz // block[1] if is_mask else problem.nnz
+    return CountedFacts(problem.nnz, runs, True, {block: TileCounts(tiles, 0, (), empty)}, ())
+
+
+class MostTiles(NamedTuple):
+    """The number of tiles up to which computing those that are not empty is faster than gathering:
+    of a mask, and of another pattern."""
+
+    of_mask: int
+    of_others: int
+
+    def allow(self, problem: SddmmProblem, analysis: Analysis, listed: int | None) -> bool:
+        """Whether these tiles pay, which the analysis has listed."""
+        is_mask = problem.nnz >= MASK_RUN * analysis.runs
+        return listed is not None and listed <= (self.of_mask if is_mask else self.of_others)
+
+
+def most_tiles(
+    tiles: Candidate,
+    gather_us: float,
+    gather_mask_us: float,
+    problem: SddmmProblem,
+    model: DeviceModel,
+) -> MostTiles:
+    """From two numbers of tiles, as a run takes longer by as much for each. gather_us,
+    gather_mask_us: of another pattern, and of a mask."""
+    block = tiles.request.block
+    assert block is not None
+    few = max(1, ceil_div(problem.nnz, block[0] * block[1]))
+
+    def most(us: float, is_mask: bool) -> int:
+        first, last = (
+            first_run_us(
+                tiles.kernel, tiles.request, problem,
+                _facts(problem, tiles.request, count, is_mask=is_mask), model,
+            )
+            for count in (few, 4 * few)
+        )  # fmt: skip
+        if first is None or last is None or last <= first:
+            return 0
+        return max(0, int(few + 3 * few * (us - first) / (last - first)))
+
+    return MostTiles(most(gather_mask_us, True), most(gather_us, False))
+
+
+def tiles_pay(
+    tiles: GpuKernel,
+    gather: GpuKernel,
+    device: Device,
+    by_rows: bool,
+    problem: SddmmProblem,
+    analysis: Analysis,
+    listed: int | None = None,
+) -> bool:
+    """Whether computing every tile is faster than gathering, by what the analysis has found.
+
+    by_rows: whether gather_rows does what row_gather would. listed: None, as no tile is listed.
+    """
+    facts, model = _estimate(problem, analysis), device_model(device)
+    tiles_us = first_run_us(tiles, analysis.request, problem, facts, model)
+    gather_us = first_run_us(gather, ROW_IDS, problem, facts, model)
+    if tiles_us is None or gather_us is None:  # none of both is a candidate then
+        return False
+    if by_rows and problem.nnz >= MASK_RUN * analysis.runs:
+        gather_us = min(gather_us, gather_rows.mask_us(problem, model))
+    return tiles_us < gather_us
+
+
+def _estimate(problem: SddmmProblem, analysis: Analysis) -> CountedFacts:
+    """What an analysis tells of its tiles. Where runs are long, most rows of a tile that is not
+    empty have nonzeros; else as many as chance leaves."""
+    block = analysis.request.block
+    assert block is not None
+    total = analysis.request.tile_count((problem.m, problem.n))
+    segments = problem.m * ceil_div(problem.n, block[1])
+    part = min(1.0, analysis.row_segments / max(1, segments))
+    if problem.nnz >= MASK_RUN * analysis.runs:
+        part = min(1.0, _MASK_TILES * part)
+    else:
+        part = 1 - (1 - part) ** block[0]
+    tiles = max(1, round(part * total))
+    counts = {block: TileCounts(tiles, 0, (), total - tiles)}
+    parts = ((block[1], analysis.row_segments),)
+    return CountedFacts(problem.nnz, analysis.runs, True, counts, parts)
