@@ -51,8 +51,8 @@ _SIZE = 128
 _LATE_PRODUCTS, _LATE_US = 1e8, 80.0
 _MOST_HALF_LOSS, _MOST_LOSS, _ANY_CALL_US = 0.15, 0.04, 45.0
 # What a look at a few columns takes before a pattern is gathered; and the part of gathering a mask
-# that tiles must promise to gain.
-_PROBE_US, _LEAST_GAIN = 20.0, 0.25
+# that tiles must promise to gain, as slow hosts take longer for more launches and waits.
+_PROBE_US, _LEAST_GAIN = 20.0, 0.35
 # The part by which L1 shortens the gathering of dense rows by gather_rows, wherever their nonzeros
 # are: in full from this density on, below it in proportion.
 _DENSE_GAIN, _DENSE = 0.19, 0.06

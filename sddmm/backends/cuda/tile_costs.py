@@ -88,7 +88,9 @@ def with_time_of_mask(
         if of_all is None or of_listed is None:
             continue
         run_us, list_us = of_all, _LIST_US + 1e6 * 4 * offsets / model.memory_bytes
-        if of_all - of_listed >= _WORTH_LIST * list_us:
+        # Clusters of blocks with such tiles share loads of tiles side by side, which a list parts.
+        is_high = request.block is not None and request.block[0] > request.block[1]
+        if not is_high and of_all - of_listed >= _WORTH_LIST * list_us:
             total_us = candidate.total_us + list_us
             candidate = candidate._replace(total_us=total_us, lists_tiles=True)
             run_us = of_listed + list_us

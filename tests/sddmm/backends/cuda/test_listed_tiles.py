@@ -87,11 +87,11 @@ def test_tiles_without_nonzeros_are_not_launched(
 
 
 @pytest.mark.parametrize("columns", [1, 64, 65, 33 * 64, 33 * 64 + 1])
-@pytest.mark.parametrize("rows", [1, 64, 65])
+@pytest.mark.parametrize("rows", [1, 64, 65, 129])
 def test_tiles_are_listed_up_to_the_last_row_and_column(
     rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block lists 32 tiles side by side: there are 1, 2, 33 and 34."""
+    """A block lists two rows of 32 tiles: there are 1 to 3 rows, and 1, 2, 33 and 34 columns."""
     choose_tiles(monkeypatch, BLOCK, lists_tiles=True)
     corner = SparsePattern.from_csr(
         torch.tensor([0] * rows + [1]), torch.tensor([columns - 1]), (rows, columns)
@@ -144,3 +144,24 @@ def test_the_analysis_decides_by_the_number_of_listed_tiles(
             product = sddmm.sddmm(S, a, b)
         assert launches == ["analyse", "tile_list", name]
         assert_close(product.values(), S, a, b)
+
+
+def test_tiles_one_upon_the_other_are_listed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a cluster compute neighbours of the list, and load the rows of B of both once."""
+    choose_tiles(monkeypatch, BLOCK, lists_tiles=True)
+    listed: list[list[list[int]]] = []
+    wait = TileLister.wait
+
+    def noted(lister: TileLister, tiles: TileList) -> TileList:
+        found = wait(lister, tiles)
+        listed.append(found.coords.tolist())
+        return found
+
+    monkeypatch.setattr(TileLister, "wait", noted)
+    full = SparsePattern.from_torch(torch.ones(M, N) > 0).to_csr()
+    with emulated_gpu():
+        sddmm.sddmm(new_tensor(full), *operands(), scale=False)
+    (tiles,) = listed
+    assert len(tiles) == 4 * 6
+    for (upper, left), (lower, right) in zip(tiles[::2], tiles[1::2], strict=True):
+        assert (upper % 2, lower, right) == (0, upper + 1, left)

@@ -29,7 +29,7 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("offsets", "tiles", "state", "next_state", "result")),
-        *((name, INT) for name in ("tiles_across", "blocks_across", "block_m")),
+        *((name, INT) for name in ("tiles_down", "tiles_across", "blocks_across", "block_m")),
     ]
 
 
@@ -40,9 +40,9 @@ class TileLister:
     def __init__(self, problem: SddmmProblem, device: Device, block: tuple[int, int]) -> None:
         down, across = ceil_div(problem.m, block[0]), ceil_div(problem.n, block[1])
         blocks_across = ceil_div(across, 32)
-        self._block, self._blocks = block, down * blocks_across
+        self._block, self._blocks = block, ceil_div(down, 2) * blocks_across
         self._most = (down * across, 2)
-        self._sizes = across, blocks_across, block[0]
+        self._sizes = down, across, blocks_across, block[0]
         self._device_index, self._torch_device = device.index, problem.device
         self._results = validity_result(problem.device)
         self._kernel = loader.runtime.load_kernel(TILE_LIST, (), Arguments, device.index)
