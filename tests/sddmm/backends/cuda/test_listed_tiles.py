@@ -47,6 +47,7 @@ pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g+
         ([x + x // 3 for x in range(4000)], False),  # of three
         ([*range(0, 900, 3), *range(3000), *range(0, 900, 3)], True),  # in six of eight places
         ([*range(0, 900, 3), *range(900), *range(0, 900, 3)], False),  # in four
+        ([*range(900), *range(0, 2700, 3)], False),
     ],
 )
 def test_a_pattern_looks_like_a_mask_by_its_runs_of_columns(
