@@ -153,11 +153,8 @@ def test_the_kernels_that_lose_are_named_in_the_limits() -> None:
     assert all(pair.ratio > 1 for pair in cases.leads(SDDMM, peers()))
     assert "in none of the records above" in LIMITS
     assert len(regret()) == 112
-    (lost,) = (p for p in regret() if p.is_lost)
-    assert (lost.ours.matrix, lost.ours.k, lost.ours.nnz) == ("tiny_64", 32, 400)
-    assert lost.lead is not None
-    longer = f"{100 / lost.lead - 100:.0f} %"
-    assert f"in one: ours takes {longer} longer than cuSPARSE on 400 nonzeros of 64 x 64" in LIMITS
+    assert not any(p.is_lost for p in regret())
+    assert "nor in one of a [study of 112 problems]" in LIMITS
 
 
 def test_the_first_calls_that_lose_are_counted_in_the_limits() -> None:
