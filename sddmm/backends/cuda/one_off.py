@@ -60,9 +60,9 @@ _DENSE_GAIN, _DENSE = 0.19, 0.06
 
 class Choice(NamedTuple):
     """The kernels to try in turn: the next serves if columns turn out not to ascend. late: the tile
-    kernel to compare with the first of them when the analysis, of its request, is done; if it lists
-    tiles, by their number. is_probed: whether it is worth the analysis for patterns alone that look
-    like a mask."""
+    kernel to compare with the first of them when the analysis, of its request, is done. most_tiles:
+    the number of tiles up to which it is faster, if it lists them. is_probed: whether it is worth
+    the analysis for patterns alone that look like a mask."""
 
     candidates: list[Candidate]
     late: Candidate | None = None
