@@ -279,7 +279,7 @@ def _gather_us(
     """The times of gathering a uniform pattern, and a mask."""
     if not by_rows:
         return gather.total_us, gather.total_us
-    density = problem.nnz / (problem.m * problem.n)
+    density = problem.nnz / max(1, problem.m * problem.n)  # of a wrong pattern, of no entries
     gather_us = gather.total_us * (1 - _DENSE_GAIN * min(1.0, density / _DENSE))
     return gather_us, min(gather_us, gather_rows.mask_us(problem, model))
 

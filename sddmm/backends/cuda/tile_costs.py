@@ -142,23 +142,23 @@ def most_tiles(
     problem: SddmmProblem,
     model: DeviceModel,
 ) -> MostTiles:
-    """From two numbers of tiles, as a run takes longer by as much for each. gather_us,
-    gather_mask_us: of another pattern, and of a mask."""
-    block = tiles.request.block
-    assert block is not None
-    few = max(1, ceil_div(problem.nnz, block[0] * block[1]))
+    """From all tiles, half of them, and so on, until they are faster: few of them may take longer
+    than more, which occupy more multiprocessors. gather_us, gather_mask_us: of another pattern, and
+    of a mask."""
 
     def most(us: float, is_mask: bool) -> int:
-        first, last = (
-            first_run_us(
-                tiles.kernel, tiles.request, problem,
-                _facts(problem, tiles.request, count, is_mask=is_mask), model,
-            )
-            for count in (few, 4 * few)
-        )  # fmt: skip
-        if first is None or last is None or last <= first:
-            return 0
-        return max(0, int(few + 3 * few * (us - first) / (last - first)))
+        count = above = tiles.request.tile_count((problem.m, problem.n))
+        above_us = us
+        while count > 0:
+            facts = _facts(problem, tiles.request, count, is_mask=is_mask)
+            run_us = first_run_us(tiles.kernel, tiles.request, problem, facts, model)
+            if run_us is None:
+                return 0
+            if run_us <= us:
+                part = (us - run_us) / max(above_us - run_us, 1e-9)
+                return int(count + (above - count) * part)
+            count, above, above_us = count // 2, count, run_us
+        return 0
 
     return MostTiles(most(gather_mask_us, True), most(gather_us, False))
 

@@ -195,3 +195,22 @@ def test_few_listed_tiles_pay_and_many_do_not() -> None:
     assert choice.most_tiles is not None
     assert 2 * 2442 < choice.most_tiles.of_mask < 65_536 / 2
     assert 2442 < choice.most_tiles.of_others < 65_536 / 2
+
+
+@pytest.mark.parametrize(("k", "nnz"), [(1024, 2**20), (2048, 2**20), (2048, 2**21)])
+def test_few_large_tiles_pay_though_more_would_take_less_time(k: int, nnz: int) -> None:
+    """64 tiles of 128 x 256 occupy half of the multiprocessors."""
+    choice = choose(16_384, nnz, k, by_rows=True)
+    assert choice.most_tiles is not None
+    assert choice.most_tiles.of_mask > 3 * nnz / (128 * 256)
+
+
+def test_a_wrong_pattern_without_entries_is_planned() -> None:
+    """Its indices are refused later."""
+    for m, n in ((1000, 0), (0, 1000)):
+        problem = SddmmProblem(
+            m=m, n=n, k=128, nnz=2_000_000, dtype=torch.float16, out_dtype=torch.float16,
+            precision="ieee", index_dtype=torch.int32, heads=2, device=torch.device("cuda", 0),
+        )  # fmt: skip
+        choice = OneOffPlanner(tuple(KERNELS.values())).choose(problem, H200, by_rows=True)
+        assert choice.candidates[-1].kernel.name == "row_gather"
