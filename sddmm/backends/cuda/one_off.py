@@ -136,7 +136,9 @@ class OneOffPlanner:
             plans = {k.name: k.prepare(layouts, problem, model) for k in (kernel, late.kernel)}
         finally:
             analysis = layouts.wait()
-        if analysis.ascends and tiles_pay(late.kernel, kernel, device, False, problem, analysis):
+        count = late.request.tile_count((problem.m, problem.n))
+        pay = functools.partial(tiles_pay, late.kernel, kernel, device, False)
+        if analysis.ascends and pay(problem, analysis, count):
             kernel = late.kernel
         executor = self._executor(plans[kernel.name], kernel, problem, device)
         _launch(executor, first_run)

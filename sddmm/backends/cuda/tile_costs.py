@@ -79,7 +79,7 @@ def with_time_of_mask(
         offsets = request.offset_count((problem.m, problem.n))
         if offsets > _MOST_OFFSETS * problem.nnz:
             continue
-        count = tiles_of_mask(problem, request)
+        count = _tiles_of_mask(problem, request)
         empty = request.tile_count((problem.m, problem.n)) - count
         of_all, of_listed = (
             first_run_us(kernel, request, problem, facts, model)
@@ -98,7 +98,7 @@ def with_time_of_mask(
     return found
 
 
-def tiles_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> int:
+def _tiles_of_mask(problem: SddmmProblem, request: AnalysisRequest) -> int:
     """The number of tiles that a mask is taken to have: nearly full ones."""
     assert request.block is not None
     area = request.block[0] * request.block[1]
@@ -129,10 +129,9 @@ class MostTiles(NamedTuple):
     of_mask: int
     of_others: int
 
-    def allow(self, problem: SddmmProblem, analysis: Analysis, listed: int | None) -> bool:
-        """Whether these tiles pay, which the analysis has listed."""
-        is_mask = problem.nnz >= MASK_RUN * analysis.runs
-        return listed is not None and listed <= (self.of_mask if is_mask else self.of_others)
+    def allow(self, problem: SddmmProblem, analysis: Analysis, launched: int) -> bool:
+        """Whether so many tiles pay."""
+        return launched <= (self.of_mask if _is_mask(problem, analysis) else self.of_others)
 
 
 def most_tiles(
@@ -170,31 +169,35 @@ def tiles_pay(
     by_rows: bool,
     problem: SddmmProblem,
     analysis: Analysis,
-    listed: int | None = None,
+    launched: int,
 ) -> bool:
     """Whether computing every tile is faster than gathering, by what the analysis has found.
 
-    by_rows: whether gather_rows does what row_gather would. listed: None, as no tile is listed.
+    by_rows: whether gather_rows does what row_gather would. launched: the number of all tiles.
     """
-    facts, model = _estimate(problem, analysis), device_model(device)
+    facts, model = _estimate(problem, analysis, launched), device_model(device)
     tiles_us = first_run_us(tiles, analysis.request, problem, facts, model)
     gather_us = first_run_us(gather, ROW_IDS, problem, facts, model)
     if tiles_us is None or gather_us is None:  # none of both is a candidate then
         return False
-    if by_rows and problem.nnz >= MASK_RUN * analysis.runs:
+    if by_rows and _is_mask(problem, analysis):
         gather_us = min(gather_us, gather_rows.mask_us(problem, model))
     return tiles_us < gather_us
 
 
-def _estimate(problem: SddmmProblem, analysis: Analysis) -> CountedFacts:
-    """What an analysis tells of its tiles. Where runs are long, most rows of a tile that is not
-    empty have nonzeros; else as many as chance leaves."""
+def _is_mask(problem: SddmmProblem, analysis: Analysis) -> bool:
+    """Whether runs of consecutive columns are long."""
+    return problem.nnz >= MASK_RUN * analysis.runs
+
+
+def _estimate(problem: SddmmProblem, analysis: Analysis, total: int) -> CountedFacts:
+    """What an analysis tells of its tiles, of which there are so many. Those of a mask that are not
+    empty have nonzeros in most rows; others in as many as chance leaves."""
     block = analysis.request.block
     assert block is not None
-    total = analysis.request.tile_count((problem.m, problem.n))
     segments = problem.m * ceil_div(problem.n, block[1])
     part = min(1.0, analysis.row_segments / max(1, segments))
-    if problem.nnz >= MASK_RUN * analysis.runs:
+    if _is_mask(problem, analysis):
         part = min(1.0, _MASK_TILES * part)
     else:
         part = 1 - (1 - part) ** block[0]

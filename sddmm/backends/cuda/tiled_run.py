@@ -14,7 +14,7 @@ from sddmm.backends.cuda.executor import address
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather, Variant
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_list.host import TileLister
-from sddmm.backends.cuda.layouts import TileList, TileWork, every_tile
+from sddmm.backends.cuda.layouts import TileWork, every_tile
 from sddmm.backends.cuda.single_run import (
     AnalysedRun,
     Arrays,
@@ -35,8 +35,8 @@ class TiledRun(AnalysedRun):
 
     Nonzeros are gathered where columns do not ascend, and where tiles do not pay. make_gathers:
     makes the runs that gather. lists_tiles: whether to list them. tiles_pay: says whether tiles
-    pay, of a problem, its analysis and the number of listed tiles; None if they always do. may_pay:
-    says it of the columns of a pattern that is not analysed yet.
+    pay, of a problem, its analysis and their number; None if they always do. may_pay: says it of
+    the columns of a pattern that is not analysed yet.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TiledRun(AnalysedRun):
         request: AnalysisRequest,
         make_gathers: MakeRuns,
         lists_tiles: bool,
-        tiles_pay: Callable[[SddmmProblem, Analysis, int | None], bool] | None,
+        tiles_pay: Callable[[SddmmProblem, Analysis, int], bool] | None,
         may_pay: Callable[[Tensor], bool] | None = None,
     ) -> None:
         super().__init__(kernel, problem, device, is_csr, request)
@@ -89,7 +89,8 @@ class TiledRun(AnalysedRun):
 
         def launch_behind(done: Analysis) -> bool:
             found = tiles if lister is None else lister.wait(tiles)
-            if done.ascends and self._is_worth(done, found):
+            pay = self._tiles_pay
+            if done.ascends and (pay is None or pay(self._problem, done, found.length)):
                 work = TileWork(found, offsets, cols, None, done.distinct, done.runs)
                 launch(work, address(values), out, alpha)
             elif self._request.row_ids_too:
@@ -101,8 +102,3 @@ class TiledRun(AnalysedRun):
             return True
 
         return launch_behind
-
-    def _is_worth(self, done: Analysis, found: TileList) -> bool:
-        """Whether these tiles take less time than gathering."""
-        count = None if self._lister is None else found.length
-        return self._tiles_pay is None or self._tiles_pay(self._problem, done, count)

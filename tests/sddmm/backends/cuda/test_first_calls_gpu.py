@@ -103,7 +103,7 @@ def test_these_patterns_are_gathered_by_rows() -> None:
 def test_a_narrow_mask_is_computed_by_the_tiles_that_it_has(
     name: str, index_dtype: torch.dtype, heads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ever other masks: what one call has listed is not for the next."""
+    """Another mask each time: what one call has listed is not for the next."""
     choose_tiles(monkeypatch, name, lists_tiles=True)
     dtype = torch.float32 if "simt" in name else torch.float16
     lead = () if heads is None else (heads,)

@@ -13,8 +13,9 @@ from sddmm.backends.cuda.kernels.column_runs.host import looks_like_mask
 from sddmm.backends.cuda.kernels.registry import KERNELS
 from sddmm.backends.cuda.kernels.tile_list.host import TileLister
 from sddmm.backends.cuda.layouts import TileList
+from sddmm.backends.cuda.tile_costs import MostTiles
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import H200, assert_close, emulated_gpu, random_pattern
+from sddmm.testing import H200, assert_close, emulated_gpu
 from tests.sddmm.backends.cuda.tiled_runs import (
     BLOCK,
     PERSISTENT,
@@ -22,7 +23,6 @@ from tests.sddmm.backends.cuda.tiled_runs import (
     M,
     N,
     choose_tiles,
-    gathering_takes_long,
     mask,
     new_tensor,
     operands,
@@ -31,6 +31,26 @@ from tests.sddmm.backends.cuda.tiled_runs import (
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
+
+
+def lists_of_tiles(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, ...]]]:
+    """The tiles that calls list from now on: tile row and tile column of each."""
+    listed: list[list[tuple[int, ...]]] = []
+    wait = TileLister.wait
+
+    def noted(lister: TileLister, tiles: TileList) -> TileList:
+        found = wait(lister, tiles)
+        listed.append([tuple(tile) for tile in found.coords.tolist()])
+        return found
+
+    monkeypatch.setattr(TileLister, "wait", noted)
+    return listed
+
+
+def runs_of(pattern: SparsePattern) -> int:
+    """The maximal sequences of nonzeros of a row in consecutive columns."""
+    rows, cols = pattern.to_coo().row_indices, pattern.col_indices
+    return 1 + int(((cols.diff() != 1) | (rows.diff() != 0)).sum())
 
 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
@@ -65,16 +85,7 @@ def test_tiles_without_nonzeros_are_not_launched(
     name: str, kind: str, heads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_tiles(monkeypatch, name, lists_tiles=True)
-    listed: list[set[tuple[int, int]]] = []
-    wait = TileLister.wait
-
-    def noted(lister: TileLister, tiles: TileList) -> TileList:
-        found = wait(lister, tiles)
-        listed.append({(row, column) for row, column in found.coords.tolist()})
-        assert len(listed[-1]) == found.length
-        return found
-
-    monkeypatch.setattr(TileLister, "wait", noted)
+    listed = lists_of_tiles(monkeypatch)
     pattern, (a, b) = mask(reach=5), operands(heads=heads)
     index_dtype = torch.int64 if kind == "int64" else torch.int32
     S = new_tensor(pattern, index_dtype, "coo" if kind == "coo" else "csr")
@@ -83,7 +94,9 @@ def test_tiles_without_nonzeros_are_not_launched(
     assert launches == ["analyse", "tile_list", name]
     block_m, block_n = KERNELS[name].tile_sizes[0]
     rows, cols = pattern.to_coo().row_indices, pattern.col_indices
-    assert listed == [set(zip((rows // block_m).tolist(), (cols // block_n).tolist(), strict=True))]
+    expected = set(zip((rows // block_m).tolist(), (cols // block_n).tolist(), strict=True))
+    assert [set(tiles) for tiles in listed] == [expected]
+    assert len(listed[0]) == len(expected)
     assert_close(product if heads else product.values(), S, a, b, scale=False)
 
 
@@ -109,7 +122,7 @@ def test_tiles_are_listed_up_to_the_last_row_and_column(
 def test_a_list_of_tiles_that_nobody_took_leaves_nothing_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a wrong pattern, of one whose columns fall, and of a call that was interrupted."""
+    """A list of a wrong pattern, of one whose columns fall, and of a call that was interrupted."""
     choose_tiles(monkeypatch, BLOCK, lists_tiles=True)
     near, (a, b) = mask(), operands()
     wrong = new_tensor(near)
@@ -132,14 +145,22 @@ def test_a_list_of_tiles_that_nobody_took_leaves_nothing_to_the_next(
             assert_close(sddmm.sddmm(S, a, b).values(), S, a, b)
 
 
-def test_the_analysis_decides_by_the_number_of_listed_tiles(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("pattern", "gathered"),
+    [(mask(), "gather_csr"), (scattered(), "row_gather")],
+    ids=["runs", "scattered"],
+)
+def test_the_number_of_listed_tiles_decides(
+    pattern: SparsePattern, gathered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a mask is narrow, few tiles hold many nonzeros."""
-    gathering_takes_long(monkeypatch)
-    choose_tiles(monkeypatch, BLOCK, is_late=True, lists_tiles=True)
+    """Masks and others have limits of their own: that of the other kind allows nothing here."""
+    block_m, block_n = KERNELS[BLOCK].tile_sizes[0]
+    rows, cols = pattern.to_coo().row_indices, pattern.col_indices
+    count = len(torch.stack([rows // block_m, cols // block_n]).unique(dim=1)[0])
     a, b = operands()
-    for pattern, name in ((mask(), BLOCK), (random_pattern(M, N, 60, layout="csr"), "row_gather")):
+    for most, name in ((count, BLOCK), (count - 1, gathered)):
+        limits = MostTiles(most, 0) if pattern.nnz >= 4 * runs_of(pattern) else MostTiles(0, most)
+        choose_tiles(monkeypatch, BLOCK, is_late=True, lists_tiles=True, most_tiles=limits)
         S = new_tensor(pattern)
         with emulated_gpu() as launches:
             product = sddmm.sddmm(S, a, b)
@@ -150,15 +171,7 @@ def test_the_analysis_decides_by_the_number_of_listed_tiles(
 def test_tiles_one_upon_the_other_are_listed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a cluster compute neighbours of the list, and load the rows of B of both once."""
     choose_tiles(monkeypatch, BLOCK, lists_tiles=True)
-    listed: list[list[list[int]]] = []
-    wait = TileLister.wait
-
-    def noted(lister: TileLister, tiles: TileList) -> TileList:
-        found = wait(lister, tiles)
-        listed.append(found.coords.tolist())
-        return found
-
-    monkeypatch.setattr(TileLister, "wait", noted)
+    listed = lists_of_tiles(monkeypatch)
     full = SparsePattern.from_torch(torch.ones(M, N) > 0).to_csr()
     with emulated_gpu():
         sddmm.sddmm(new_tensor(full), *operands(), scale=False)

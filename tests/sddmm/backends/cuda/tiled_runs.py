@@ -18,6 +18,7 @@ from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.registry import KERNELS
 from sddmm.backends.cuda.one_off import Candidate, Choice, OneOffPlanner
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest
+from sddmm.backends.cuda.tile_costs import MostTiles
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import random_pattern
 from tests.sddmm.memory import at_a_cliff
@@ -33,12 +34,14 @@ def choose_tiles(
     is_late: bool = False,
     is_probed: bool = False,
     lists_tiles: bool = False,
+    most_tiles: MostTiles | None = None,
 ) -> None:
     """Every single run is by these tiles; is_late: if the analysis says so; is_probed: and a look
-    at some columns before. lists_tiles: by those that are not empty."""
+    at some columns before. lists_tiles: by those that are not empty; most_tiles: if these are no
+    more."""
     request = AnalysisRequest(KERNELS[name].tile_sizes[0], False, True, row_ids_too=is_late)
     tiles = Candidate(KERNELS[name], request, 1.0, lists_tiles)
-    choice = Choice([GATHER], tiles, is_probed) if is_late else Choice([tiles, GATHER])
+    choice = Choice([GATHER], tiles, is_probed, most_tiles) if is_late else Choice([tiles, GATHER])
     # No problem is small enough to emulate and large enough for tiles at once.
     monkeypatch.setattr(OneOffPlanner, "_choose", lambda *_: choice)
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
