@@ -161,8 +161,10 @@ def test_the_first_calls_that_lose_are_counted_in_the_limits() -> None:
     summary = (ROOT / "docs/results/h200/peers/summary.md").read_text().splitlines()
     rows = [line for line in summary if line.startswith("|")][2:]
     leads = [float(line.strip("|").split("|")[-1]) for line in rows]
-    assert min(leads) >= 1
-    assert f"in none of the {len(leads)} cases of these records" in LIMITS
+    lost_leads = [lead for lead in leads if lead < 1]
+    assert f"in {len(lost_leads)} of the {len(leads)} cases of these records" in LIMITS
+    assert f"by up to {100 / min(lost_leads) - 100:.0f} %, in the largest two by 1 %" in LIMITS
+    assert sorted(lost_leads)[-2:] == [0.99, 0.99]
     problems = [p for p in regret() if p.first_lead]
     lost = [p for p in problems if p.is_lost_first]
     assert f"in {len(lost)} of the 112 problems of the study" in LIMITS
