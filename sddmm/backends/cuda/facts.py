@@ -32,6 +32,16 @@ class TileCounts(NamedTuple):
         dense = self.by_class[first:]
         return sum(tiles for tiles, _ in dense), sum(nnz for _, nnz in dense)
 
+    @property
+    def unevenness(self) -> float:
+        """The standard deviation of the nonzeros of these tiles over their mean, those of one class
+        taken to be equal; 0 where tiles are not classified, or all are full."""
+        tiles, nnz = self.from_class(0)
+        if tiles == 0 or self.full == self.nonempty:
+            return 0.0
+        squares = sum(n * n / count for count, n in self.by_class if count)
+        return math.sqrt(max(0.0, squares * tiles / nnz**2 - 1))
+
 
 def fewest_tiles(nnz: int, parts: int, width: int, block: Block) -> TileCounts:
     """The fewest and densest tiles that can hold distinct nonzeros which are in at least so many

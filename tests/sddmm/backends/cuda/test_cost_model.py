@@ -342,6 +342,24 @@ def test_tiles_of_rows_that_are_not_aligned_take_longer(k: int, is_mma: bool) ->
     assert best(problem(4096, 8_390_656, k=k), facts).startswith("tile_mma") == is_mma
 
 
+@pytest.mark.parametrize(
+    ("classes", "name"),
+    [
+        (((234, 311_352), (2, 7_320), (466, 5_691_128)), "tile_mma_64x64x32"),
+        (((702, 6_009_800),), "tile_wgmma_listed_128x256x64"),
+    ],
+)
+def test_uneven_tiles_take_longer_by_lists(classes: tuple[tuple[int, int], ...], name: str) -> None:
+    """With K = 96 in float16, 201 of every 401 diagonals took tile_wgmma_listed 52 us and tile_mma
+    37, predicted of even tiles as 35 and 37."""
+    counts = {
+        (64, 64): TileCounts(4_201, 0, ((930, 18_600), (937, 1_211_168), (2_334, 4_780_032))),
+        (128, 256): TileCounts(702, 0, classes),
+    }
+    facts = CountedFacts(6_009_800, 6_009_800, True, counts, ((64, 216_720),))
+    assert best(problem(30_000, 6_009_800, k=96), facts) == name
+
+
 @pytest.mark.parametrize("warps_per_sm", [16, 20, 28])
 def test_warps_of_a_large_problem_come_in_waves_that_are_nearly_full(warps_per_sm: int) -> None:
     """Where 132 multiprocessors hold 20 warps each, 1.6M nonzeros by 256 were 2.4 waves."""

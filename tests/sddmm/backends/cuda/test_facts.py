@@ -159,6 +159,14 @@ def test_dense_tiles_are_those_from_a_class_on() -> None:
     assert counts.from_class(9) == (0, 0)
 
 
+def test_tiles_of_several_classes_are_uneven() -> None:
+    """Half of the tiles hold one nonzero, half of them three: 2 on average, and 1 off."""
+    assert TileCounts(20, 0, ((10, 10), (10, 30))).unevenness == pytest.approx(0.5)
+    assert TileCounts(20, 0, ((0, 0), (20, 50))).unevenness == pytest.approx(0)
+    assert TileCounts(20, 20, ((10, 10), (10, 30))).unevenness == 0  # as the fewest are counted
+    assert TileCounts(0, 0, ()).unevenness == TileCounts(20, 0, ()).unevenness == 0
+
+
 def test_a_uniform_pattern_fills_the_tiles_that_chance_would() -> None:
     facts = UniformFacts((1000, 1000), 500_000)
     assert facts.tiles((100, 250)) == TileCounts(40, 0, (*((0, 0),) * 13, (40, 500_000)))
