@@ -54,6 +54,34 @@ def test_nothing_is_measured_while_a_graph_is_captured_or_without_memory(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_gpu_that_raises_its_clocks_late_is_measured_at_its_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs go on for 30 ms: an idle H200 took a fifth longer for its first products."""
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.us = sum(runs_us)
+
+        def record(self) -> None:
+            self.us = sum(runs_us)
+
+        def synchronize(self) -> None: ...
+
+        def elapsed_time(self, end: Event) -> float:
+            return (end.us - self.us) / 1e3
+
+    runs_us: list[int] = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    # What measures one rate: there is no GPU to run its three works on.
+    seconds = probe._seconds(lambda: runs_us.append(200 if len(runs_us) < 100 else 160))
+    assert seconds == pytest.approx(160e-6)
+    assert 30_000 <= sum(runs_us) < 31_000
+    runs_us.clear()
+    assert probe._seconds(lambda: runs_us.append(20_000)) == pytest.approx(0.02)
+    assert len(runs_us) == 11
+
+
 def test_the_model_follows_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     reference, slower = model.scaled_by_sm_count(H200), Measurement(1.0, 1.0, 1.0)
     monkeypatch.setattr(model, "H200_MEASUREMENT", Measurement(2.0, 4.0, 8.0))
