@@ -73,12 +73,12 @@ def test_a_gpu_that_raises_its_clocks_late_is_measured_at_its_fastest(
 
     runs_us: list[int] = []
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    # What measures one rate: there is no GPU to run its three works on.
-    seconds = probe._seconds(lambda: runs_us.append(200 if len(runs_us) < 100 else 160))
+    measure = probe._seconds  # there is no GPU to run the three works on that it measures
+    seconds = measure(lambda: runs_us.append(200 if len(runs_us) < 100 else 160))
     assert seconds == pytest.approx(160e-6)
     assert 30_000 <= sum(runs_us) < 31_000
     runs_us.clear()
-    assert probe._seconds(lambda: runs_us.append(20_000)) == pytest.approx(0.02)
+    assert measure(lambda: runs_us.append(20_000)) == pytest.approx(0.02)
     assert len(runs_us) == 11
 
 
