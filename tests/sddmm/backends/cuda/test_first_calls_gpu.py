@@ -41,7 +41,7 @@ def like(matrix: Tensor) -> Tensor:
     return torch.sparse_csr_tensor(*indices, matrix.values(), matrix.shape, check_invariants=False)
 
 
-@pytest.mark.parametrize("k", [16, 100, 128, 300])
+@pytest.mark.parametrize("k", [16, 96, 100, 192, 300])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("case", ROW_LENGTHS)

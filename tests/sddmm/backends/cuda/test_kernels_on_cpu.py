@@ -107,8 +107,8 @@ GATHERED = SPECS["row_gather"].dtypes
 @pytest.mark.parametrize(
     ("dtype", "k"),
     cases(
-        itertools.product(GATHERED, [32, 64, 128, 256, 300]),
-        here=list(zip([*GATHERED, torch.float16], [32, 64, 128, 256, 300], strict=True)),
+        itertools.product(GATHERED, [32, 64, 96, 128, 144, 160, 256, 300, 352]),
+        here=list(zip([*GATHERED, *GATHERED], [160, 96, 144, 64, 352, 300, 32, 256], strict=True)),
     ),
 )
 def test_gather_in_one_pass_and_in_many(dtype: torch.dtype, k: int) -> None:
@@ -118,8 +118,8 @@ def test_gather_in_one_pass_and_in_many(dtype: torch.dtype, k: int) -> None:
 @pytest.mark.parametrize(
     ("dtype", "row_bytes"),
     cases(
-        itertools.product(GATHERED, [128, 256, 512]),
-        here=list(zip(GATHERED, [128, 256, 512, 128], strict=True)),
+        itertools.product(GATHERED, [128, 256, 384, 512, 768]),
+        here=list(zip(GATHERED, [128, 768, 512, 384], strict=True)),
     ),
 )
 def test_gather_of_long_rows(dtype: torch.dtype, row_bytes: int) -> None:

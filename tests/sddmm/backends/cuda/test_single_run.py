@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import pytest
@@ -22,6 +23,7 @@ from sddmm.backends.cuda.spec import AnalysisRequest
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_close, emulated_gpu
+from tests.cases import cases
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
@@ -98,6 +100,30 @@ def test_warps_take_turns_in_the_rows_of_few(
         product = sddmm.sddmm(matrix, a, b, alpha=-2.0, scale=True)
     assert launches == ["gather_rows"]
     assert_close(product if heads else product.values(), matrix, a, b, alpha=-2.0, scale=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "row_bytes"),
+    cases(
+        itertools.product([torch.float16, torch.float32], [192, 256, 320, 384, 576, 640, 704, 768]),
+        here=[
+            (torch.float16, 192), (torch.float16, 640), (torch.float16, 704),
+            (torch.float32, 320), (torch.float32, 768),
+        ],
+    ),
+)  # fmt: skip
+def test_rows_are_gathered_in_equal_passes_and_with_a_rest(
+    dtype: torch.dtype, row_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    by_rows(monkeypatch)
+    k = row_bytes // dtype.itemsize
+    matrix = csr_tensor(torch.arange(6) * 70, torch.randint(0, N, (350,)), 5)
+    a, b = torch.randn(5, k).to(dtype), torch.randn(N, k).to(dtype).mT
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(matrix, a, b, scale=False)
+    assert launches == ["gather_rows"]
+    assert_close(product.values(), matrix, a, b, scale=False)
 
 
 def test_indices_that_do_not_fit_are_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

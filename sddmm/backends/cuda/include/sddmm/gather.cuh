@@ -128,6 +128,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
       if constexpr (!ONE_PASS)
 #pragma unroll
         for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
+#pragma unroll 1
       for (int pass = 0; pass < passes; ++pass) {
         const int first_chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
         auto load_a = [&] {

@@ -6,12 +6,11 @@ import ctypes
 import functools
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
 from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.kernels.row_gather.costs import SEGMENT_BYTES
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_macros
 from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
 from sddmm.dtypes import DTYPES, INDEX_DTYPES
@@ -25,16 +24,23 @@ if TYPE_CHECKING:
 LONG_ROW = 64
 
 # The warps that a multiprocessor holds. From nearly a wave of rows on, each warp takes a whole one;
-# where there are fewer rows, warps take turns in one, so that all are near the same columns.
+# where there are fewer rows, warps take turns in one, so that all are near the same columns. Rows
+# of a pattern as dense as this may be of a mask, some twice as long as others, which two waves
+# even out.
 _WARPS_PER_SM, _WAVE = 16, 0.9
+_DENSE, _DENSE_WAVES = 0.1, 1.8
 # A row is cut where it is so many times as long as the mean one, and has so many nonzeros.
 _CUT_ROW, _LEAST_CUT, _MOST_CUT = 2, 512, 2**30
 # The indices that a thread checks at once.
 _CHECKED_PER_THREAD = 8
 # The time of a nonzero of a mask, on an H200, in picoseconds: of any, and for 64 bytes of its rows:
 # short ones, long ones of half types, of which registers hold fewer, and of other types.
-_NONZERO_PS, _SEGMENT_BYTES, _SHORT_SEGMENTS = 7.5, 64, 4
-_SHORT_PS, _LONG_HALF_PS, _LONG_PS = 2.7, 5.5, 3.3
+_NONZERO_PS, _SHORT_SEGMENTS = 7.5, 4
+_SHORT_PS, _LONG_HALF_PS, _LONG_PS = 2.7, 4.5, 3.8
+# The bytes of a pass of rows that take several; those of passes of other types than halves in which
+# a warp works on as many nonzeros; and the loads of a lane that leave registers for another block.
+_SHORT_PASS, _LONG_PASSES = 128, (256, 512)
+_FEW_HALF_LOADS, _FEW_LOADS = 12, 17
 # The part of the first that each further head takes, as it finds the columns in L2.
 _FURTHER_HEAD = 0.8
 
@@ -73,7 +79,7 @@ def serves(problem: SddmmProblem, is_csr: bool, is_kept: bool) -> bool:
 
 def mask_us(problem: SddmmProblem, model: DeviceModel) -> float:
     """The predicted time where neighbouring rows have the same columns."""
-    segments = ceil_div(problem.k * problem.dtype.itemsize, _SEGMENT_BYTES)
+    segments = ceil_div(problem.k * problem.dtype.itemsize, SEGMENT_BYTES)
     segment_ps = _LONG_HALF_PS if DTYPES[problem.dtype].is_half else _LONG_PS
     if segments <= _SHORT_SEGMENTS:
         segment_ps = _SHORT_PS
@@ -86,8 +92,9 @@ def pieces_of(problem: SddmmProblem, device: Device) -> Pieces:
     """The pieces of a problem of long rows. Their warps are numbered in 32 bits: the values of more
     of them fill no GPU."""
     m, nnz, heads = problem.m, problem.nnz, problem.heads or 1
+    waves = _DENSE_WAVES if nnz >= _DENSE * m * problem.n else _WAVE
     warps = 1
-    while warps * m * heads < _WAVE * _WARPS_PER_SM * device.sm_count and 32 * warps * m < nnz:
+    while warps * m * heads < waves * _WARPS_PER_SM * device.sm_count and 32 * warps * m < nnz:
         warps *= 2
     cut = _LEAST_CUT
     while cut < min(_CUT_ROW * nnz / m, _MOST_CUT):
@@ -123,12 +130,21 @@ def _load(
 
 
 def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:
-    """The macros of gather_rows: those of row_gather for long rows, and the type of indices."""
+    """The macros of gather_rows: those of row_gather for long rows, as far as these suit rows of B
+    that are often found in L1; and the type of indices."""
     k, dtype = problem.k, problem.dtype
-    defines, _ = gather_macros(spec, k, dtype, problem.out_dtype, step, long_rows=True)
+    defines, batches = gather_macros(spec, k, dtype, problem.out_dtype, step, long_rows=True)
     defines["INDEX"] = INDEX_DTYPES[problem.index_dtype]
-    if dtype == torch.float32 and defines["NO_TAIL"]:
-        # Rows of B are often found in L1, so warps wait less for more loads at a time. Guards of
-        # rows' ends leave no registers for them.
-        defines |= {"BATCHES": 4, "MIN_BLOCKS": spec.min_blocks}
-    return macros(defines)
+    if not defines["NO_TAIL"]:  # guards of rows' ends leave no registers for anything else
+        return macros(defines)
+    pass_bytes, is_half = int(defines["PASS_BYTES"]), DTYPES[dtype].is_half
+    if not defines["ONE_PASS"] and k * dtype.itemsize % _SHORT_PASS == 0:
+        # Of more nonzeros a little at a time: what a warp loads, others find soon after.
+        pass_bytes = _SHORT_PASS
+        defines |= {"PASS_BYTES": pass_bytes, "SWAPPED": True}
+    if pass_bytes == _SHORT_PASS or (not is_half and pass_bytes in _LONG_PASSES):
+        batches = 4
+    loads = pass_bytes // SEGMENT_BYTES * batches
+    if loads + bool(defines["SWAPPED"]) <= (_FEW_HALF_LOADS if is_half else _FEW_LOADS):
+        defines["MIN_BLOCKS"] = spec.min_blocks + 1
+    return macros(defines | {"BATCHES": batches})

@@ -52,8 +52,8 @@ from sddmm.memory import new_memory
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
-# The most bytes of a row that one pass of a warp reads.
-_PASS_BYTES = 512
+# The most bytes of a row that one pass of a warp reads, and the least of a longer row.
+_MOST_PASS_BYTES, _LEAST_EQUAL_PASS = 512, 192
 
 # The mean nonzeros of a row from which on rows are long: most groups are then of one row, and warps
 # that share a multiprocessor find some rows of B in L1, where these are near.
@@ -293,11 +293,15 @@ def new_partial_sums(problem: SddmmProblem) -> Tensor:
 
 
 def pass_bytes(row_bytes: int) -> int:
-    """The bytes that one pass of a warp reads of a row: a short row whole, rounded up."""
-    size = LEAST_PASS_BYTES
-    while size < _PASS_BYTES and size < row_bytes:
-        size *= 2
-    return size
+    """The bytes that one pass of a warp reads of a row: a short row whole, a longer one in equal
+    passes, if there are such; rounded up to what the lanes of a nonzero load at once."""
+    if row_bytes <= LEAST_PASS_BYTES:
+        return LEAST_PASS_BYTES
+    fewest = ceil_div(row_bytes, _MOST_PASS_BYTES)
+    for passes in range(fewest, row_bytes // _LEAST_EQUAL_PASS + 1):
+        if row_bytes % (passes * SEGMENT_BYTES) == 0:
+            return row_bytes // passes
+    return ceil_div(ceil_div(row_bytes, fewest), SEGMENT_BYTES) * SEGMENT_BYTES
 
 
 def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[str, int]:
@@ -309,17 +313,17 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
     load = min(step, per_pass // 4)  # four lanes load a row
     is_aligned = load == min(16, per_pass // 4)
     # Nonzeros at a time, by eights: as many as registers hold.
-    four = is_aligned and segments <= (4 if DTYPES[dtype].is_half else 2)
-    most = 4 if DTYPES[dtype].is_half else 8
-    one_pass, no_tail = row_bytes <= per_pass, row_bytes > 0 == row_bytes % per_pass
+    one_pass = row_bytes <= per_pass
+    four = is_aligned and one_pass and segments <= (4 if DTYPES[dtype].is_half else 2)
+    no_tail = is_aligned and row_bytes > 0 == row_bytes % per_pass
     return {
         "LOAD_BYTES": load,
         "PASS_BYTES": per_pass,
         "BATCHES": 4 if four else 2,
         "ONE_PASS": one_pass,
-        "NO_TAIL": is_aligned and no_tail,
-        # It takes a register, which longer rows do not leave.
-        "SWAPPED": long_rows and step == 16 and one_pass and no_tail and 1 < segments <= most,
+        "NO_TAIL": no_tail,
+        # Guards of rows' ends leave no register for it.
+        "SWAPPED": long_rows and no_tail and step == 16 and segments % 2 == 0,
     }
 
 
