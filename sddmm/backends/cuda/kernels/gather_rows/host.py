@@ -141,10 +141,10 @@ def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:
     if not defines["ONE_PASS"] and k * dtype.itemsize % _SHORT_PASS == 0:
         # Of more nonzeros a little at a time: what a warp loads, others find soon after.
         pass_bytes = _SHORT_PASS
-        defines |= {"PASS_BYTES": pass_bytes, "SWAPPED": True}
     if pass_bytes == _SHORT_PASS or (not is_half and pass_bytes in _LONG_PASSES):
         batches = 4
+    swapped = pass_bytes % (2 * SEGMENT_BYTES) == 0
     loads = pass_bytes // SEGMENT_BYTES * batches
-    if loads + bool(defines["SWAPPED"]) <= (_FEW_HALF_LOADS if is_half else _FEW_LOADS):
+    if loads + swapped <= (_FEW_HALF_LOADS if is_half else _FEW_LOADS):
         defines["MIN_BLOCKS"] = spec.min_blocks + 1
-    return macros(defines | {"BATCHES": batches})
+    return macros(defines | {"PASS_BYTES": pass_bytes, "BATCHES": batches, "SWAPPED": swapped})

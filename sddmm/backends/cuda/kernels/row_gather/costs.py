@@ -26,9 +26,9 @@ _L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
 # of the loads of 16 bytes; and by which a value of S lengthens a nonzero.
 _LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.45, 1.3
 _MORE_LOADS = 0.65
-# Nonzeros that a warp computes at once, of which those of several rows load rows of A too; by how
-# much that lengthens them; and the parts per nonzero up to which rows are taken to be about equally
-# long.
+# Nonzeros that a warp computes at once, of which those of several rows load rows of A too, unless
+# each row has a multiple of them, as with 32 nearest neighbours; by how much that lengthens them;
+# and the parts per nonzero up to which rows are taken to be about equally long.
 _GROUP, _SEVERAL_ROWS, _EVEN_PARTS = 32, 0.35, 0.7
 # The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
 # part of a row has.
@@ -88,7 +88,7 @@ def gather_us(
     if row_bytes <= LEAST_PASS_BYTES:
         loads = ceil_div(loads, 2)  # a lane's chunk has 8 bytes
     row_ps = (_LOAD_PS + segment_ps * segments) * math.pow(loads, _MORE_LOADS)
-    loads_of_rows = nnz + rows
+    loads_of_rows: float = nnz + rows
     if parts is not None and parts <= _EVEN_PARTS and nnz % (_GROUP * max(1, rows)):
         loads_of_rows += _SEVERAL_ROWS * min(nnz, (_GROUP - 1) * rows)
     instructions_us = 1e-6 * loads_of_rows * row_ps / model.stores

@@ -32,6 +32,7 @@ from sddmm.backends.cuda.executor import (
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.row_gather.costs import (
     LEAST_PASS_BYTES,
+    LINE_BYTES,
     SEGMENT_BYTES,
     gather_slice,
     gather_us,
@@ -294,27 +295,27 @@ def new_partial_sums(problem: SddmmProblem) -> Tensor:
 
 def pass_bytes(row_bytes: int) -> int:
     """The bytes that one pass of a warp reads of a row: a short row whole, a longer one in equal
-    passes, if there are such; rounded up to what the lanes of a nonzero load at once."""
-    if row_bytes <= LEAST_PASS_BYTES:
-        return LEAST_PASS_BYTES
+    passes, if it is a multiple of any; else as few as cover it."""
+    if row_bytes <= SEGMENT_BYTES:
+        return LEAST_PASS_BYTES if row_bytes <= LEAST_PASS_BYTES else SEGMENT_BYTES
     fewest = ceil_div(row_bytes, _MOST_PASS_BYTES)
     for passes in range(fewest, row_bytes // _LEAST_EQUAL_PASS + 1):
         if row_bytes % (passes * SEGMENT_BYTES) == 0:
             return row_bytes // passes
-    return ceil_div(ceil_div(row_bytes, fewest), SEGMENT_BYTES) * SEGMENT_BYTES
+    return ceil_div(row_bytes, fewest * LINE_BYTES) * LINE_BYTES
 
 
 def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[str, int]:
     """The macros by which gather.cuh loads a row of k elements; rows start at multiples of `step`
     bytes. long_rows: whether the pattern's rows are long, in more shares than warps run at once."""
-    row_bytes = k * dtype.itemsize
+    row_bytes, is_half = k * dtype.itemsize, DTYPES[dtype].is_half
     per_pass = pass_bytes(row_bytes)
     segments = ceil_div(per_pass, SEGMENT_BYTES)
     load = min(step, per_pass // 4)  # four lanes load a row
     is_aligned = load == min(16, per_pass // 4)
     # Nonzeros at a time, by eights: as many as registers hold.
     one_pass = row_bytes <= per_pass
-    four = is_aligned and one_pass and segments <= (4 if DTYPES[dtype].is_half else 2)
+    four = is_aligned and one_pass and segments <= (4 if is_half else 2)
     no_tail = is_aligned and row_bytes > 0 == row_bytes % per_pass
     return {
         "LOAD_BYTES": load,
@@ -322,8 +323,7 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
         "BATCHES": 4 if four else 2,
         "ONE_PASS": one_pass,
         "NO_TAIL": no_tail,
-        # Guards of rows' ends leave no register for it.
-        "SWAPPED": long_rows and no_tail and step == 16 and segments % 2 == 0,
+        "SWAPPED": long_rows and no_tail and segments in (2, 4, 6 if is_half else 8),
     }
 
 
