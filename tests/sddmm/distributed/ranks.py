@@ -58,7 +58,10 @@ def main(size: int, folder: Path, engine: str) -> None:
     torch.set_num_threads(1)
     # Without numba, whose kernels take ten seconds to compile in every process.
     cpu_backend.find_spec = lambda name: None  # type: ignore[assignment]
-    checks = importlib.import_module("tests.sddmm.distributed.checks").CHECKS[size]
+    module = importlib.import_module("tests.sddmm.distributed.checks")
+    checks = module.CHECKS[size]
+    if size == 2 and engine == "gloo":  # most of what all sizes try four ranks try in the same run
+        checks = [check for check in checks if check not in module.COMMON[1:]]
     torch.testing.assert_close(torch.ones(1), torch.ones(1))  # the first imports for a second
     children = []
     for rank in range(size):
