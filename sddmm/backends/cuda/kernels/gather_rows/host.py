@@ -139,7 +139,7 @@ def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:
         return macros(defines)
     pass_bytes, is_half = int(defines["PASS_BYTES"]), DTYPES[dtype].is_half
     if not defines["ONE_PASS"] and k * dtype.itemsize % _SHORT_PASS == 0:
-        # Of more nonzeros a little at a time: what a warp loads, others find soon after.
+        # Parts of more rows rather than whole rows: what a warp loads, others find soon after.
         pass_bytes = _SHORT_PASS
     if pass_bytes == _SHORT_PASS or (not is_half and pass_bytes in _LONG_PASSES):
         batches = 4

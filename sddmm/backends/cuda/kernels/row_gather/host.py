@@ -323,6 +323,7 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
         "BATCHES": 4 if four else 2,
         "ONE_PASS": one_pass,
         "NO_TAIL": no_tail,
+        # The longest passes of halves leave no register for it on sm_80.
         "SWAPPED": long_rows and no_tail and segments in (2, 4, 6 if is_half else 8),
     }
 
