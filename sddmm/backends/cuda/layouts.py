@@ -89,13 +89,16 @@ class WindowList:
 
     pairs: (count, 2), the row, and both slots in 16 bits each. positions: (count, 2), those of both
     nonzeros in the pattern. window_pairs: (windows + 1,), the first pair of each window, and the
-    number of pairs. width: columns of a window.
+    number of pairs. window_columns: (windows,), the first column of each. band_windows:
+    (bands + 1,), the first window of each band, as windows of the same rows are called, and the
+    number of windows.
     """
 
     pairs: Tensor
     positions: Tensor
     window_pairs: Tensor
-    width: int
+    window_columns: Tensor
+    band_windows: Tensor
 
 
 def finished(arrays: T, device: torch.device) -> T:
@@ -223,17 +226,19 @@ def nonzeros_outside(nonzeros: Nonzeros, ids: Tensor, tile_nnz: Tensor, min_nnz:
     return Nonzeros(nonzeros.rows[remaining], nonzeros.cols[remaining], int32(perm))
 
 
-def window_list(nonzeros: Nonzeros, n: int, width: int) -> WindowList:
-    """Nonzeros in row order, regrouped by windows of `width` columns and paired within rows.
+def window_list(nonzeros: Nonzeros, shape: tuple[int, int], window: tuple[int, int]) -> WindowList:
+    """Nonzeros in row order, regrouped by windows of so many rows and columns and paired within
+    rows. Windows without nonzeros are left out.
 
     Rows ascend in a window. The last nonzero of an odd number makes a pair with itself, whose
     second position is -1.
     """
-    count = max(1, ceil_div(n, width))
-    window = nonzeros.cols // width
-    narrow = window.to(torch.int16 if count < 2**15 else torch.int32)
+    down, across = (max(1, ceil_div(size, side)) for size, side in zip(shape, window, strict=True))
+    column = nonzeros.cols // window[1]
+    ids = column if down == 1 else nonzeros.rows // window[0] * across + column
+    narrow = ids.to(torch.int16 if down * across < 2**15 else torch.int32)
     ascending, order = narrow.sort(stable=True)
-    rows, slots = nonzeros.rows[order], (nonzeros.cols - window * width)[order]
+    rows, slots = nonzeros.rows[order], (nonzeros.cols - column * window[1])[order]
     positions = int32(order if nonzeros.perm is None else nonzeros.perm[order])
 
     first = _first_of_pairs(rows, ascending)
@@ -246,9 +251,12 @@ def window_list(nonzeros: Nonzeros, n: int, width: int) -> WindowList:
     second = torch.where(alone, first, second)
     pairs = torch.stack([rows[first], int32(slots[first] | slots[second] << 16)], dim=1)
     both = [positions[first], positions[second].masked_fill_(alone, -1)]
-    bounds = torch.arange(count + 1, dtype=narrow.dtype, device=window.device)
-    window_pairs = torch.searchsorted(ascending[first], bounds, out_int32=True)
-    return WindowList(pairs, torch.stack(both, dim=1), window_pairs, width)
+    found, counts = torch.unique_consecutive(int32(ascending[first]), return_counts=True)
+    window_pairs = int32(torch.nn.functional.pad(counts.cumsum(0), (1, 0)))
+    bands = torch.arange(down + 1, dtype=torch.int32, device=column.device) * across
+    band_windows = torch.searchsorted(found, bands, out_int32=True)
+    columns = found % across * window[1]
+    return WindowList(pairs, torch.stack(both, dim=1), window_pairs, columns, band_windows)
 
 
 def _first_of_pairs(rows: Tensor, windows: Tensor) -> Tensor:

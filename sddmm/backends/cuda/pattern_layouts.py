@@ -52,7 +52,7 @@ _FACTS = DerivedKey[dict[tuple[Block, ...], CountedFacts]]("facts")
 
 # What plans of other sizes of operands, or with and without values, share for as long as one lives.
 _TILES = DerivedKey[WeakValueDictionary[tuple[Block, int], TileWork]]("tiles of plans")
-_WINDOWS = DerivedKey[WeakValueDictionary[int, WindowList]]("windows of plans")
+_WINDOWS = DerivedKey[WeakValueDictionary[Block, WindowList]]("windows of plans")
 
 # One with row ids, one with row offsets, and one by tiles of one size.
 _ANALYSES_PER_PATTERN = 3
@@ -160,7 +160,7 @@ class AheadLayouts:
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         raise AssertionError("which tiles are dense is known after the analysis")
 
-    def windows(self, width: int) -> WindowList:
+    def windows(self, window: Block) -> WindowList:
         raise AssertionError("nonzeros are sorted by windows after the analysis")
 
     def facts(self, count_tiles: bool = True) -> PatternFacts:
@@ -275,12 +275,12 @@ class PatternLayouts:
         ids = tile_ids(nonzeros, self._pattern.shape[1], block)
         return nonzeros_outside(nonzeros, ids, self._tile_nnz(block), min_nnz)
 
-    def windows(self, width: int) -> WindowList:
+    def windows(self, window: Block) -> WindowList:
         kept = self._pattern.derive(_WINDOWS, WeakValueDictionary)
-        work = kept.get(width)
+        work = kept.get(window)
         if work is None:
-            windows = window_list(self.by_row(), self._pattern.shape[1], width)
-            kept[width] = work = finished(windows, self._pattern.device)
+            windows = window_list(self.by_row(), self._pattern.shape, window)
+            kept[window] = work = finished(windows, self._pattern.device)
         return work
 
     def facts(self, count_tiles: bool = True) -> CountedFacts:

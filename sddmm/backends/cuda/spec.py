@@ -72,8 +72,8 @@ class RowLayouts(Protocol):
     def by_row(self) -> Nonzeros:
         """The nonzeros in ascending order of their rows."""
 
-    def windows(self, width: int) -> WindowList:
-        """The nonzeros by windows of so many columns."""
+    def windows(self, window: tuple[int, int]) -> WindowList:
+        """The nonzeros by windows of so many rows and columns."""
 
 
 class Layouts(RowLayouts, Protocol):

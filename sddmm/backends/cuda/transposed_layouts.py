@@ -45,8 +45,8 @@ class TransposedLayouts:
     def outside_tiles(self, block: Block, min_nnz: int) -> Nonzeros:
         return self._analysed().outside_tiles(block, min_nnz)
 
-    def windows(self, width: int) -> WindowList:
-        return self._analysed().windows(width)
+    def windows(self, window: Block) -> WindowList:
+        return self._analysed().windows(window)
 
     def facts(self, count_tiles: bool = True) -> CountedFacts:
         facts = self.stored.facts(count_tiles)

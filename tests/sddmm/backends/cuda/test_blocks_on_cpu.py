@@ -17,7 +17,7 @@ from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_close, emulated_gpu, random_pattern
 from tests.cases import cases
-from tests.sddmm.backends.cuda.test_kernels_on_cpu import check
+from tests.sddmm.backends.cuda.exact_samples import check
 from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")

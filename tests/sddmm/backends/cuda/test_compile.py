@@ -118,8 +118,8 @@ class OneNonzero:
     def by_row(self) -> Nonzeros:
         return Nonzeros(self.index, self.index, None)
 
-    def windows(self, width: int) -> WindowList:
-        return window_list(self.by_row(), 1, width)
+    def windows(self, window: tuple[int, int]) -> WindowList:
+        return window_list(self.by_row(), (1, 1), window)
 
     def tiles(self, block: tuple[int, int], min_nnz: int = 1) -> TileWork:
         tiles = TileList(torch.zeros(1, 2, dtype=torch.int32), self.block)

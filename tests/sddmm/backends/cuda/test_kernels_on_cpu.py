@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import sddmm
-from gemm_core.runtime.device import Device
 from sddmm.backends.base import MANY_CALLS
 from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.persistent_tile import PersistentTileKernel
@@ -29,52 +28,10 @@ from sddmm.problem import make_problem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, emulated_gpu, random_pattern
 from tests.cases import cases
+from tests.sddmm.backends.cuda.exact_samples import check
 from tests.sddmm.backends.cuda.representatives import ONE_OF_EACH_SOURCE
-from tests.sddmm.memory import at_a_cliff
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
-
-
-def check(
-    kernel: str | None,
-    pattern: SparsePattern,
-    k: int,
-    dtype: torch.dtype,
-    *,
-    heads: int | None = None,
-    precision: str = "ieee",
-    aligned: bool = True,
-    scaled: bool = False,
-    out_dtype: torch.dtype = torch.float32,
-    device: Device = H200,
-) -> tuple[sddmm.Plan, list[str]]:
-    """Compare every value with the exact one; the plan and the kernels that it launched."""
-    generator = torch.Generator().manual_seed(k)
-    values = torch.randint(1, 4, (pattern.nnz,), generator=generator).to(dtype) if scaled else None
-    per_16_bytes = 16 // dtype.itemsize
-    pitch = -(-k // per_16_bytes) * per_16_bytes + (0 if aligned else 1)
-
-    def operand(rows: int) -> torch.Tensor:
-        lead = () if heads is None else (heads,)
-        whole = torch.randint(-2, 3, (*lead, rows, pitch), generator=generator).to(dtype)
-        return at_a_cliff(whole[..., :k])
-
-    a, b_t = operand(pattern.shape[0]), operand(pattern.shape[1])
-    with emulated_gpu(device) as launches:
-        plan = sddmm.plan(
-            pattern if values is None else pattern.to_torch(values), k=k, dtype=dtype,
-            heads=heads, out_dtype=out_dtype, precision=precision, kernel=kernel, backend="cuda",
-            alpha=2.0 if scaled else 1.0,
-        )  # fmt: skip
-        got = plan.run(a, b_t.mT)
-    left = a.double()[..., pattern.row_ids.long(), :]
-    right = b_t.double()[..., pattern.col_ids.long(), :]
-    expected = (left * right).sum(-1)
-    if values is not None:
-        expected = 2 * expected * values.double()
-    wrong = (got.double() != expected).nonzero()
-    assert not len(wrong), f"{len(wrong)} of {got.numel()} wrong, first at {wrong[0].tolist()}"
-    return plan, launches
 
 
 EVERY_SPEC = cases(SPECS.values(), here=ONE_OF_EACH_SOURCE.values(), name=lambda spec: spec.name)
@@ -234,44 +191,6 @@ def test_warpgroups_that_hand_on_in_turns(name: str, k: int) -> None:
 @pytest.mark.parametrize("k", cases([64, 80, 97, 127, 128], here=[80, 127]))
 def test_wgmma_takes_as_much_of_its_last_stage_as_k_fills(k: int) -> None:
     check(WGMMA[0], random_pattern(67, 131, 700, layout="csr"), k, torch.float16)
-
-
-@pytest.mark.parametrize(("dtype", "heads"), [(torch.float16, 3), (torch.float64, None)])
-def test_windows_and_heads_that_blocks_share(dtype: torch.dtype, heads: int | None) -> None:
-    """Five windows of 400 rows of 512 bytes; five blocks begin and end within windows and heads."""
-    pattern = random_pattern(20, 2000, 3_000, layout="coo", shuffled=True)
-    k = 512 // dtype.itemsize
-    check("windows", pattern, k, dtype, heads=heads, device=replace(H200, sm_count=5))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "extra_bytes"),
-    cases(
-        itertools.product(SPECS["windows"].dtypes, [0, 1, 16]),
-        here=[(torch.float16, 1), (torch.bfloat16, 16), (torch.float32, 0), (torch.float64, 1)],
-    ),
-)
-def test_windows_by_slices_of_k(dtype: torch.dtype, extra_bytes: int) -> None:
-    """Slices that end where rows do, and last ones that do not, by whole chunks and by one element.
-    Partial sums of windows and heads that blocks share; alpha and values count once."""
-    pattern = random_pattern(20, 1000, 1_500, layout="csr")
-    extra = max(1, extra_bytes // dtype.itemsize) if extra_bytes else 0
-    k = 1536 // dtype.itemsize + extra
-    few = replace(H200, sm_count=3)
-    check("windows", pattern, k, dtype, heads=2, scaled=True, aligned=extra_bytes != 1, device=few)
-
-
-def test_windows_of_one_long_row_and_of_one_long_column() -> None:
-    """Warps whose pairs are all of one row, and rows that all have one nonzero."""
-    long = torch.arange(3000)
-    for rows, cols in ((torch.full_like(long, 7), long), (long, torch.full_like(long, 7))):
-        pattern = SparsePattern.from_coo(rows, cols, (3000, 3000))
-        check("windows", pattern, 64, torch.float16, device=replace(H200, sm_count=2))
-
-
-@pytest.mark.parametrize("nnz", [1, 7, 8, 9, 65])
-def test_windows_with_fewer_pairs_than_a_block_computes_at_once(nnz: int) -> None:
-    check("windows", random_pattern(5, 3000, nnz, layout="csr"), 96, torch.bfloat16)
 
 
 @pytest.mark.parametrize("heads", [None, 2])

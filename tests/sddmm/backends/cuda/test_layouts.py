@@ -88,39 +88,50 @@ def test_tiles_of_more_rows_than_columns_are_listed_by_pairs_side_by_side() -> N
     assert places[-1].tolist() == [8, 4]
 
 
-def test_windows_hold_every_nonzero_once_in_pairs_of_one_row() -> None:
-    """With a width of 12 a row has 0 to 8 nonzeros in a window, some of them duplicates."""
+@pytest.mark.parametrize("window", [(30, 12), (11, 12), (1, 50)])
+def test_windows_hold_every_nonzero_once_in_pairs_of_one_row(window: tuple[int, int]) -> None:
+    """With 12 columns a row has 0 to 8 nonzeros in a window, some of them duplicates."""
     given = by_row_and_column(scattered(30, 50, 600), (30, 50))
     assert given.perm is not None
-    found = window_list(given, 50, 12)
-    arrays = found.pairs, found.positions, found.window_pairs
-    assert all(x.dtype == torch.int32 for x in arrays)
+    found = window_list(given, (30, 50), window)
+    assert all(x.dtype == torch.int32 for x in vars(found).values())
     assert found.window_pairs.tolist()[0] == 0
     assert found.window_pairs.tolist()[-1] == len(found.pairs)
-    window = torch.repeat_interleave(torch.arange(5), found.window_pairs.diff().long())
-    assert bool((found.pairs[:, 0].diff()[window.diff() == 0] >= 0).all())
+    number = torch.arange(len(found.window_columns)).repeat_interleave(found.window_pairs.diff())
+    assert bool((found.pairs[:, 0].diff()[number.diff() == 0] >= 0).all())
+    band = torch.arange(-(-30 // window[0])).repeat_interleave(found.band_windows.diff())
+    assert torch.equal(found.pairs[:, 0] // window[0], band[number].int())
 
     slots = torch.stack([found.pairs[:, 1] & 0xFFFF, found.pairs[:, 1] >> 16], dim=1)
+    assert int(slots.max()) < window[1]
     computed = found.positions >= 0
     assert bool(computed[:, 0].all())
     assert torch.equal(slots[~computed[:, 1], 0], slots[~computed[:, 1], 1])
     back = given.perm.argsort()[found.positions[computed].long()]
     assert sorted(back.tolist()) == list(range(600))
     assert torch.equal(given.rows[back], found.pairs[:, :1].expand(-1, 2)[computed])
-    assert torch.equal(given.cols[back].long(), (slots + 12 * window[:, None])[computed])
+    assert torch.equal(given.cols[back], (slots + found.window_columns[number, None])[computed])
 
 
 def test_each_row_has_at_most_one_nonzero_without_a_mate_in_a_window() -> None:
     given = by_row_and_column(scattered(30, 50, 600), (30, 50))
-    found = window_list(given, 50, 12)
+    found = window_list(given, (30, 50), (30, 12))
     counts = torch.bincount(given.rows.long() * 5 + given.cols // 12)
     assert len(found.pairs) == int(((counts + 1) // 2).sum())
 
 
+def test_windows_without_nonzeros_are_not_listed() -> None:
+    rows, cols = torch.tensor([0, 0, 5], dtype=torch.int32), torch.tensor([9, 90_001, 90_000])
+    found = window_list(Nonzeros(rows, cols.int(), None), (7, 99_000), (2, 30_000))
+    assert found.window_columns.tolist() == [0, 90_000, 90_000]
+    assert found.band_windows.tolist() == [0, 2, 2, 3, 3]
+
+
 def test_windows_of_a_pattern_without_nonzeros_are_empty() -> None:
-    found = window_list(scattered(3, 50, 0), 50, 12)
+    found = window_list(scattered(3, 50, 0), (3, 50), (2, 12))
     assert found.pairs.shape == found.positions.shape == (0, 2)
-    assert found.window_pairs.tolist() == [0] * 6
+    assert found.window_pairs.tolist() == [0]
+    assert found.band_windows.tolist() == [0, 0, 0]
 
 
 @pytest.mark.usefixtures("kernels_on_cpu")

@@ -15,7 +15,8 @@ from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.slot_lists import slot_lists
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, random_pattern
-from tests.sddmm.backends.cuda.test_kernels_on_cpu import ONE_LISTED, ONE_PANEL, check
+from tests.sddmm.backends.cuda.exact_samples import check
+from tests.sddmm.backends.cuda.test_kernels_on_cpu import ONE_LISTED, ONE_PANEL
 
 pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 

@@ -104,7 +104,7 @@ class AttentionScores:
             steps = self._pieces_of_head(launcher, problem, device)
         else:
             kernel = self._fastest(problem, layouts.facts(count_tiles=False), model)[0]
-            by_row = _ByRow(nonzeros._replace(perm=None), problem.n)
+            by_row = _ByRow(nonzeros._replace(perm=None), (problem.m, problem.n))
             scores = {
                 heads: _executor(
                     kernel.prepare(by_row, _sampled(problem, problem.nnz, heads), model), device
@@ -150,14 +150,14 @@ class AttentionScores:
 class _ByRow:
     """The nonzeros of a pattern by row, as if it had them in that order."""
 
-    def __init__(self, nonzeros: Nonzeros, n: int) -> None:
-        self._nonzeros, self._n = nonzeros, n
+    def __init__(self, nonzeros: Nonzeros, shape: tuple[int, int]) -> None:
+        self._nonzeros, self._shape = nonzeros, shape
 
     def by_row(self) -> Nonzeros:
         return self._nonzeros
 
-    def windows(self, width: int) -> WindowList:
-        return window_list(self._nonzeros, self._n, width)
+    def windows(self, window: tuple[int, int]) -> WindowList:
+        return window_list(self._nonzeros, self._shape, window)
 
 
 def _groups_of_heads(problem: AttentionProblem) -> list[int]:

@@ -29,7 +29,7 @@ from sddmm.backends.cuda.executor import (
     operand_args,
     rows_are_contiguous,
 )
-from sddmm.backends.cuda.facts import PatternFacts, UniformFacts, expected_row_parts
+from sddmm.backends.cuda.facts import Block, PatternFacts, UniformFacts, expected_row_parts
 from sddmm.backends.cuda.layouts import WindowList
 from sddmm.backends.cuda.spec import KernelSpec, RowLayouts, macros, type_macros
 from sddmm.dtypes import DTYPES
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 _SLICE_BYTES, _ALIGNMENT = 512, 128
 # The shared memory of a block.
 _SHARED_BYTES = 227 * 1024
+# About the fraction of L2 that the rows of A of a band fill, or slices of them: they stay there
+# while all windows of these rows are computed. The windows of a row, and the mean nonzeros of one,
+# from which on its reuse pays for loading windows once per band.
+_BAND_FRACTION, _LEAST_WINDOWS, _LEAST_MEAN = 0.22, 8, 30
+# The bytes per nonzero by which partial sums, which are read again but once, count as rows of A.
+_SUMS_BYTES = 1
 # The time in which a block loads a window, in pairs of _SLICE_BYTES that it computes in that time.
 _WINDOW_PAIRS = 400
 # The least pairs that are worth a block.
@@ -52,17 +58,18 @@ _MIN_PAIRS = 128
 # of eight pairs, per 64 bytes of their rows, of half types and of others, and besides; for a run of
 # nonzeros of a row; and that all of them take to begin a window each, and to load one that fills
 # shared memory.
-_HALF_STEP_US, _STEP_US, _BATCH_US, _RUN_US = 54.5e-6, 49e-6, 48e-6, 17e-6
+_HALF_STEP_US, _STEP_US, _BATCH_US, _HALF_RUN_US, _RUN_US = 54.5e-6, 49e-6, 48e-6, 10e-6, 25e-6
 _WINDOW_US, _LOAD_US = 1.15, 2.2
 # The same for a batch and a run where warps wait for memory, as L2 has no room for all that is read
 # and written: from this part on of what it can be expected to hold, in full from the whole. And for
 # loading the values of S of a run there.
-_WAITING_BATCH_US, _WAITING_RUN_US, _FITS_L2 = 302e-6, 7e-6, 0.5
+_WAITING_BATCH_US, _WAITING_RUN_US, _FITS_L2 = 296e-6, 11e-6, 0.5
 _LOAD_RUN_US = 22e-6
 # The power of the loads of 16 bytes of a row by which they lengthen all that.
 _MORE_LOADS = 0.15
-# The part of the time of loading rows of A from memory that nothing hides.
-_MEMORY_PART = 0.7
+# The part of the time of loading rows from memory that nothing hides: the first time, and rows of A
+# for a further window; and the fraction of L2 in which they are found instead.
+_MEMORY_PART, _MEMORY_PART_AGAIN, _FOUND_FRACTION = 0.7, 0.9, 0.37
 # The bytes of a batch of pairs and of its positions.
 _BATCH_BYTES = 128
 # The fraction of L2 that operands can be expected to fill.
@@ -76,20 +83,23 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "out", "pairs", "positions")),
-        *((name, POINTER) for name in ("window_pairs", "partial_sums")),
+        *((name, POINTER) for name in ("window_pairs", "window_columns", "band_windows")),
+        ("partial_sums", POINTER),
         *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
-        *((name, LONG) for name in ("work_per_head", "share")),
-        *((name, INT) for name in ("heads", "window_count", "window_width", "n", "k")),
+        ("work_per_head", LONG),
+        *((name, INT) for name in ("heads", "heads_per_turn", "bands", "window_count")),
+        *((name, INT) for name in ("window_width", "n", "k")),
         ("alpha", DOUBLE),
     ]
 
 
 class Geometry(NamedTuple):
-    """How the rows of B are cut: bytes of a slice, slices of a row, columns of a window."""
+    """How the problem is cut: bytes of a slice of a row, slices of a row; and rows of A and columns
+    of a window."""
 
     slice_bytes: int
     slices: int
-    width: int
+    window: Block
 
     @property
     def window_pairs(self) -> int:
@@ -104,23 +114,31 @@ class Windows(KernelSpec):
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
         facts = facts or UniformFacts((problem.m, problem.n), problem.nnz)
-        run_us = _run_us(problem, self.geometry(problem), facts, model)
+        run_us = _run_us(problem, self.geometry(problem, model.device), facts, model)
         return Cost(run_us, _PREPARE_US + _PREPARE_NONZERO_US * problem.nnz)
 
     def prepare(
         self, layouts: RowLayouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
-        geometry = self.geometry(problem)
-        work = layouts.windows(geometry.width)
+        geometry = self.geometry(problem, model.device)
+        work = layouts.windows(geometry.window)
         return (self.plan(work, geometry, problem, model.device),)
 
-    def geometry(self, problem: SddmmProblem) -> Geometry:
-        """As few slices as may be, of about the same size; and windows of the same size."""
+    def geometry(self, problem: SddmmProblem, device: Device) -> Geometry:
+        """As few slices as may be, of about the same size; and windows of the same size, of all
+        rows unless these are read so often that they should stay in L2."""
         row_bytes = max(1, problem.k * problem.dtype.itemsize)
         slices = ceil_div(row_bytes, _SLICE_BYTES)
         slice_bytes = ceil_div(ceil_div(row_bytes, slices), _ALIGNMENT) * _ALIGNMENT
-        windows = max(1, ceil_div(problem.n, self.shared_bytes // slice_bytes))
-        return Geometry(slice_bytes, slices, max(1, ceil_div(problem.n, windows)))
+        across = max(1, ceil_div(problem.n, self.shared_bytes // slice_bytes))
+        down = 1
+        if across >= _LEAST_WINDOWS and problem.nnz >= _LEAST_MEAN * problem.m:
+            kept = problem.m * min(slice_bytes, row_bytes)
+            if slices > 1:
+                kept += _SUMS_BYTES * problem.nnz
+            down = max(1, round(kept / (_BAND_FRACTION * device.l2_bytes)))
+        window = max(1, ceil_div(problem.m, down)), max(1, ceil_div(problem.n, across))
+        return Geometry(slice_bytes, slices, window)
 
     def plan(
         self, work: WindowList, geometry: Geometry, problem: SddmmProblem, device: Device
@@ -130,7 +148,7 @@ class Windows(KernelSpec):
         window_count = work.window_pairs.numel() - 1
         work_per_head = pairs + window_count * geometry.window_pairs
         blocks = min(device.sm_count, ceil_div(heads * pairs, _MIN_PAIRS))
-        share = ceil_div(heads * work_per_head, max(1, blocks))
+        bands = work.band_windows.numel() - 1
         kernels: dict[int, Kernel] = {}
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
@@ -140,9 +158,12 @@ class Windows(KernelSpec):
                 kernels[step] = self._specialise(problem, geometry, step, device)
             arguments = {
                 **args, "pairs": work.pairs.data_ptr(), "positions": work.positions.data_ptr(),
-                "window_pairs": work.window_pairs.data_ptr(), "head_out": problem.nnz,
-                "work_per_head": work_per_head, "share": share, "heads": heads,
-                "window_count": window_count, "window_width": work.width,
+                "window_pairs": work.window_pairs.data_ptr(),
+                "window_columns": work.window_columns.data_ptr(),
+                "band_windows": work.band_windows.data_ptr(), "head_out": problem.nnz,
+                "work_per_head": work_per_head, "heads": heads,
+                "heads_per_turn": heads if bands == 1 else 1, "bands": bands,
+                "window_count": window_count, "window_width": geometry.window[1],
                 "n": problem.n, "k": problem.k,
             }  # fmt: skip
             if geometry.slices == 1:
@@ -174,11 +195,12 @@ def _run_us(
     problem: SddmmProblem, geometry: Geometry, facts: PatternFacts, model: DeviceModel
 ) -> float:
     """All pairs and windows."""
-    passes = geometry.slices * (problem.heads or 1)
-    windows_per_block = ceil_div(problem.n, geometry.width) / model.device.sm_count
-    filled = geometry.width * geometry.slice_bytes / _SHARED_BYTES
-    window_us = geometry.slices + passes * windows_per_block
-    window_us *= _WINDOW_US + _LOAD_US * filled
+    heads, slices, (rows, columns) = problem.heads or 1, geometry.slices, geometry.window
+    bands = ceil_div(problem.m, rows)
+    turns = 1 if bands == 1 else bands * heads
+    windows_per_block = bands * ceil_div(problem.n, columns) / model.device.sm_count
+    filled = columns * geometry.slice_bytes / _SHARED_BYTES
+    window_us = slices * (turns + heads * windows_per_block) * (_WINDOW_US + _LOAD_US * filled)
     run_us = _pairs_us(problem, geometry, _work(problem, geometry, facts), model) + window_us
     run_us *= H200_SHARED_BYTES / model.shared_bytes
     run_us *= math.pow(loads_of_16_bytes(problem.k * problem.dtype.itemsize), _MORE_LOADS)
@@ -186,42 +208,52 @@ def _run_us(
 
 
 class _Work(NamedTuple):
-    """What a head and a slice have: runs (nonzeros of a row in a window), and batches of pairs."""
+    """What a head and a slice have: runs (nonzeros of a row in a window), and batches of pairs.
+    spread: the runs over those that chance leaves."""
 
     runs: float
     batches: float
+    spread: float
 
 
 def _work(problem: SddmmProblem, geometry: Geometry, facts: PatternFacts) -> _Work:
     """There are the most runs where nonzeros are spread by chance, and the fewest where each row
     has one. They are taken to be as long as chance makes them around their mean length."""
-    by_chance = expected_row_parts((problem.m, problem.n), problem.nnz, geometry.width)
-    runs = max(1.0, min(by_chance, max(problem.m, facts.row_parts(geometry.width))))
+    by_chance = expected_row_parts((problem.m, problem.n), problem.nnz, geometry.window[1])
+    runs = max(1.0, min(by_chance, max(problem.m, facts.row_parts(geometry.window[1]))))
     mean = max(1.0, problem.nnz / runs)
     odd_runs = runs * (1 + math.exp(1 / mean - mean)) / 2
-    return _Work(runs, (problem.nnz + odd_runs) / 2 / 8)
+    return _Work(runs, (problem.nnz + odd_runs) / 2 / 8, runs / max(1.0, by_chance))
 
 
 def _pairs_us(problem: SddmmProblem, geometry: Geometry, work: _Work, model: DeviceModel) -> float:
     """Batches and runs, and rows of A; or what warps wait for memory, if that is longer."""
     heads, itemsize = problem.heads or 1, problem.dtype.itemsize
     passes, runs = geometry.slices * heads, work.runs
-    step_us = _HALF_STEP_US if DTYPES[problem.dtype].is_half else _STEP_US
+    is_half = DTYPES[problem.dtype].is_half
+    step_us, run_us = (_HALF_STEP_US, _HALF_RUN_US) if is_half else (_STEP_US, _RUN_US)
     batch_us = step_us * geometry.slice_bytes / 64 + _BATCH_US
-    pairs_us = passes * (work.batches * batch_us + runs * _RUN_US)
+    pairs_us = passes * (work.batches * batch_us + runs * run_us)
 
     l2_bytes = _L2_FRACTION * model.device.l2_bytes
     rows = min(problem.m, problem.nnz) + problem.n
     row_bytes = min(geometry.slice_bytes, problem.k * itemsize)
+    row_us = 1e6 * passes * row_bytes / model.memory_bytes
+    first = min(problem.m, runs)
     from_memory = 1 - min(1.0, l2_bytes / max(1, rows * row_bytes))
-    memory_bytes = passes * row_bytes * from_memory * (runs + problem.n)
-    pairs_us += 1e6 * _MEMORY_PART * memory_bytes / model.memory_bytes
+    pairs_us += _MEMORY_PART * row_us * from_memory * (first + problem.n)
 
     used_bytes = work.batches * _BATCH_BYTES + problem.scaled * problem.nnz * itemsize
     used_bytes += heads * (rows * row_bytes + problem.nnz * problem.out_dtype.itemsize)
     waiting = min(1.0, max(0.0, (used_bytes / l2_bytes - _FITS_L2) / (1 - _FITS_L2)))
     waiting_us = passes * (work.batches * _WAITING_BATCH_US + runs * _WAITING_RUN_US)
     pairs_us += waiting * max(0.0, waiting_us - pairs_us)
+    if ceil_div(problem.n, geometry.window[1]) >= _LEAST_WINDOWS:  # else they are read together
+        # Bands gained nothing where nonzeros are clustered, as in R-MAT.
+        kept_rows = problem.m - (problem.m - geometry.window[0]) * min(1.0, work.spread)
+        kept_bytes = min(kept_rows, problem.nnz) * row_bytes
+        found = min(1.0, _FOUND_FRACTION * model.device.l2_bytes / max(1.0, kept_bytes))
+        pairs_us += _MEMORY_PART_AGAIN * row_us * (1 - found) * (runs - first)
     if problem.scaled:
         pairs_us += waiting * heads * runs * _LOAD_RUN_US
     return pairs_us

@@ -52,30 +52,36 @@ struct alignas(8) Pair {
 };
 
 // Pairs are sorted by window: window_pairs[w] is the first of window w. Slot s of window w is column
-// window_width * w + s. positions[2 * i] and the next are the positions of the nonzeros of pair i in
-// the output, the second -1 if there is but one. Each block computes `share` consecutive units of
-// the work of all heads; a pair is one unit, and each window has WINDOW_PAIRS units before its pairs.
+// window_columns[w] + s. positions[2 * i] and the next are the positions of the nonzeros of pair i in
+// the output, the second -1 if there is but one. Windows of the same rows are a band: band_windows[i]
+// is the first of band i. A pair is one unit of work, and each window has WINDOW_PAIRS units before its
+// pairs. All blocks compute one turn at a time, a band of heads_per_turn heads, in shares of consecutive
+// units; if that is several heads, there is one band.
 struct Arguments {
   const Element *a, *b, *values;
   Config::Output* out;
   const Pair* pairs;
-  const int *positions, *window_pairs;
+  const int *positions, *window_pairs, *window_columns, *band_windows;
   Sum<Element>* partial_sums;    // two per unit of work; null unless SLICED
   i64 pitch_a, pitch_b;          // elements from row to row
   i64 head_a, head_b, head_out;  // elements from head to head
-  i64 work_per_head, share;
-  int heads, window_count, window_width, n, k;
+  i64 work_per_head;
+  int heads, heads_per_turn, bands, window_count, window_width, n, k;
   double alpha;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
+
+// The first unit of the work of one head that belongs to this window.
+__device__ __forceinline__ i64 first_unit(const Arguments& p, int window) {
+  return p.window_pairs[window] + static_cast<i64>(Config::WINDOW_PAIRS) * window;
+}
 
 // The window that holds this unit of the work of one head.
 __device__ __forceinline__ int find_window(const Arguments& p, i64 unit) {
   int window = 0;
   for (int last = p.window_count; last - window > 1;) {
     const int middle = (window + last) / 2;
-    const i64 start = p.window_pairs[middle] + static_cast<i64>(Config::WINDOW_PAIRS) * middle;
-    if (start <= unit) {
+    if (first_unit(p, middle) <= unit) {
       window = middle;
     } else {
       last = middle;
@@ -205,49 +211,68 @@ struct Bool {
   static constexpr bool VALUE = V;
 };
 
+// The units of the work of all heads that a block computes in a turn.
+struct Units {
+  i64 begin, end;
+};
+
+__device__ __forceinline__ Units share_of_block(const Arguments& p, int turn) {
+  const int band = turn % p.bands, head = turn / p.bands * p.heads_per_turn;
+  const i64 begin = head * p.work_per_head + first_unit(p, p.band_windows[band]);
+  const i64 last_head = (head + p.heads_per_turn - 1) * p.work_per_head;
+  const i64 end = last_head + first_unit(p, p.band_windows[band + 1]);
+  const i64 share = (end - begin + gridDim.x - 1) / gridDim.x, own = begin + blockIdx.x * share;
+  return {own, own + share < end ? own + share : end};
+}
+
+// Computes one slice of k, which begins at k_begin. `shared`: room for a window.
+__device__ __forceinline__ void compute_slice(const Arguments& p, const Units& units, int k_begin,
+                                              unsigned char* shared) {
+  for (i64 unit = units.begin; unit < units.end;) {
+    // The part of a window that this block computes.
+    const int head = static_cast<int>(unit / p.work_per_head);
+    const i64 head_unit = head * p.work_per_head;
+    const int w = find_window(p, unit - head_unit);
+    const int from = p.window_pairs[w], to = p.window_pairs[w + 1];
+    const i64 pairs_unit = head_unit + static_cast<i64>(Config::WINDOW_PAIRS) * (w + 1);
+    const int begin = unit - pairs_unit > from ? static_cast<int>(unit - pairs_unit) : from;
+    const int end = units.end - pairs_unit < to ? static_cast<int>(units.end - pairs_unit) : to;
+    unit = pairs_unit + to;
+    if (begin >= end) continue;
+
+    const int first = p.window_columns[w];
+    const int slots = p.n - first < p.window_width ? p.n - first : p.window_width;
+    const Element* const a = p.a + head * p.head_a + k_begin;
+    const Element* const b = p.b + head * p.head_b + first * p.pitch_b + k_begin;
+    const Work work{p.pairs, p.positions, begin, end,
+                    {p.out + head * p.head_out, p.values, static_cast<Sum<Element>>(p.alpha)},
+                    p.partial_sums, 2 * pairs_unit, k_begin == 0,
+                    p.k - k_begin <= SLICE_ELEMENTS};
+    auto compute = [&](auto no_tail) {
+      constexpr bool NO_TAIL = decltype(no_tail)::VALUE;
+      __syncthreads();  // all warps have read the last window
+      load_window<Config::SLICE_BYTES, Config::THREADS, Config::LOAD_BYTES, NO_TAIL>(
+          shared, b, p.pitch_b, p.k - k_begin, slots);
+      __syncthreads();
+      compute_pairs(work, RowsA<NO_TAIL>{a, p.pitch_a, p.k - k_begin}, shared);
+    };
+    if constexpr (Config::NO_TAIL) {
+      compute(Bool<true>{});
+    } else if (Config::SLICED && Config::LOAD_BYTES == 16 && !work.last_slice) {
+      compute(Bool<true>{});
+    } else {
+      compute(Bool<false>{});
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const i64 first_unit = blockIdx.x * p.share, all_units = p.heads * p.work_per_head;
-  const i64 end_unit = first_unit + p.share < all_units ? first_unit + p.share : all_units;
-
-  // Blocks so work on the same slice at about the same time: the slices of all rows stay in L2.
-  for (int k_begin = 0; k_begin < p.k; k_begin += SLICE_ELEMENTS) {
-    for (i64 unit = first_unit; unit < end_unit;) {
-      // The part of a window that this block computes.
-      const int head = static_cast<int>(unit / p.work_per_head);
-      const i64 head_unit = head * p.work_per_head;
-      const int w = find_window(p, unit - head_unit);
-      const int from = p.window_pairs[w], to = p.window_pairs[w + 1];
-      const i64 pairs_unit = head_unit + static_cast<i64>(Config::WINDOW_PAIRS) * (w + 1);
-      const int begin = unit - pairs_unit > from ? static_cast<int>(unit - pairs_unit) : from;
-      const int end = end_unit - pairs_unit < to ? static_cast<int>(end_unit - pairs_unit) : to;
-      unit = pairs_unit + to;
-      if (begin >= end) continue;
-
-      const int first = w * p.window_width;
-      const int slots = p.n - first < p.window_width ? p.n - first : p.window_width;
-      const Element* const a = p.a + head * p.head_a + k_begin;
-      const Element* const b = p.b + head * p.head_b + first * p.pitch_b + k_begin;
-      const Work work{p.pairs, p.positions, begin, end,
-                      {p.out + head * p.head_out, p.values, static_cast<Sum<Element>>(p.alpha)},
-                      p.partial_sums, 2 * pairs_unit, k_begin == 0,
-                      p.k - k_begin <= SLICE_ELEMENTS};
-      auto compute = [&](auto no_tail) {
-        constexpr bool NO_TAIL = decltype(no_tail)::VALUE;
-        __syncthreads();  // all warps have read the last window
-        load_window<Config::SLICE_BYTES, Config::THREADS, Config::LOAD_BYTES, NO_TAIL>(
-            shared, b, p.pitch_b, p.k - k_begin, slots);
-        __syncthreads();
-        compute_pairs(work, RowsA<NO_TAIL>{a, p.pitch_a, p.k - k_begin}, shared);
-      };
-      if constexpr (Config::NO_TAIL) {
-        compute(Bool<true>{});
-      } else if (Config::SLICED && Config::LOAD_BYTES == 16 && !work.last_slice) {
-        compute(Bool<true>{});
-      } else {
-        compute(Bool<false>{});
-      }
-    }
+  // Blocks so work on the same slice of the same rows at about the same time: it stays in L2.
+  for (int turn = 0; turn < p.heads / p.heads_per_turn * p.bands; ++turn) {
+    const Units units = share_of_block(p, turn);
+    for (int k_begin = 0; k_begin < p.k; k_begin += SLICE_ELEMENTS)
+      compute_slice(p, units, k_begin, shared);
   }
 }

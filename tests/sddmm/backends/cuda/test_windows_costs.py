@@ -1,0 +1,59 @@
+"""What `windows` is predicted to take, on an H200."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sddmm.backends.cuda.facts import CountedFacts
+from sddmm.backends.cuda.kernels.registry import SPECS
+from tests.sddmm.backends.cuda.test_cost_model import MODEL, best, no_measurement, problem
+
+__all__ = ["no_measurement"]
+
+
+@pytest.mark.parametrize("counted", [((64, 739_000),), ((64, 739_000), (256, 367_000)), ()])
+def test_windows_suit_a_uniform_pattern_whatever_widths_are_counted(
+    counted: tuple[tuple[int, int], ...],
+) -> None:
+    """Between rows' parts of 64 columns and windows of 435, chance says how many are empty."""
+    asked = problem(10_000, 1_000_000)
+    facts = CountedFacts(asked.nnz, asked.nnz, True, {}, counted)
+    cost = SPECS["windows"].cost_us(asked, facts, MODEL)
+    assert cost is not None
+    assert cost.run_us == pytest.approx(42.3, rel=0.05)
+
+
+def test_windows_cost_more_the_shorter_the_parts_of_rows_in_them() -> None:
+    asked = problem(10_000, 1_000_000)
+    scattered, clustered = (
+        SPECS["windows"].cost_us(
+            asked, CountedFacts(asked.nnz, asked.nnz, True, {}, ((512, parts),)), MODEL
+        )
+        for parts in (200_000, 20_000)
+    )
+    assert scattered is not None
+    assert clustered is not None
+    assert scattered.run_us > 1.1 * clustered.run_us
+
+
+@pytest.mark.parametrize(
+    ("shape", "k", "dtype", "counted", "name"),
+    [
+        # windows took 152 us, and row_gather 168
+        ((70_000, 12_000), 128, torch.float32, ((64, 2_682_150), (256, 1_968_576)), "windows"),
+        # windows took 434 us, and row_gather 289
+        ((500_000, 50_000), 64, torch.float16, ((64, 15_676_185), (256, 14_766_507)), "row_gather"),
+    ],
+)
+def test_popular_columns_are_computed_by_windows_where_rows_of_a_stay_in_l2(
+    shape: tuple[int, int],
+    k: int,
+    dtype: torch.dtype,
+    counted: tuple[tuple[int, int], ...],
+    name: str,
+) -> None:
+    m, n = shape
+    nnz = 3_000_000 if name == "windows" else 16_000_000
+    asked = problem(m, nnz, k=k, dtype=dtype)._replace(n=n, out_dtype=dtype)
+    assert best(asked, CountedFacts(nnz, nnz, True, {}, counted)) == name
