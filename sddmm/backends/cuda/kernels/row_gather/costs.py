@@ -24,12 +24,12 @@ _L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
 # The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
 # row, and of each segment, of half types and of others, which have fewer products, times this power
 # of the loads of 16 bytes; and by which a value of S lengthens a nonzero.
-_LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.45, 1.3
+_LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.9, 1.3
 _MORE_LOADS = 0.65
 # Nonzeros that a warp computes at once, of which those of several rows load rows of A too, unless
 # each row has a multiple of them, as with 32 nearest neighbours; by how much that lengthens them;
 # and the parts per nonzero up to which rows are taken to be about equally long.
-_GROUP, _SEVERAL_ROWS, _EVEN_PARTS = 32, 0.35, 0.7
+_GROUP, _SEVERAL_ROWS, _EVEN_PARTS = 32, 0.35, 0.8
 # The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
 # part of a row has.
 NEAR_COLUMNS = 64

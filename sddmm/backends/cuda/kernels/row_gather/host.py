@@ -317,14 +317,15 @@ def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[st
     one_pass = row_bytes <= per_pass
     four = is_aligned and one_pass and segments <= (4 if is_half else 2)
     no_tail = is_aligned and row_bytes > 0 == row_bytes % per_pass
+    # The longest passes of halves leave no register for it on sm_80.
+    can_swap = no_tail and segments % 2 == 0 and segments <= (6 if is_half else 8)
     return {
         "LOAD_BYTES": load,
         "PASS_BYTES": per_pass,
         "BATCHES": 4 if four else 2,
         "ONE_PASS": one_pass,
         "NO_TAIL": no_tail,
-        # The longest passes of halves leave no register for it on sm_80.
-        "SWAPPED": long_rows and no_tail and segments in (2, 4, 6 if is_half else 8),
+        "SWAPPED": long_rows and can_swap,
     }
 
 
