@@ -151,17 +151,18 @@ class PlanningContext:
         for size in self.tile_sizes:
             block = size[::-1] if transpose else size
             counts[size] = fewest_tiles(self.problem.nnz, segments, width, block)
-        by_column = CountedFacts(self.problem.nnz, 1, False, {}, (), ascends_by_column=True)
-        return self._may_pay(counts, by_column if transpose else None)
+        known = CountedFacts(self.problem.nnz, 1, True, {}, ((width, segments),))
+        if transpose:
+            known = CountedFacts(self.problem.nnz, 1, False, {}, (), ascends_by_column=True)
+        return self._may_pay(counts, known)
 
     def _may_pay(
-        self, counts: Mapping[tuple[int, int], TileCounts],
-        uncounted_facts: CountedFacts | None = None,
-    ) -> bool:  # fmt: skip
+        self, counts: Mapping[tuple[int, int], TileCounts], known: CountedFacts | None = None
+    ) -> bool:
         """Whether a kernel could be faster in a single run than those that need no count, by these
-        tiles of each size. uncounted_facts: what those know of the pattern."""
+        tiles of each size. known: the facts of a pattern whose tiles are not counted."""
         problem, model = self.problem, self.model
-        uncounted = (kernel.cost_us(problem, uncounted_facts, model) for kernel in self.serving)
+        uncounted = (kernel.cost_us(problem, known, model) for kernel in self.serving)
         uncounted_us = min((c.run_us for c in uncounted if c is not None), default=float("inf"))
         facts = CountedFacts(problem.nnz, 1, True, counts, ())
         costs = (k.cost_us(problem, facts, model) for k in self.serving if k.tile_sizes)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
 # Predictions are divided by this: two launches must promise so much less than a single kernel.
-_WORTH_TWO_LAUNCHES = 0.84
+_WORTH_TWO_LAUNCHES = 0.9
 # The most nonzeros of a tile that are told apart: more tiles are never dense.
 _MAX_CLASS = 30
 
