@@ -60,7 +60,7 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_mma("tile_mma_128x128x64", (128, 128, 64), (2, 2), 3, 2, rate=TileRate(
         flops=545e12, fixed_us=10.7e-3, nonzero_ps=4.3, run_ps=-1.7, round_ps=43, segment_us=25e-3,
         full_us=21e-3, scaled_ps=5.0, scaled_segment_ps=1.0, start_us=1.2,
-        unaligned=(2.2, 8.0),
+        unaligned=(2.2, 10.5),
     )),
     tile_mma("tile_mma_64x64x32", (64, 64, 32), (2, 2), 3, 4, rate=TileRate(
         flops=311e12, fixed_us=2.6e-3, nonzero_ps=2.7, run_ps=-0.5, round_ps=26, segment_us=6.2e-3,
@@ -76,12 +76,12 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_warp(16, (8, 3), TileRate(
         flops=81e12, fixed_us=0.155e-3, nonzero_ps=2.2, run_ps=12, round_ps=77, segment_us=0.62e-3,
         full_us=0.39e-3, scaled_ps=2.0, scaled_segment_ps=1.7, start_us=0.65, overlap=6,
-        unaligned=(1.2, 2.2),
+        unaligned=(1.35, 2.7),
     )),
     tile_warp(32, (4, 2), TileRate(
         flops=175e12, fixed_us=0.49e-3, nonzero_ps=7.8, round_ps=236, segment_us=2.1e-3,
         full_us=1.47e-3, scaled_ps=2.2, scaled_segment_ps=2.0, start_us=1.5, overlap=1.1,
-        unaligned=(1.2, 2.2),
+        unaligned=(1.8, 2.9),
     )),
     tile_wgmma_tf32x3(TileRate(
         flops=114e12, fixed_us=23e-3, nonzero_ps=1.3, run_ps=6, scaled_ps=4.0,
