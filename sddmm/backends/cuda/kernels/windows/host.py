@@ -87,8 +87,8 @@ class Arguments(ctypes.Structure):
         ("partial_sums", POINTER),
         *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
         ("work_per_head", LONG),
-        *((name, INT) for name in ("heads", "heads_per_turn", "bands", "window_count")),
-        *((name, INT) for name in ("window_width", "n", "k")),
+        *((name, INT) for name in ("heads", "heads_per_turn", "bands", "turns", "slices")),
+        *((name, INT) for name in ("window_count", "window_width", "n", "k")),
         ("alpha", DOUBLE),
     ]
 
@@ -163,6 +163,7 @@ class Windows(KernelSpec):
                 "band_windows": work.band_windows.data_ptr(), "head_out": problem.nnz,
                 "work_per_head": work_per_head, "heads": heads,
                 "heads_per_turn": heads if bands == 1 else 1, "bands": bands,
+                "turns": 1 if bands == 1 else bands * heads, "slices": geometry.slices,
                 "window_count": window_count, "window_width": geometry.window[1],
                 "n": problem.n, "k": problem.k,
             }  # fmt: skip

@@ -55,8 +55,8 @@ struct alignas(8) Pair {
 // window_columns[w] + s. positions[2 * i] and the next are the positions of the nonzeros of pair i in
 // the output, the second -1 if there is but one. Windows of the same rows are a band: band_windows[i]
 // is the first of band i. A pair is one unit of work, and each window has WINDOW_PAIRS units before its
-// pairs. All blocks compute one turn at a time, a band of heads_per_turn heads, in shares of consecutive
-// units; if that is several heads, there is one band.
+// pairs. In a turn all blocks compute one slice of k after the other of a band of heads_per_turn heads, in
+// shares of consecutive units; if that is several heads, there is one band.
 struct Arguments {
   const Element *a, *b, *values;
   Config::Output* out;
@@ -66,7 +66,7 @@ struct Arguments {
   i64 pitch_a, pitch_b;          // elements from row to row
   i64 head_a, head_b, head_out;  // elements from head to head
   i64 work_per_head;
-  int heads, heads_per_turn, bands, window_count, window_width, n, k;
+  int heads, heads_per_turn, bands, turns, slices, window_count, window_width, n, k;
   double alpha;
 };
 GEMM_CORE_CHECK_STRUCT(Arguments)
@@ -97,8 +97,7 @@ struct Work {
   const int* positions;
   int begin, end;
   Result<Element, Config::Output> result;
-  Sum<Element>* partial;
-  i64 first_partial;  // the index in `partial` of the first nonzero of pair 0
+  Sum<Element>* partial;  // of the first nonzero of pair 0
   bool first_slice, last_slice;
 
   // Past the end the last pair is loaded again and not stored.
@@ -125,7 +124,7 @@ struct Destination {
   __device__ __forceinline__ void load_factors(const Work& work, int pair) {
     so_far = 0;
     if (position < 0) return;
-    if (work.adds()) so_far = work.partial[work.first_partial + index(pair)];
+    if (work.adds()) so_far = work.partial[index(pair)];
     if (work.stores() && work.result.values != nullptr)
       weight = load_read_only(work.result.values + position);
   }
@@ -134,7 +133,7 @@ struct Destination {
     if (work.stores()) {
       work.result.store(position, sum + so_far, weight);
     } else {
-      work.partial[work.first_partial + index(pair)] = sum + so_far;
+      work.partial[index(pair)] = sum + so_far;
     }
   }
 };
@@ -211,9 +210,11 @@ struct Bool {
   static constexpr bool VALUE = V;
 };
 
-// The units of the work of all heads that a block computes in a turn.
+// The units of the work of all heads that a block computes in a turn: the last `count` before `end`.
+// They are fewer than 2^31, as no memory holds the results of as many.
 struct Units {
-  i64 begin, end;
+  i64 end;
+  int count;
 };
 
 __device__ __forceinline__ Units share_of_block(const Arguments& p, int turn) {
@@ -222,14 +223,16 @@ __device__ __forceinline__ Units share_of_block(const Arguments& p, int turn) {
   const i64 last_head = (head + p.heads_per_turn - 1) * p.work_per_head;
   const i64 end = last_head + first_unit(p, p.band_windows[band + 1]);
   const i64 share = (end - begin + gridDim.x - 1) / gridDim.x, own = begin + blockIdx.x * share;
-  return {own, own + share < end ? own + share : end};
+  const i64 own_end = own + share < end ? own + share : end;
+  return {own_end, static_cast<int>(own < own_end ? own_end - own : 0)};
 }
 
 // Computes one slice of k, which begins at k_begin. `shared`: room for a window.
 __device__ __forceinline__ void compute_slice(const Arguments& p, const Units& units, int k_begin,
                                               unsigned char* shared) {
-  for (i64 unit = units.begin; unit < units.end;) {
+  for (int left = units.count; left > 0;) {
     // The part of a window that this block computes.
+    const i64 unit = units.end - left;
     const int head = static_cast<int>(unit / p.work_per_head);
     const i64 head_unit = head * p.work_per_head;
     const int w = find_window(p, unit - head_unit);
@@ -237,7 +240,7 @@ __device__ __forceinline__ void compute_slice(const Arguments& p, const Units& u
     const i64 pairs_unit = head_unit + static_cast<i64>(Config::WINDOW_PAIRS) * (w + 1);
     const int begin = unit - pairs_unit > from ? static_cast<int>(unit - pairs_unit) : from;
     const int end = units.end - pairs_unit < to ? static_cast<int>(units.end - pairs_unit) : to;
-    unit = pairs_unit + to;
+    left = units.end - pairs_unit > to ? static_cast<int>(units.end - pairs_unit - to) : 0;
     if (begin >= end) continue;
 
     const int first = p.window_columns[w];
@@ -246,7 +249,7 @@ __device__ __forceinline__ void compute_slice(const Arguments& p, const Units& u
     const Element* const b = p.b + head * p.head_b + first * p.pitch_b + k_begin;
     const Work work{p.pairs, p.positions, begin, end,
                     {p.out + head * p.head_out, p.values, static_cast<Sum<Element>>(p.alpha)},
-                    p.partial_sums, 2 * pairs_unit, k_begin == 0,
+                    p.partial_sums + 2 * pairs_unit, k_begin == 0,
                     p.k - k_begin <= SLICE_ELEMENTS};
     auto compute = [&](auto no_tail) {
       constexpr bool NO_TAIL = decltype(no_tail)::VALUE;
@@ -270,9 +273,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(128) unsigned char shared[];
   // Blocks so work on the same slice of the same rows at about the same time: it stays in L2.
-  for (int turn = 0; turn < p.heads / p.heads_per_turn * p.bands; ++turn) {
-    const Units units = share_of_block(p, turn);
-    for (int k_begin = 0; k_begin < p.k; k_begin += SLICE_ELEMENTS)
-      compute_slice(p, units, k_begin, shared);
-  }
+  for (int step = 0; step < p.turns * p.slices; ++step)
+    compute_slice(p, share_of_block(p, step / p.slices), step % p.slices * SLICE_ELEMENTS, shared);
 }
