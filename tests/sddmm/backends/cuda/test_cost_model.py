@@ -68,6 +68,7 @@ def best(asked: SddmmProblem, facts: PatternFacts | None = None) -> str:
         (problem(10_000, 40_000_000, k=64), "tile_wgmma_listed"),
         (problem(6_000, 10_800_000, k=64), "tile_wgmma_listed"),
         (problem(4_096, 840_000, k=64), "tile_wgmma"),
+        (problem(3_000, 1_800_000, k=64), "tile_wgmma"),  # 2.2 tiles a multiprocessor
         (problem(10_000, 20_000_000, k=128, dtype=torch.float32), "windows"),
         (problem(6_000, 10_800_000, k=128), "tile_wgmma_listed"),
         (problem(4_096, 10_000_000, k=256), "tile_wgmma_panel"),
@@ -183,6 +184,24 @@ def test_tiles_are_counted_for_kernels_of_two_parts_if_enough_nonzeros_may_be_in
     request = planning.segments_request()
     assert planning.tiles_may_pay(analysed(request, 1_500_000))
     assert not planning.tiles_may_pay(analysed(request, 2_800_000))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "nnz", "k", "dtype", "segments", "are_counted"),
+    [
+        # near columns are found in L1
+        (80_000, 2_000, 320_000, 128, torch.float32, 53_333, False),
+        # warps load the rows of A of several rows
+        (300_000, 20_000, 1_200_000, 16, torch.float16, 600_000, True),
+    ],
+)
+def test_tiles_are_counted_beside_what_gathering_this_pattern_takes(
+    m: int, n: int, nnz: int, k: int, dtype: torch.dtype, segments: int, are_counted: bool
+) -> None:
+    """Of a uniform pattern it would be the other way round."""
+    planning = context(problem(m, nnz, k=k, dtype=dtype)._replace(n=n))
+    request = planning.segments_request()
+    assert planning.tiles_may_pay(analysed(request, segments, nnz=nnz)) == are_counted
 
 
 def test_a_pattern_drawn_by_chance_is_uniform_and_one_with_empty_tiles_is_not() -> None:
