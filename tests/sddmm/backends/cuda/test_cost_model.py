@@ -198,7 +198,7 @@ def test_tiles_are_counted_for_kernels_of_two_parts_if_enough_nonzeros_may_be_in
 def test_tiles_are_counted_beside_what_gathering_this_pattern_takes(
     m: int, n: int, nnz: int, k: int, dtype: torch.dtype, segments: int, are_counted: bool
 ) -> None:
-    """Of a uniform pattern it would be the other way round."""
+    """With a uniform pattern of the same size it would be the other way round."""
     planning = context(problem(m, nnz, k=k, dtype=dtype)._replace(n=n))
     request = planning.segments_request()
     assert planning.tiles_may_pay(analysed(request, segments, nnz=nnz)) == are_counted

@@ -7,6 +7,7 @@ import torch
 
 from sddmm.backends.cuda.facts import CountedFacts
 from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.problem import SddmmProblem
 from tests.sddmm.backends.cuda.test_cost_model import MODEL, best, no_measurement, problem
 
 __all__ = ["no_measurement"]
@@ -38,22 +39,23 @@ def test_windows_cost_more_the_shorter_the_parts_of_rows_in_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "k", "dtype", "counted", "name"),
+    ("asked", "n", "parts", "name"),
     [
         # windows took 152 us, and row_gather 168
-        ((70_000, 12_000), 128, torch.float32, ((64, 2_682_150), (256, 1_968_576)), "windows"),
+        (
+            problem(70_000, 3_000_000, k=128, dtype=torch.float32), 12_000,
+            ((64, 2_682_150), (256, 1_968_576)), "windows",
+        ),
         # windows took 434 us, and row_gather 289
-        ((500_000, 50_000), 64, torch.float16, ((64, 15_676_185), (256, 14_766_507)), "row_gather"),
+        (
+            problem(500_000, 16_000_000, k=64), 50_000,
+            ((64, 15_676_185), (256, 14_766_507)), "row_gather",
+        ),
     ],
-)
+)  # fmt: skip
 def test_popular_columns_are_computed_by_windows_where_rows_of_a_stay_in_l2(
-    shape: tuple[int, int],
-    k: int,
-    dtype: torch.dtype,
-    counted: tuple[tuple[int, int], ...],
-    name: str,
+    asked: SddmmProblem, n: int, parts: tuple[tuple[int, int], ...], name: str
 ) -> None:
-    m, n = shape
-    nnz = 3_000_000 if name == "windows" else 16_000_000
-    asked = problem(m, nnz, k=k, dtype=dtype)._replace(n=n, out_dtype=dtype)
-    assert best(asked, CountedFacts(nnz, nnz, True, {}, counted)) == name
+    """parts: the width of parts of rows, in columns, and how many are not empty."""
+    facts = CountedFacts(asked.nnz, asked.nnz, True, {}, parts)
+    assert best(asked._replace(n=n, out_dtype=asked.dtype), facts) == name
