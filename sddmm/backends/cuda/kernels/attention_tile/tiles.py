@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
@@ -21,6 +20,9 @@ from sddmm.backends.cuda.kernels.spmm_tile.stripes import (
 from sddmm.backends.cuda.kernels.tile_lines.host import SIDE, mask_lines
 from sddmm.backends.cuda.layouts import TileWork
 from sddmm.memory import new_memory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # The rows that share a flag (`AttentionTiles.places`).
 _FLAG_ROWS = 32

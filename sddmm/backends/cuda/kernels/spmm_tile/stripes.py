@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
@@ -15,6 +14,9 @@ from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.kernels.tile_lines.host import block_lines, mask_lines
 from sddmm.backends.cuda.layouts import Nonzeros, TileWork
 from sddmm.sparse.indices import BlockSize
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Stripes(NamedTuple):

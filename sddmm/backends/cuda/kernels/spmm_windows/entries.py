@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gemm_core.arithmetic import ceil_div
 from sddmm.backends.cuda.layouts import Nonzeros, int32
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # The bits of an entry (kernel.cu), and the entries that a group loads at once.
 _LAST, _EMPTY, _BATCH = 1 << 15, 1 << 14, 8
