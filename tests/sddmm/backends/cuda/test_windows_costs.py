@@ -7,6 +7,7 @@ import torch
 
 from sddmm.backends.cuda.facts import CountedFacts
 from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.windows.host import WINDOWS
 from sddmm.problem import SddmmProblem
 from tests.sddmm.backends.cuda.test_cost_model import MODEL, best, no_measurement, problem
 
@@ -59,3 +60,12 @@ def test_popular_columns_are_computed_by_windows_where_rows_of_a_stay_in_l2(
     """parts: the width of parts of rows, in columns, and how many are not empty."""
     facts = CountedFacts(asked.nnz, asked.nnz, True, {}, parts)
     assert best(asked._replace(n=n, out_dtype=asked.dtype), facts) == name
+
+
+@pytest.mark.parametrize(
+    ("rows", "nnz", "width"), [(2_000, 160_000, 200), (2_000, 20_000, 250), (10_000, 10**6, 435)]
+)
+def test_windows_of_small_matrices_have_fewer_columns(rows: int, nnz: int, width: int) -> None:
+    """A block of 2,000 x 2,000 entries among 132 so has about as many rows as columns."""
+    asked = problem(rows, nnz, k=256, dtype=torch.float32)
+    assert WINDOWS.geometry(asked, MODEL.device).window == (rows, width)

@@ -6,12 +6,12 @@
 
 namespace sddmm {
 
-// Loads a slice of the first `count` rows into shared memory, one after the other, and waits for it;
-// with zeros from element k on. All threads of the block take part. SLICE_BYTES: those of a slice.
-// LOAD_BYTES, NO_TAIL: see load_chunk.
+// Begins to load a slice of the first `count` rows into shared memory, one after the other, with zeros
+// from element k on; they are there after cp_async_wait<0> and a barrier. All threads of the block take
+// part. SLICE_BYTES: those of a slice. LOAD_BYTES, NO_TAIL: see load_chunk.
 template <int SLICE_BYTES, int THREADS, int LOAD_BYTES, bool NO_TAIL, class T>
-__device__ __forceinline__ void load_window(unsigned char* shared, const T* rows,
-                                            gemm_core::i64 pitch, int k, int count) {
+__device__ __forceinline__ void start_window(unsigned char* shared, const T* rows,
+                                             gemm_core::i64 pitch, int k, int count) {
   constexpr int chunks = SLICE_BYTES / 16;
   for (int i = threadIdx.x; i < count * chunks; i += THREADS) {
     const int slot = i / chunks, first = i % chunks * CHUNK_ELEMENTS<T>;
@@ -28,7 +28,6 @@ __device__ __forceinline__ void load_window(unsigned char* shared, const T* rows
     }
   }
   gemm_core::ptx::cp_async_commit();
-  gemm_core::ptx::cp_async_wait<0>();
 }
 
 }  // namespace sddmm

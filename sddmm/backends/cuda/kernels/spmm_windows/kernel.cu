@@ -135,9 +135,10 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     const Element* const rows =
         p.dense + head * p.head_dense + static_cast<i64>(first_row) * p.pitch + column;
     __syncthreads();  // all groups have read the last window
-    load_window<Config::SLICE_BYTES, Config::THREADS, Config::LOAD_BYTES, Config::NO_TAIL>(
+    start_window<Config::SLICE_BYTES, Config::THREADS, Config::LOAD_BYTES, Config::NO_TAIL>(
         shared, rows, p.pitch, p.k - column,
         p.n - first_row < p.width ? p.n - first_row : p.width);
+    gemm_core::ptx::cp_async_wait<0>();
     __syncthreads();
 
     RowSums sums;

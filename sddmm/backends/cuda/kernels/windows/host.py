@@ -47,6 +47,9 @@ _SHARED_BYTES = 227 * 1024
 # while all windows of these rows are computed. The windows of a row, and the mean nonzeros of one,
 # from which on its reuse pays for loading windows once per band.
 _BAND_FRACTION, _LEAST_WINDOWS, _LEAST_MEAN = 0.22, 8, 30
+# How many times as wide as high the share of a block may be: it loads the fewest rows of both
+# operands where it is a square.
+_ASPECT = 1.4
 # The bytes per nonzero by which partial sums, which are read again but once, count as rows of A.
 _SUMS_BYTES = 1
 # The time in which a block loads a window, in pairs of _SLICE_BYTES that it computes in that time.
@@ -59,7 +62,7 @@ _MIN_PAIRS = 128
 # nonzeros of a row; and that all of them take to begin a window each, and to load one that fills
 # shared memory.
 _HALF_STEP_US, _STEP_US, _BATCH_US, _HALF_RUN_US, _RUN_US = 54.5e-6, 49e-6, 48e-6, 10e-6, 25e-6
-_WINDOW_US, _LOAD_US = 1.15, 2.2
+_WINDOW_US, _LOAD_US = 0.8, 2.2
 # The same for a batch and a run where warps wait for memory, as L2 has no room for all that is read
 # and written: from this part on of what it can be expected to hold, in full from the whole. And for
 # loading the values of S of a run there.
@@ -130,7 +133,10 @@ class Windows(KernelSpec):
         row_bytes = max(1, problem.k * problem.dtype.itemsize)
         slices = ceil_div(row_bytes, _SLICE_BYTES)
         slice_bytes = ceil_div(ceil_div(row_bytes, slices), _ALIGNMENT) * _ALIGNMENT
-        across = max(1, ceil_div(problem.n, self.shared_bytes // slice_bytes))
+        heads = problem.heads or 1
+        entries = heads * problem.m * problem.n // _blocks(heads * problem.nnz // 2, device)
+        widest = min(self.shared_bytes // slice_bytes, math.isqrt(int(_ASPECT * entries)) + 1)
+        across = max(1, ceil_div(problem.n, widest))
         down = 1
         if across >= _LEAST_WINDOWS and problem.nnz >= _LEAST_MEAN * problem.m:
             kept = problem.m * min(slice_bytes, row_bytes)
@@ -147,8 +153,9 @@ class Windows(KernelSpec):
         heads, pairs = problem.heads or 1, work.pairs.shape[0]
         window_count = work.window_pairs.numel() - 1
         work_per_head = pairs + window_count * geometry.window_pairs
-        blocks = min(device.sm_count, ceil_div(heads * pairs, _MIN_PAIRS))
+        blocks = _blocks(heads * pairs, device)
         bands = work.band_windows.numel() - 1
+        turns = _turns(heads, bands)
         kernels: dict[int, Kernel] = {}
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
@@ -162,8 +169,8 @@ class Windows(KernelSpec):
                 "window_columns": work.window_columns.data_ptr(),
                 "band_windows": work.band_windows.data_ptr(), "head_out": problem.nnz,
                 "work_per_head": work_per_head, "heads": heads,
-                "heads_per_turn": heads if bands == 1 else 1, "bands": bands,
-                "turns": 1 if bands == 1 else bands * heads, "slices": geometry.slices,
+                "heads_per_turn": heads if turns == 1 else 1, "bands": bands, "turns": turns,
+                "slices": geometry.slices,
                 "window_count": window_count, "window_width": geometry.window[1],
                 "n": problem.n, "k": problem.k,
             }  # fmt: skip
@@ -192,13 +199,23 @@ class Windows(KernelSpec):
         return loader.runtime.load_kernel(self, macros(values), Arguments, device.index)
 
 
+def _blocks(pairs: int, device: Device) -> int:
+    """The blocks that share so many pairs."""
+    return max(1, min(device.sm_count, ceil_div(pairs, _MIN_PAIRS)))
+
+
+def _turns(heads: int, bands: int) -> int:
+    """The turns in which all blocks compute: of all heads at once, or of one band of one head."""
+    return 1 if bands == 1 else bands * heads
+
+
 def _run_us(
     problem: SddmmProblem, geometry: Geometry, facts: PatternFacts, model: DeviceModel
 ) -> float:
     """All pairs and windows."""
     heads, slices, (rows, columns) = problem.heads or 1, geometry.slices, geometry.window
     bands = ceil_div(problem.m, rows)
-    turns = 1 if bands == 1 else bands * heads
+    turns = _turns(heads, bands)
     windows_per_block = bands * ceil_div(problem.n, columns) / model.device.sm_count
     filled = columns * geometry.slice_bytes / _SHARED_BYTES
     window_us = slices * (turns + heads * windows_per_block) * (_WINDOW_US + _LOAD_US * filled)

@@ -31,7 +31,7 @@ using Element = Config::Element;
 template <bool NO_TAIL>
 using RowsA = GlobalRows<Element, Config::LOAD_BYTES, NO_TAIL>;
 constexpr int SLICE_ELEMENTS = Config::SLICE_BYTES / sizeof(Element);
-constexpr int STEPS = Config::SLICE_BYTES / STEP_BYTES;
+constexpr int STEPS = Config::SLICE_BYTES / (LANES_PER_NONZERO * 16);
 static_assert(Config::SLICE_BYTES % 128 == 0, "rows of shared memory start at the first bank");
 // Whether a warp loads rows of A a batch ahead. Small loads need the registers, as do guarded ones
 // where there are partial sums too.
@@ -139,10 +139,12 @@ struct Destination {
 };
 
 // Computes the pairs work.begin .. work.end - 1. The warps of the block take turns, a batch each.
-// `shared`: the rows of B of the window.
-template <bool NO_TAIL>
+// `shared`: where start_window() begins to load the rows of B of the window. The first pairs and their
+// rows of A are loaded meanwhile.
+template <bool NO_TAIL, class StartWindow>
 __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_TAIL>& rows_a,
-                                              const unsigned char* shared) {
+                                              const unsigned char* shared,
+                                              const StartWindow& start_window) {
   using Row = typename RowsA<NO_TAIL>::Row;
   constexpr int STRIDE = Config::THREADS / 32 * BATCH_PAIRS;
   const int lane = threadIdx.x % 32, g = lane / LANES_PER_NONZERO, t = lane % LANES_PER_NONZERO;
@@ -163,8 +165,9 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_T
     }
   };
 
+  __syncthreads();  // all warps have read the last window
+  start_window();
   int number = work.begin + static_cast<int>(threadIdx.x) / 32 * BATCH_PAIRS + g;
-  if (number - g >= work.end) return;
   Pair pair = work.load(number), next = work.load(number + STRIDE);
   Destination next_destination;
   next_destination.load(work, number);
@@ -175,6 +178,8 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_T
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) a[s] = rows[s % 2].load(chunk_of(s));
   }
+  gemm_core::ptx::cp_async_wait<0>();
+  __syncthreads();
 
 #pragma unroll 1
   for (; number - g < work.end; number += STRIDE) {
@@ -253,11 +258,10 @@ __device__ __forceinline__ void compute_slice(const Arguments& p, const Units& u
                     p.k - k_begin <= SLICE_ELEMENTS};
     auto compute = [&](auto no_tail) {
       constexpr bool NO_TAIL = decltype(no_tail)::VALUE;
-      __syncthreads();  // all warps have read the last window
-      load_window<Config::SLICE_BYTES, Config::THREADS, Config::LOAD_BYTES, NO_TAIL>(
-          shared, b, p.pitch_b, p.k - k_begin, slots);
-      __syncthreads();
-      compute_pairs(work, RowsA<NO_TAIL>{a, p.pitch_a, p.k - k_begin}, shared);
+      compute_pairs(work, RowsA<NO_TAIL>{a, p.pitch_a, p.k - k_begin}, shared, [&] {
+        start_window<Config::SLICE_BYTES, Config::THREADS, Config::LOAD_BYTES, NO_TAIL>(
+            shared, b, p.pitch_b, p.k - k_begin, slots);
+      });
     };
     if constexpr (Config::NO_TAIL) {
       compute(Bool<true>{});
@@ -272,7 +276,8 @@ __device__ __forceinline__ void compute_slice(const Arguments& p, const Units& u
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  // Blocks so work on the same slice of the same rows at about the same time: it stays in L2.
+  // Blocks so work on the same slice of the same rows at about the same time: it stays in L2. A block
+  // finds its share anew for each slice, as the pairs leave no registers to keep it.
   for (int step = 0; step < p.turns * p.slices; ++step)
     compute_slice(p, share_of_block(p, step / p.slices), step % p.slices * SLICE_ELEMENTS, shared);
 }
