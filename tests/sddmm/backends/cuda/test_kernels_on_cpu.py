@@ -75,20 +75,25 @@ def test_gather_in_one_pass_and_in_many(dtype: torch.dtype, k: int) -> None:
 @pytest.mark.parametrize(
     ("dtype", "row_bytes"),
     cases(
-        itertools.product(GATHERED, [128, 256, 384, 512, 768]),
-        here=list(zip(GATHERED, [128, 768, 512, 384], strict=True)),
+        itertools.product(GATHERED, [128, 256, 384, 448, 640, 768, 1024]),
+        here=[
+            *zip(GATHERED, [256, 128, 1024, 768], strict=True),
+            *zip(GATHERED, [640, 768, 384, 1024], strict=True),
+        ],
     ),
 )
 def test_gather_of_long_rows(dtype: torch.dtype, row_bytes: int) -> None:
-    """Odd nonzeros load their segments in another order; groups of one row and of two."""
+    """Groups of one row and of two. Odd nonzeros load rows of 128 bytes in another order."""
     one, pattern = replace(H200, sm_count=1), random_pattern(15, 1200, 8_200, layout="csr")
     check("row_gather", pattern, row_bytes // dtype.itemsize, dtype, device=one)
 
 
 @pytest.mark.parametrize("width", [2, 4, 8])
-def test_gather_of_rows_that_start_at_few_bytes(width: int) -> None:
+@pytest.mark.parametrize("passes", [1, 3])
+def test_gather_of_rows_that_start_at_few_bytes(width: int, passes: int) -> None:
     """k = 4 or 2 or 1 times an odd number of halves."""
-    check("row_gather", random_pattern(9, 40, 250, layout="csr"), 33 * width // 2, torch.float16)
+    k = (33 if passes == 1 else 401) * width // 2
+    check("row_gather", random_pattern(9, 40, 250, layout="csr"), k, torch.float16)
 
 
 @pytest.mark.parametrize(

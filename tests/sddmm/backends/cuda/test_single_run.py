@@ -105,10 +105,12 @@ def test_warps_take_turns_in_the_rows_of_few(
 @pytest.mark.parametrize(
     ("dtype", "row_bytes"),
     cases(
-        itertools.product([torch.float16, torch.float32], [192, 256, 320, 384, 576, 640, 704, 768]),
+        itertools.product(
+            [torch.float16, torch.float32], [192, 256, 320, 384, 576, 640, 704, 768, 896, 1024]
+        ),
         here=[
-            (torch.float16, 192), (torch.float16, 640), (torch.float16, 704),
-            (torch.float32, 320), (torch.float32, 768),
+            (torch.float16, 192), (torch.float16, 640), (torch.float16, 704), (torch.float16, 1024),
+            (torch.float32, 320), (torch.float32, 768), (torch.float32, 896), (torch.float32, 1024),
         ],
     ),
 )  # fmt: skip

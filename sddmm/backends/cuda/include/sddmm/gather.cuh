@@ -48,46 +48,90 @@ constexpr bool IS_ONE_ROW = false;
 template <>
 constexpr bool IS_ONE_ROW<OneRow> = true;
 
-// The number of bytes of a row that the lanes of a nonzero load at once, a chunk of 16 each.
-constexpr int STEP_BYTES = LANES_PER_NONZERO * 16;
-
-// The number of bytes of a chunk where one pass loads so many of a row: eight where all lanes would
-// not have sixteen.
-template <int PASS_BYTES>
-constexpr int CHUNK_BYTES_OF = PASS_BYTES < STEP_BYTES ? PASS_BYTES / LANES_PER_NONZERO : 16;
+// The number of bytes of a chunk, of which each of the LANES of a nonzero loads one at once: eight where
+// all lanes would not have sixteen.
+template <int LANES, int PASS_BYTES>
+constexpr int CHUNK_BYTES_OF = PASS_BYTES < LANES * 16 ? PASS_BYTES / LANES : 16;
 
 // The number of nonzeros that a warp computes at once.
-template <int BATCHES>
-constexpr int GROUP_NONZEROS = BATCH_NONZEROS * BATCHES;
+template <int LANES, int BATCHES>
+constexpr int GROUP_NONZEROS = 32 / LANES * BATCHES;
+
+// Returns the sum of nonzero l of a group to lane l. LANES: those that share a nonzero of each batch.
+template <int LANES, class T, int BATCHES>
+__device__ __forceinline__ Sum<T> sum_of_lane(const RowDot<T, BATCHES>& dot) {
+  static_assert(LANES == 4 || LANES == 8 || LANES == 16, "rows are loaded by so many");
+  constexpr int BATCH = 32 / LANES;
+  const int lane = threadIdx.x % 32, batch = lane / BATCH, nonzero = lane % BATCH;
+  if constexpr (sizeof(T) == 2) {
+    // Each four lanes have a sum, of a part of k, in their owner_lane. Those of one and the next four
+    // lanes differ in the bits of 4, and those of two and the next two fours in the bits of 9.
+    constexpr int FOURS = LANES / 4;
+    Sum<T> own = 0;
+#pragma unroll
+    for (int j = 0; j < BATCHES; ++j) {
+      Sum<T> sum = dot.sum(j);
+      if constexpr (FOURS >= 2) sum += __shfl_xor_sync(FULL_MASK, sum, 4);
+      if constexpr (FOURS == 4) sum += __shfl_xor_sync(FULL_MASK, sum, 9);
+      sum = __shfl_sync(FULL_MASK, sum, RowDot<T, BATCHES>::owner_lane(FOURS * nonzero));
+      if (batch == j) own = sum;
+    }
+    return own;
+  } else {
+    // Lanes halve the batches among them while they add up.
+    static_assert(BATCHES <= LANES, "each lane ends with the sum of one batch");
+    Sum<T> sums[BATCHES];
+#pragma unroll
+    for (int j = 0; j < BATCHES; ++j) sums[j] = dot.sum(j);
+    int kept = BATCHES;
+#pragma unroll
+    for (int distance = LANES / 2; distance >= 1; distance /= 2) {
+      const bool upper = lane & distance;
+      if (kept == 1) {
+        sums[0] += __shfl_xor_sync(FULL_MASK, sums[0], distance);
+        continue;
+      }
+      kept /= 2;
+#pragma unroll
+      for (int j = 0; j < kept; ++j) {
+        const Sum<T> passed = __shfl_xor_sync(FULL_MASK, upper ? sums[j] : sums[j + kept], distance);
+        sums[j] = (upper ? sums[j + kept] : sums[j]) + passed;
+      }
+    }
+    return __shfl_sync(FULL_MASK, sums[0], nonzero * LANES + batch * (LANES / BATCHES));
+  }
+}
 
 // Calls store(position, sum) for each nonzero begin .. end - 1, and prefetch(position) before its sum
 // is computed. It takes a group of nonzeros at a time; the groups begin `stride` nonzeros apart, so that
 // several warps can take turns. Nonzero i is at (rows[i], cols[i]), its rows are rows_a.row(rows[i]) and
 // rows_b.row(cols[i]), and its position is perm[i], or i if perm is null.
 //
-// rows, cols: pointers, or what is indexed as they are. Index: int takes fewer registers than i64, where it holds `end`.
-// BATCHES: the number of batches in a group. PASS_BYTES: the number of bytes of a row that the lanes of
-// a nonzero load in one pass; longer rows take several. ONE_PASS: whether no row does. SWAPPED: odd
-// nonzeros load the two halves of 128 bytes in the opposite order. L1 serves eight lanes at once, two
-// nonzeros; what they find there is then in different banks.
-template <class T, int BATCHES, int PASS_BYTES, bool ONE_PASS, bool SWAPPED, class RowsA,
+// rows, cols: pointers, or what is indexed as they are. Index: int takes fewer registers than i64, where
+// it holds `end`. LANES: the number of lanes that load the rows of a nonzero. BATCHES: the number of
+// batches in a group, each of as many nonzeros as a warp has such lanes. PASS_BYTES: the number of bytes
+// of a row that the lanes of a nonzero load in one pass; longer rows take several. ONE_PASS: whether no
+// row does. SWAPPED: the four lanes of odd nonzeros load the two halves of 128 bytes in the opposite
+// order. L1 serves eight lanes at once; what two nonzeros find there is then in different banks.
+template <class T, int LANES, int BATCHES, int PASS_BYTES, bool ONE_PASS, bool SWAPPED, class RowsA,
           class RowsB, class RowIds, class ColumnIds, class Index, class Prefetch, class Store>
 __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b, const RowIds& rows,
                                        const ColumnIds& cols, const int* perm, Index begin, Index end,
                                        int stride, int k, const Prefetch& prefetch,
                                        const Store& store) {
-  constexpr int GROUP = GROUP_NONZEROS<BATCHES>;
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  constexpr int BATCH = 32 / LANES, GROUP = BATCH * BATCHES;
+  static_assert(GROUP <= 32, "a lane stores one sum");
+  const int lane = threadIdx.x % 32, g = lane / LANES, t = lane % LANES;
   using Chunk = typename RowsB::Chunk;
-  constexpr int LOADS_PER_PASS = PASS_BYTES / (LANES_PER_NONZERO * sizeof(Chunk));
-  static_assert(LOADS_PER_PASS * LANES_PER_NONZERO * sizeof(Chunk) == PASS_BYTES,
+  constexpr int LOADS_PER_PASS = PASS_BYTES / (LANES * sizeof(Chunk));
+  static_assert(LOADS_PER_PASS * LANES * sizeof(Chunk) == PASS_BYTES,
                 "every lane loads equally many chunks");
   constexpr int PASS_ELEMENTS = PASS_BYTES / sizeof(T);
   const int passes = ONE_PASS ? 1 : (k + PASS_ELEMENTS - 1) / PASS_ELEMENTS;
-  static_assert(!SWAPPED || LOADS_PER_PASS % 2 == 0, "there are two halves to swap");
-  const int swap = SWAPPED ? g % 2 * LANES_PER_NONZERO : 0;
+  static_assert(!SWAPPED || (LANES == 4 && LOADS_PER_PASS % 2 == 0), "there are two halves to swap");
+  const int swap = SWAPPED ? g % 2 * LANES : 0;
   auto chunk_of = [&](int first_chunk, int s) {
-    return (s % 2 ? first_chunk - swap : first_chunk + swap) + LANES_PER_NONZERO * s;
+    return (s % 2 ? first_chunk - swap : first_chunk + swap) + LANES * s;
   };
 
   // Past the end the last nonzero is loaded again: it costs no memory traffic and is not stored.
@@ -104,7 +148,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
   for (Index group = begin; group < end; group += stride) {
     const int group_row = row, group_col = col;
     auto row_of_b = [&](int j) {
-      return rows_b.row(__shfl_sync(FULL_MASK, group_col, BATCH_NONZEROS * j + g));
+      return rows_b.row(__shfl_sync(FULL_MASK, group_col, BATCH * j + g));
     };
     typename RowsB::Row b_row[BATCHES];
     // Rows of several passes leave no registers for the addresses this early.
@@ -130,7 +174,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
         for (int j = 0; j < BATCHES; ++j) b_row[j] = row_of_b(j);
 #pragma unroll 1
       for (int pass = 0; pass < passes; ++pass) {
-        const int first_chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
+        const int first_chunk = pass * LOADS_PER_PASS * LANES + t;
         auto load_a = [&] {
           if (ONE_PASS && cached_row == first_row) return;
 #pragma unroll
@@ -162,11 +206,11 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
 #pragma unroll
         for (int j = 0; j < BATCHES_IN_FLIGHT; ++j) {
           a_row[j] =
-              rows_a.row(__shfl_sync(FULL_MASK, group_row, BATCH_NONZEROS * (first + j) + g));
+              rows_a.row(__shfl_sync(FULL_MASK, group_row, BATCH * (first + j) + g));
           if constexpr (!ONE_PASS) b_row[first + j] = row_of_b(first + j);
         }
         for (int pass = 0; pass < passes; ++pass) {
-          const int first_chunk = pass * LOADS_PER_PASS * LANES_PER_NONZERO + t;
+          const int first_chunk = pass * LOADS_PER_PASS * LANES + t;
           Chunk a[BATCHES_IN_FLIGHT][LOADS_PER_PASS], b[BATCHES_IN_FLIGHT][LOADS_PER_PASS];
 #pragma unroll
           for (int j = 0; j < BATCHES_IN_FLIGHT; ++j)
@@ -185,15 +229,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
       for (int s = 0; s < LOADS_PER_PASS; ++s) cached_a[s] = {};
     }
 
-    // Reduce, then give lane l the sum of nonzero l of the group.
-    dot.finish();
-    Sum<T> own_sum = 0;
-#pragma unroll
-    for (int j = 0; j < BATCHES; ++j) {
-      const Sum<T> sum =
-          __shfl_sync(FULL_MASK, dot.sum(j), RowDot<T, BATCHES>::owner_lane(lane % 8));
-      if (lane / 8 == j) own_sum = sum;
-    }
+    const Sum<T> own_sum = sum_of_lane<LANES>(dot);
     if (lane < GROUP && group + lane < end) store(group_position, own_sum);
   }
 }

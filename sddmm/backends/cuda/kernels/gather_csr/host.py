@@ -16,6 +16,7 @@ from sddmm.backends.cuda.kernels.row_gather.host import (
     gather_macros,
     variant_of,
 )
+from sddmm.backends.cuda.kernels.row_gather.loads import LONGEST_PASS
 from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
 from sddmm.dtypes import DTYPES, INDEX_DTYPES
 from sddmm.problem import without_sizes
@@ -46,25 +47,28 @@ GATHER_CSR = KernelSpec(
 
 def specialise(spec: RowGather, problem: SddmmProblem, device: Device, step: int) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes."""
-    kernel, batches = _load(loader.runtime, spec, without_sizes(problem), device, step)
-    return variant_of(kernel, spec, problem, problem.nnz, device, batches)
+    kernel, group = _load(loader.runtime, spec, without_sizes(problem), device, step)
+    return variant_of(kernel, spec, problem, problem.nnz, device, group)
 
 
 @functools.lru_cache(maxsize=1024)
 def _load(
     runtime: loader.CudaRuntime, spec: RowGather, problem: SddmmProblem, device: Device, step: int
 ) -> tuple[Kernel, int]:
-    defines, batches = macros_and_batches(spec, problem, step)
-    return runtime.load_kernel(GATHER_CSR, defines, Arguments, device.index), batches
+    defines, group = macros_and_group(spec, problem, step)
+    return runtime.load_kernel(GATHER_CSR, defines, Arguments, device.index), group
 
 
-def macros_and_batches(spec: RowGather, problem: SddmmProblem, step: int) -> tuple[Macros, int]:
-    """The macros of gather_csr, and the batches of eight nonzeros that a warp works on."""
-    defines, batches = gather_macros(spec, problem.k, problem.dtype, problem.out_dtype, step)
-    # The guards of rows' ends leave too few registers for the addresses of this kernel.
+def macros_and_group(spec: RowGather, problem: SddmmProblem, step: int) -> tuple[Macros, int]:
+    """The macros of gather_csr, and the nonzeros that a warp works on at once."""
+    defines, group = gather_macros(spec, problem.k, problem.dtype, problem.out_dtype, step)
+    # The guards of rows' ends leave too few registers for the addresses of this kernel, as do the
+    # longest passes where there are several.
     blocks_per_sm = int(defines["MIN_BLOCKS"]) - (not defines["NO_TAIL"])
+    if defines["PASS_BYTES"] == LONGEST_PASS and not defines["ONE_PASS"]:
+        defines["PASS_BYTES"] = LONGEST_PASS // 2
     defines |= {
         "INDEX": INDEX_DTYPES[problem.index_dtype], "MAX_SHARE": MAX_SHARE,
         "MIN_BLOCKS": blocks_per_sm,
     }  # fmt: skip
-    return macros(defines), batches
+    return macros(defines), group

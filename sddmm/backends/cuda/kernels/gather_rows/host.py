@@ -10,8 +10,13 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.row_gather.costs import SEGMENT_BYTES
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_macros
+from sddmm.backends.cuda.kernels.row_gather.loads import (
+    LINE_BYTES,
+    LINE_LANES,
+    LONGEST_PASS,
+    SEGMENT_BYTES,
+)
 from sddmm.backends.cuda.spec import KernelSpec, Macros, macros
 from sddmm.dtypes import DTYPES, INDEX_DTYPES
 from sddmm.problem import without_sizes
@@ -37,10 +42,8 @@ _CHECKED_PER_THREAD = 8
 # short ones, long ones of half types, of which registers hold fewer, and of other types.
 _NONZERO_PS, _SHORT_SEGMENTS = 7.5, 4
 _SHORT_PS, _LONG_HALF_PS, _LONG_PS = 2.7, 4.5, 3.8
-# The bytes of a pass of rows that take several; those of passes of other types than halves in which
-# a warp works on as many nonzeros; and the loads of a lane that leave registers for another block.
-_SHORT_PASS, _LONG_PASSES = 128, (256, 512)
-_FEW_HALF_LOADS, _FEW_LOADS = 12, 17
+# The bytes of long rows that one pass loads none the less, of sixteen lanes.
+_WHOLE_ROW = 1024
 # The part of the first that each further head takes, as it finds the columns in L2.
 _FURTHER_HEAD = 0.8
 
@@ -133,18 +136,16 @@ def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:
     """The macros of gather_rows: those of row_gather for long rows, as far as these suit rows of B
     that are often found in L1; and the type of indices."""
     k, dtype = problem.k, problem.dtype
-    defines, batches = gather_macros(spec, k, dtype, problem.out_dtype, step, long_rows=True)
+    defines, _ = gather_macros(
+        spec, k, dtype, problem.out_dtype, step, long_rows=True, several_waves=True
+    )
     defines["INDEX"] = INDEX_DTYPES[problem.index_dtype]
-    if not defines["NO_TAIL"]:  # guards of rows' ends leave no registers for anything else
+    row_bytes, is_half = k * dtype.itemsize, DTYPES[dtype].is_half
+    if step < 16 or row_bytes % LINE_BYTES or row_bytes <= LONGEST_PASS:
         return macros(defines)
-    pass_bytes, is_half = int(defines["PASS_BYTES"]), DTYPES[dtype].is_half
-    if not defines["ONE_PASS"] and k * dtype.itemsize % _SHORT_PASS == 0:
-        # Parts of more rows rather than whole rows: what a warp loads, others find soon after.
-        pass_bytes = _SHORT_PASS
-    if pass_bytes == _SHORT_PASS or (not is_half and pass_bytes in _LONG_PASSES):
-        batches = 4
-    swapped = pass_bytes % (2 * SEGMENT_BYTES) == 0
-    loads = pass_bytes // SEGMENT_BYTES * batches
-    if loads + swapped <= (_FEW_HALF_LOADS if is_half else _FEW_LOADS):
-        defines["MIN_BLOCKS"] = spec.min_blocks + 1
-    return macros(defines | {"PASS_BYTES": pass_bytes, "BATCHES": batches, "SWAPPED": swapped})
+    # Parts of more rows rather than whole rows: what a warp loads, others find soon after.
+    defines |= {"LANES": LINE_LANES, "BATCHES": LINE_LANES, "ONE_PASS": False, "NO_TAIL": True}
+    defines |= {"PASS_BYTES": LINE_BYTES if is_half or row_bytes % 256 else 256}
+    if row_bytes == _WHOLE_ROW:
+        defines |= {"LANES": 16, "BATCHES": 4, "PASS_BYTES": _WHOLE_ROW, "ONE_PASS": True}
+    return macros(defines)

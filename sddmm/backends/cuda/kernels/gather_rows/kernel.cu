@@ -17,16 +17,17 @@ struct Config {
   // The number of bytes of one load; all rows start and end at multiples of it: 2, 4, 8, or 16 where
   // a lane's chunk has 16.
   static constexpr int LOAD_BYTES = SDDMM_LOAD_BYTES;
-  // The number of bytes of a row that the four lanes of a nonzero load in one pass.
+  // The number of bytes of a row that the lanes of a nonzero load in one pass.
   static constexpr int PASS_BYTES = SDDMM_PASS_BYTES;
   // Whether one pass loads a whole row.
   static constexpr bool ONE_PASS = SDDMM_ONE_PASS;
   // Whether rows end where a pass ends, so that no load needs a guard.
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
+  // The number of lanes that load a row, and of batches that a warp works on at once, each of as many
+  // nonzeros as it has such lanes.
+  static constexpr int LANES = SDDMM_LANES, BATCHES = SDDMM_BATCHES;
   // Whether odd nonzeros load the halves of 128 bytes in the opposite order.
   static constexpr bool SWAPPED = SDDMM_SWAPPED;
-  // The number of batches of eight nonzeros that a warp works on at once.
-  static constexpr int BATCHES = SDDMM_BATCHES;
   // The number of threads of a block, and of blocks that the registers of a multiprocessor must
   // hold.
   static constexpr int THREADS = SDDMM_THREADS, MIN_BLOCKS = SDDMM_MIN_BLOCKS;
@@ -34,7 +35,7 @@ struct Config {
 
 using Element = Config::Element;
 using IndexType = Config::IndexType;
-constexpr int CHUNK_BYTES = CHUNK_BYTES_OF<Config::PASS_BYTES>;
+constexpr int CHUNK_BYTES = CHUNK_BYTES_OF<Config::LANES, Config::PASS_BYTES>;
 using RowsA = GlobalRows<Element, Config::LOAD_BYTES, Config::NO_TAIL, CHUNK_BYTES>;
 using RowsB = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL, CHUNK_BYTES>;
 
@@ -133,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     publish(p, check_indices(p));
     return;
   }
-  constexpr int GROUP = GROUP_NONZEROS<Config::BATCHES>;
+  constexpr int GROUP = GROUP_NONZEROS<Config::LANES, Config::BATCHES>;
   // Which piece of which head this warp computes, with others.
   const int warp = block * (Config::THREADS / 32) + threadIdx.x / 32;
   const int i = warp / p.warps_per_piece, head = i / p.pieces;
@@ -143,7 +144,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   if (begin >= piece.end) return;
   const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
                                                static_cast<Sum<Element>>(p.alpha)};
-  gather<Element, Config::BATCHES, Config::PASS_BYTES, Config::ONE_PASS, Config::SWAPPED>(
+  gather<Element, Config::LANES, Config::BATCHES, Config::PASS_BYTES, Config::ONE_PASS,
+         Config::SWAPPED>(
       RowsA{p.a + head * p.head_a, p.pitch_a, p.k},
       RowsB{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1}, OneRow{piece.row},
       Columns{p.col_indices}, nullptr, begin, piece.end, p.warps_per_piece * GROUP, p.k,

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.arithmetic import ceil_div, loads_of_16_bytes
+from sddmm.backends.cuda.kernels.row_gather.loads import (
+    LEAST_PASS_BYTES,
+    LINE_BYTES,
+    SEGMENT_BYTES,
+    by_lines,
+)
 from sddmm.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -14,34 +20,46 @@ if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts
     from sddmm.problem import SddmmProblem
 
-# The bytes that the four lanes of a nonzero load at once; of rows that have no more than the least
-# pass, half of it.
-SEGMENT_BYTES, LEAST_PASS_BYTES = 64, 32
 # The fraction of L2 that operands can be expected to fill, the bytes of a row that a warp reads at
 # a time, and how often a row must be read before slices that stay in L2 pay.
 _L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
 
-# The time of the instructions that load a row of an operand, on an H200, in picoseconds: of any
-# row, and of each segment, of half types and of others, which have fewer products, times this power
-# of the loads of 16 bytes; and by which a value of S lengthens a nonzero.
-_LOAD_PS, _HALF_SEGMENT_PS, _SEGMENT_PS, _VALUE_PS = 3.4, 4.5, 3.9, 1.3
-_MORE_LOADS = 0.65
-# Nonzeros that a warp computes at once, of which those of several rows load rows of A too, unless
-# each row has a multiple of them, as with 32 nearest neighbours; by how much that lengthens them;
-# and the parts per nonzero up to which rows are taken to be about equally long.
-_GROUP, _SEVERAL_ROWS, _EVEN_PARTS = 32, 0.35, 0.8
-# The loads of rows of B that reach L2 where nonzeros are near: some, and more the fewer nonzeros a
-# part of a row has.
-NEAR_COLUMNS = 64
-_L2_BASE, _L2_SCATTERED = 0.48, 1.7
-# The bytes of the rows of B that one row of the pattern reads, up to which its neighbours find them
-# in L1; twice as many lengthen the loads from L2 by this part.
-_NEAR_BYTES, _BEYOND_L1 = 50e3, 0.1
+
+class _Rates(NamedTuple):
+    """What depends on the lanes that load a row; the times fitted to an H200."""
+
+    # The time of the instructions that load a row of an operand, in picoseconds: of any row, and
+    # of each 64 bytes, of half types and of others, which have fewer products.
+    load_ps: float
+    half_segment_ps: float
+    segment_ps: float
+    # Nonzeros that a warp computes at once, of which those of several rows load rows of A too,
+    # unless each row has a multiple of them, as with 32 nearest neighbours; and by how much that
+    # lengthens them.
+    group: int
+    several_rows: float
+    # See loads_from_l2; and by which part twice the bytes of _NEAR_BYTES increase these loads.
+    l2_loads: tuple[float, float]
+    beyond_l1: float
+    # The loads that find their row in L1 where a uniform pattern is dense.
+    dense_hits: float
+
+
+_L2_LOADS = 0.48, 1.7
+_FOUR_LANES = _Rates(3.4, 4.5, 3.9, 32, 0.35, _L2_LOADS, 0.1, 0.0)
+_EIGHT_LANES = _Rates(2.8, 4.7, 4.2, 16, 0.42, (0.25, 0.92), 0.13, 0.16)
+# The power of the loads of 16 bytes by which these lengthen a row's; and the picoseconds by which a
+# value of S lengthens a nonzero.
+_MORE_LOADS, _VALUE_PS = 0.6, 1.3
+# The parts per nonzero up to which rows are taken to be about equally long; the columns of a part;
+# and the bytes of the rows of B that one row of the pattern reads, up to which its neighbours find
+# them in L1.
+_EVEN_PARTS, NEAR_COLUMNS, _NEAR_BYTES = 0.8, 64, 50e3
+# The density from which on a uniform pattern has all of `dense_hits`.
+_DENSE = 0.05
 # By how much faster reading memory seems beside L2's loads; and the bytes that could be read in the
 # time in which a row begins.
 _MEMORY_OVERLAP, _ROW_START_BYTES = 2.8, 64
-LINE_BYTES = 128
-"""The least that L2 reads of memory at once."""
 
 
 def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:
@@ -49,10 +67,12 @@ def parts_per_nonzero(facts: PatternFacts, nnz: int) -> float | None:
     return None if facts.is_uniform else facts.row_parts(NEAR_COLUMNS) / max(1, nnz)
 
 
-def loads_from_l2(parts: float) -> float:
+def loads_from_l2(parts: float, loads: tuple[float, float] = _L2_LOADS) -> float:
     """The part of the loads of rows that reach L2 where the nonzeros of a row are in so many
-    non-empty parts, of NEAR_COLUMNS columns each, per nonzero."""
-    return min(1.0, _L2_BASE + _L2_SCATTERED * parts)
+    non-empty parts, of NEAR_COLUMNS columns each, per nonzero. loads: that part where all of a
+    row's are in one, and how much it grows with the parts."""
+    base, scattered = loads
+    return min(1.0, base + scattered * parts)
 
 
 def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
@@ -79,18 +99,16 @@ def gather_us(
     heads, row_bytes = problem.heads or 1, problem.k * problem.dtype.itemsize
     segments = ceil_div(row_bytes, SEGMENT_BYTES)
     rows, columns = min(problem.m, nnz), min(problem.n, nnz)
-    from_l2 = 1.0
-    if parts is not None:
-        beyond_l1 = math.log2(max(1.0, nnz * row_bytes / (max(1, rows) * _NEAR_BYTES)))
-        from_l2 = min(1.0, loads_from_l2(parts) * (1 + _BEYOND_L1 * beyond_l1))
-    segment_ps = _HALF_SEGMENT_PS if DTYPES[problem.dtype].is_half else _SEGMENT_PS
     loads = loads_of_16_bytes(row_bytes)
+    rates = _EIGHT_LANES if by_lines(row_bytes, 16 // loads) else _FOUR_LANES
+    from_l2 = _loads_from_l2(problem, nnz, parts, rates)
+    segment_ps = rates.half_segment_ps if DTYPES[problem.dtype].is_half else rates.segment_ps
     if row_bytes <= LEAST_PASS_BYTES:
         loads = ceil_div(loads, 2)  # a lane's chunk has 8 bytes
-    row_ps = (_LOAD_PS + segment_ps * segments) * math.pow(loads, _MORE_LOADS)
+    row_ps = (rates.load_ps + segment_ps * segments) * math.pow(loads, _MORE_LOADS)
     loads_of_rows: float = nnz + rows
-    if parts is not None and parts <= _EVEN_PARTS and nnz % (_GROUP * max(1, rows)):
-        loads_of_rows += _SEVERAL_ROWS * min(nnz, (_GROUP - 1) * rows)
+    if parts is not None and parts <= _EVEN_PARTS and nnz % (rates.group * max(1, rows)):
+        loads_of_rows += rates.several_rows * min(nnz, (rates.group - 1) * rows)
     instructions_us = 1e-6 * loads_of_rows * row_ps / model.stores
     l2_us = 1e6 * (nnz * from_l2 + rows) * segments * SEGMENT_BYTES / model.l2_bytes
     from_memory = (rows + columns) * (row_bytes + _ROW_START_BYTES)
@@ -101,3 +119,14 @@ def gather_us(
     memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)
     values_us = 1e-6 * nnz * _VALUE_PS / model.stores if problem.scaled else 0.0
     return slices * model.launch_us + heads * (max(instructions_us, l2_us) + values_us) + memory_us
+
+
+def _loads_from_l2(problem: SddmmProblem, nnz: int, parts: float | None, rates: _Rates) -> float:
+    """The part of the loads of rows of B that reach L2."""
+    rows = max(1, min(problem.m, nnz))
+    if parts is None:
+        density = nnz / max(1, problem.m * problem.n)
+        return 1 - rates.dense_hits * min(1.0, density / _DENSE)
+    row_bytes = problem.k * problem.dtype.itemsize
+    beyond_l1 = math.log2(max(1.0, nnz * row_bytes / (rows * _NEAR_BYTES)))
+    return min(1.0, loads_from_l2(parts, rates.l2_loads) * (1 + rates.beyond_l1 * beyond_l1))

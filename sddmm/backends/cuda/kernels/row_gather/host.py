@@ -31,13 +31,11 @@ from sddmm.backends.cuda.executor import (
 )
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.row_gather.costs import (
-    LEAST_PASS_BYTES,
-    LINE_BYTES,
-    SEGMENT_BYTES,
     gather_slice,
     gather_us,
     parts_per_nonzero,
 )
+from sddmm.backends.cuda.kernels.row_gather.loads import row_loads
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.backends.cuda.spec import (
     ROW_IDS,
@@ -53,12 +51,10 @@ from sddmm.memory import new_memory
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
-# The most bytes of a row that one pass of a warp reads, and the least of a longer row.
-_MOST_PASS_BYTES, _LEAST_EQUAL_PASS = 512, 192
-
 # The mean nonzeros of a row from which on rows are long: most groups are then of one row, and warps
-# that share a multiprocessor find some rows of B in L1, where these are near.
-_LONG_ROW = 32
+# that share a multiprocessor find some rows of B in L1, where these are near. And of a share, as
+# groups do not divide smaller ones well.
+_LONG_ROW, _LONG_SHARE = 32, 48
 
 # Warps that a multiprocessor holds at the registers of this kernel, at least.
 _WARPS_PER_SM = 16
@@ -177,18 +173,19 @@ def gather_macros(
     out_dtype: torch.dtype,
     step: int,
     long_rows: bool = False,
+    several_waves: bool = False,
 ) -> tuple[dict[str, str | int | bool], int]:
-    """The macros of a kernel by gather.cuh for any number of nonzeros, and the batches of eight
-    that a warp works on."""
-    loads = row_loads(k, dtype, step, long_rows)
-    # Loads of few bytes need more registers.
+    """The macros of a kernel by gather.cuh for any number of nonzeros, and the nonzeros that a warp
+    works on at once."""
+    is_half = DTYPES[dtype].is_half
+    loads = row_loads(k * dtype.itemsize, is_half, step, long_rows, several_waves)
+    # Loads of few bytes need more registers, and those of one line of a row fewer.
     blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
-    if loads["SWAPPED"] and loads["PASS_BYTES"] <= (128 if DTYPES[dtype].is_half else 256):
-        blocks_per_sm += 1  # these rows need few registers, and groups of one row few others
+    blocks_per_sm += loads["SWAPPED"]
     defines: dict[str, str | int | bool] = {
         **type_macros(dtype, out_dtype), **loads, "MIN_BLOCKS": blocks_per_sm,
     }  # fmt: skip
-    return defines, loads["BATCHES"]
+    return defines, 32 // loads["LANES"] * loads["BATCHES"]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -201,9 +198,10 @@ def _load(
     device: Device,
     step: int,
     long_rows: bool,
+    several_waves: bool,
 ) -> tuple[Kernel, int]:
-    defines, batches = gather_macros(spec, k, dtype, out_dtype, step, long_rows)
-    return runtime.load_kernel(spec, macros(defines), Arguments, device.index), batches
+    defines, group = gather_macros(spec, k, dtype, out_dtype, step, long_rows, several_waves)
+    return runtime.load_kernel(spec, macros(defines), Arguments, device.index), group
 
 
 @functools.lru_cache(maxsize=1024)
@@ -217,12 +215,13 @@ def specialise(
 ) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes; cached, as every
     pattern with so many nonzeros has the same."""
-    several_waves = nnz >= device.sm_count * _WARPS_PER_SM * MAX_SHARE
-    long_rows = several_waves and nnz >= _LONG_ROW * part.m
-    kernel, batches = _load(
-        runtime, spec, part.k, part.dtype, part.out_dtype, device, step, long_rows
+    warps = device.sm_count * _WARPS_PER_SM
+    long_rows = nnz >= max(_LONG_ROW * part.m, _LONG_SHARE * warps)
+    kernel, group = _load(
+        runtime, spec, part.k, part.dtype, part.out_dtype, device, step,
+        long_rows, nnz >= warps * MAX_SHARE,
     )  # fmt: skip
-    return variant_of(kernel, spec, part, nnz, device, batches, max_share(part, nnz, device))
+    return variant_of(kernel, spec, part, nnz, device, group, max_share(part, nnz, device))
 
 
 def variant_of(
@@ -231,13 +230,13 @@ def variant_of(
     part: SddmmProblem,
     nnz: int,
     device: Device,
-    batches: int,
+    group: int,
     most: int = MAX_SHARE,
 ) -> Variant:
-    """The launch of a kernel whose warps work on so many batches of eight nonzeros, and have at
+    """The launch of a kernel whose warps work on a group of so many nonzeros at once, and have at
     `most` so many."""
     warps_per_sm = kernel.blocks_per_sm * spec.threads // 32
-    nnz_per_warp = share_of_warp(part, nnz, device, 8 * batches, most, warps_per_sm)
+    nnz_per_warp = share_of_warp(part, nnz, device, group, most, warps_per_sm)
     warps_per_head = ceil_div(nnz, nnz_per_warp)
     blocks = ceil_div(warps_per_head * (part.heads or 1), spec.threads // 32)
     return Variant(kernel, blocks, warps_per_head, nnz_per_warp)
@@ -291,42 +290,6 @@ def new_partial_sums(problem: SddmmProblem) -> Tensor:
     """Memory for the sums over earlier slices of k."""
     count, dtype = (problem.heads or 1) * problem.nnz, DTYPES[problem.dtype].accumulator
     return new_memory("partial sums of slices of k", (count,), dtype, problem.device)
-
-
-def pass_bytes(row_bytes: int) -> int:
-    """The bytes that one pass of a warp reads of a row: a short row whole, a longer one in equal
-    passes, if it is a multiple of any; else as few as cover it."""
-    if row_bytes <= SEGMENT_BYTES:
-        return LEAST_PASS_BYTES if row_bytes <= LEAST_PASS_BYTES else SEGMENT_BYTES
-    fewest = ceil_div(row_bytes, _MOST_PASS_BYTES)
-    for passes in range(fewest, row_bytes // _LEAST_EQUAL_PASS + 1):
-        if row_bytes % (passes * SEGMENT_BYTES) == 0:
-            return row_bytes // passes
-    return ceil_div(row_bytes, fewest * LINE_BYTES) * LINE_BYTES
-
-
-def row_loads(k: int, dtype: torch.dtype, step: int, long_rows: bool) -> dict[str, int]:
-    """The macros by which gather.cuh loads a row of k elements; rows start at multiples of `step`
-    bytes. long_rows: whether the pattern's rows are long, in more shares than warps run at once."""
-    row_bytes, is_half = k * dtype.itemsize, DTYPES[dtype].is_half
-    per_pass = pass_bytes(row_bytes)
-    segments = ceil_div(per_pass, SEGMENT_BYTES)
-    load = min(step, per_pass // 4)  # four lanes load a row
-    is_aligned = load == min(16, per_pass // 4)
-    # Nonzeros at a time, by eights: as many as registers hold.
-    one_pass = row_bytes <= per_pass
-    four = is_aligned and one_pass and segments <= (4 if is_half else 2)
-    no_tail = is_aligned and row_bytes > 0 == row_bytes % per_pass
-    # The longest passes of halves leave no register for it on sm_80.
-    can_swap = no_tail and segments % 2 == 0 and segments <= (6 if is_half else 8)
-    return {
-        "LOAD_BYTES": load,
-        "PASS_BYTES": per_pass,
-        "BATCHES": 4 if four else 2,
-        "ONE_PASS": one_pass,
-        "NO_TAIL": no_tail,
-        "SWAPPED": long_rows and can_swap,
-    }
 
 
 def max_share(problem: SddmmProblem, nnz: int, device: Device) -> int:

@@ -36,11 +36,8 @@ from sddmm.backends.cuda.kernels.product_rows import (
     row_macros,
     slices_of,
 )
-from sddmm.backends.cuda.kernels.row_gather.costs import (
-    LINE_BYTES,
-    loads_from_l2,
-    parts_per_nonzero,
-)
+from sddmm.backends.cuda.kernels.row_gather.costs import loads_from_l2, parts_per_nonzero
+from sddmm.backends.cuda.kernels.row_gather.loads import LINE_BYTES
 from sddmm.backends.cuda.kernels.spmm_gather import ordering
 from sddmm.backends.cuda.kernels.spmm_gather.sharing import (
     Sharing,
