@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Predictions are divided by this: two launches must promise so much less than a single kernel.
 _WORTH_TWO_LAUNCHES = 0.9
+# The fraction of L2 that rows of operands can be expected to fill.
+_L2_FRACTION = 0.8
 # The most nonzeros of a tile that are told apart: more tiles are never dense.
 _MAX_CLASS = 30
 
@@ -116,7 +118,16 @@ class Hybrid:
         run_us = kernel.tiles_us(problem, dense, nnz, round(runs * nnz), model)
         parts = parts_per_nonzero(facts, problem.nnz)
         run_us += gather_us(problem, problem.nnz - nnz, model, parts)
+        run_us += _read_again_us(problem, nnz, model)
         return _Split(kernel, dense_class, dense, nnz, run_us)
+
+
+def _read_again_us(problem: SddmmProblem, nnz: int, model: DeviceModel) -> float:
+    """Reading from memory the rows of so many nonzeros of dense tiles that L2 does not keep for the
+    second launch."""
+    rows = min(problem.m, nnz) + min(problem.n, nnz)
+    row_bytes = (problem.heads or 1) * rows * problem.k * problem.dtype.itemsize
+    return 1e6 * max(0.0, row_bytes - _L2_FRACTION * model.device.l2_bytes) / model.memory_bytes
 
 
 def _dense_class(kernel: TileKernel, problem: SddmmProblem, runs: float, model: DeviceModel) -> int:

@@ -47,7 +47,7 @@ class _Rates(NamedTuple):
 
 _L2_LOADS = 0.48, 1.7
 _FOUR_LANES = _Rates(3.4, 4.5, 3.9, 32, 0.35, _L2_LOADS, 0.1, 0.0)
-_EIGHT_LANES = _Rates(2.8, 4.7, 4.2, 16, 0.42, (0.25, 0.92), 0.13, 0.16)
+_EIGHT_LANES = _Rates(2.8, 4.4, 4.1, 16, 0.42, (0.22, 0.86), 0.13, 0.16)
 # The power of the loads of 16 bytes by which these lengthen a row's; and the picoseconds by which a
 # value of S lengthens a nonzero.
 _MORE_LOADS, _VALUE_PS = 0.6, 1.3
