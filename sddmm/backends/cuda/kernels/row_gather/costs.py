@@ -41,13 +41,13 @@ class _Rates(NamedTuple):
     # See loads_from_l2; and by which part twice the bytes of _NEAR_BYTES increase these loads.
     l2_loads: tuple[float, float]
     beyond_l1: float
-    # The loads that find their row in L1 where a uniform pattern is dense.
-    dense_hits: float
+    # Whether a uniform pattern's loads find rows of B in L1 that the multiprocessor has loaded.
+    l1_hits: bool
 
 
 _L2_LOADS = 0.48, 1.7
-_FOUR_LANES = _Rates(3.4, 4.5, 3.9, 32, 0.35, _L2_LOADS, 0.1, 0.0)
-_EIGHT_LANES = _Rates(2.8, 4.4, 4.1, 16, 0.42, (0.22, 0.86), 0.13, 0.16)
+_FOUR_LANES = _Rates(3.4, 4.5, 3.9, 32, 0.35, _L2_LOADS, 0.1, False)
+_EIGHT_LANES = _Rates(2.8, 4.4, 4.1, 16, 0.42, (0.22, 0.86), 0.13, True)
 # The power of the loads of 16 bytes by which these lengthen a row's; and the picoseconds by which a
 # value of S lengthens a nonzero.
 _MORE_LOADS, _VALUE_PS = 0.6, 1.3
@@ -55,8 +55,9 @@ _MORE_LOADS, _VALUE_PS = 0.6, 1.3
 # and the bytes of the rows of B that one row of the pattern reads, up to which its neighbours find
 # them in L1.
 _EVEN_PARTS, NEAR_COLUMNS, _NEAR_BYTES = 0.8, 64, 50e3
-# The density from which on a uniform pattern has all of `dense_hits`.
-_DENSE = 0.05
+# The most nonzeros of a multiprocessor whose rows of B are in L1 together; the most of a group; and
+# how many loads from L2 are saved for each row that is found in L1 by chance, as warps wait less.
+_NEAR_NONZEROS, _MOST_OF_GROUP, _SAVED_BY_CHANCE = 1500, 32, 1.2
 # By how much faster reading memory seems beside L2's loads; and the bytes that could be read in the
 # time in which a row begins.
 _MEMORY_OVERLAP, _ROW_START_BYTES = 2.8, 64
@@ -101,7 +102,7 @@ def gather_us(
     rows, columns = min(problem.m, nnz), min(problem.n, nnz)
     loads = loads_of_16_bytes(row_bytes)
     rates = _EIGHT_LANES if by_lines(row_bytes, 16 // loads) else _FOUR_LANES
-    from_l2 = _loads_from_l2(problem, nnz, parts, rates)
+    from_l2 = _loads_from_l2(problem, nnz, parts, rates, model.device)
     segment_ps = rates.half_segment_ps if DTYPES[problem.dtype].is_half else rates.segment_ps
     if row_bytes <= LEAST_PASS_BYTES:
         loads = ceil_div(loads, 2)  # a lane's chunk has 8 bytes
@@ -121,12 +122,21 @@ def gather_us(
     return slices * model.launch_us + heads * (max(instructions_us, l2_us) + values_us) + memory_us
 
 
-def _loads_from_l2(problem: SddmmProblem, nnz: int, parts: float | None, rates: _Rates) -> float:
+def _loads_from_l2(
+    problem: SddmmProblem, nnz: int, parts: float | None, rates: _Rates, device: Device
+) -> float:
     """The part of the loads of rows of B that reach L2."""
     rows = max(1, min(problem.m, nnz))
-    if parts is None:
-        density = nnz / max(1, problem.m * problem.n)
-        return 1 - rates.dense_hits * min(1.0, density / _DENSE)
-    row_bytes = problem.k * problem.dtype.itemsize
-    beyond_l1 = math.log2(max(1.0, nnz * row_bytes / (rows * _NEAR_BYTES)))
-    return min(1.0, loads_from_l2(parts, rates.l2_loads) * (1 + rates.beyond_l1 * beyond_l1))
+    if parts is not None:
+        row_bytes = problem.k * problem.dtype.itemsize
+        beyond_l1 = math.log2(max(1.0, nnz * row_bytes / (rows * _NEAR_BYTES)))
+        near = loads_from_l2(parts, rates.l2_loads)
+        return min(1.0, near * (1 + rates.beyond_l1 * beyond_l1))
+    if not rates.l1_hits or nnz == 0:
+        return 1.0
+    # By chance some of a multiprocessor's nonzeros are in the same columns. Groups of several rows,
+    # which load rows of A too, gain nothing by it.
+    near_nnz, columns = min(nnz / device.sm_count, _NEAR_NONZEROS), max(1, problem.n)
+    distinct = columns * -math.expm1(-near_nnz / columns) / near_nnz
+    of_one_row = max(0.0, 1 - (_MOST_OF_GROUP - 1) * rows / nnz)
+    return max(0.0, 1 - _SAVED_BY_CHANCE * (1 - distinct) * of_one_row)

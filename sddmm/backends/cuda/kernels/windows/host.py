@@ -62,7 +62,7 @@ _MIN_PAIRS = 128
 # nonzeros of a row; and that all of them take to begin a window each, and to load one that fills
 # shared memory.
 _HALF_STEP_US, _STEP_US, _BATCH_US, _HALF_RUN_US, _RUN_US = 54.5e-6, 49e-6, 48e-6, 10e-6, 25e-6
-_WINDOW_US, _LOAD_US = 0.8, 2.2
+_WINDOW_US, _LOAD_US = 1.6, 2.2
 # The same for a batch and a run where warps wait for memory, as L2 has no room for all that is read
 # and written: from this part on of what it can be expected to hold, in full from the whole. And for
 # loading the values of S of a run there.
