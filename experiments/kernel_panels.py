@@ -84,12 +84,12 @@ _LISTED = "the operands' rows; of S the first nonzero of each row of a tile"
 
 PANELS: dict[str, Panel] = {
     "row_gather": Panel(
-        "one warp: consecutive nonzeros, 16 or 32 at a time, four lanes to a nonzero",
+        "one warp: consecutive nonzeros, 8 to 32 at a time, eight lanes to a nonzero, or four",
         (_rectangle((6, 7), (0, COLUMNS)),),
         _in("registers", (6, 7)), _each("l2", SCATTERED[6]),
         l2="one row of B for every nonzero",
         registers="the row of A, as long as it stays the same; the sums",
-        to_registers="64 bytes of a row at a time; half types go to mma.m16n8k16",
+        to_registers="a line of a row at a time, or half of it; half types go to mma.m16n8k16",
         limit="one row of B per nonzero out of L2",
     ),
     "windows": Panel(
