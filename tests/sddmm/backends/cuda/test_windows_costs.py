@@ -63,9 +63,19 @@ def test_popular_columns_are_computed_by_windows_where_rows_of_a_stay_in_l2(
 
 
 @pytest.mark.parametrize(
-    ("rows", "nnz", "width"), [(2_000, 160_000, 200), (2_000, 20_000, 250), (10_000, 10**6, 435)]
+    ("rows", "columns", "nnz", "k", "width"),
+    [
+        (2_000, 2_000, 160_000, 256, 200),
+        (2_000, 2_000, 20_000, 256, 334),  # 10,000 pairs are worth six windows
+        (1_000, 1_000, 40_000, 32, 334),
+        (50, 100_000, 500_000, 32, 1_786),
+        (10_000, 10_000, 10**6, 256, 435),
+        (0, 2_000, 0, 256, 400),
+    ],
 )
-def test_windows_of_small_matrices_have_fewer_columns(rows: int, nnz: int, width: int) -> None:
+def test_windows_of_small_matrices_have_fewer_columns(
+    rows: int, columns: int, nnz: int, k: int, width: int
+) -> None:
     """A block of 2,000 x 2,000 entries among 132 so has about as many rows as columns."""
-    asked = problem(rows, nnz, k=256, dtype=torch.float32)
-    assert WINDOWS.geometry(asked, MODEL.device).window == (rows, width)
+    asked = problem(rows, nnz, k=k, dtype=torch.float32)._replace(n=columns)
+    assert WINDOWS.geometry(asked, MODEL.device).window == (max(1, rows), width)

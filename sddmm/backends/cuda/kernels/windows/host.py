@@ -47,12 +47,14 @@ _SHARED_BYTES = 227 * 1024
 # while all windows of these rows are computed. The windows of a row, and the mean nonzeros of one,
 # from which on its reuse pays for loading windows once per band.
 _BAND_FRACTION, _LEAST_WINDOWS, _LEAST_MEAN = 0.22, 8, 30
-# How many times as wide as high the share of a block may be: it loads the fewest rows of both
-# operands where it is a square.
-_ASPECT = 1.4
+# Small matrices have more windows than must be: a block loads the fewest rows of both operands
+# where its share is a square, and nearly so where it is so many times as wide as high. The pairs of
+# a window, over those that are computed while one is loaded, that are worth it.
+_ASPECT, _LEAST_LOADS = 1.4, 4
 # The bytes per nonzero by which partial sums, which are read again but once, count as rows of A.
 _SUMS_BYTES = 1
-# The time in which a block loads a window, in pairs of _SLICE_BYTES that it computes in that time.
+# The time in which a block loads a full window, in pairs of _SLICE_BYTES that it computes in that
+# time.
 _WINDOW_PAIRS = 400
 # The least pairs that are worth a block.
 _MIN_PAIRS = 128
@@ -106,8 +108,8 @@ class Geometry(NamedTuple):
 
     @property
     def window_pairs(self) -> int:
-        """The pairs that a block computes in the time in which it loads a window."""
-        return _WINDOW_PAIRS * _SLICE_BYTES // self.slice_bytes
+        """The pairs that a block computes in the time in which it loads a full window."""
+        return _window_pairs(self.slice_bytes)
 
 
 class Windows(KernelSpec):
@@ -133,10 +135,7 @@ class Windows(KernelSpec):
         row_bytes = max(1, problem.k * problem.dtype.itemsize)
         slices = ceil_div(row_bytes, _SLICE_BYTES)
         slice_bytes = ceil_div(ceil_div(row_bytes, slices), _ALIGNMENT) * _ALIGNMENT
-        heads = problem.heads or 1
-        entries = heads * problem.m * problem.n // _blocks(heads * problem.nnz // 2, device)
-        widest = min(self.shared_bytes // slice_bytes, math.isqrt(int(_ASPECT * entries)) + 1)
-        across = max(1, ceil_div(problem.n, widest))
+        across = self._windows_across(problem, slice_bytes, device)
         down = 1
         if across >= _LEAST_WINDOWS and problem.nnz >= _LEAST_MEAN * problem.m:
             kept = problem.m * min(slice_bytes, row_bytes)
@@ -145,6 +144,14 @@ class Windows(KernelSpec):
             down = max(1, round(kept / (_BAND_FRACTION * device.l2_bytes)))
         window = max(1, ceil_div(problem.m, down)), max(1, ceil_div(problem.n, across))
         return Geometry(slice_bytes, slices, window)
+
+    def _windows_across(self, problem: SddmmProblem, slice_bytes: int, device: Device) -> int:
+        fewest = ceil_div(problem.n, self.shared_bytes // slice_bytes)
+        heads, pairs = problem.heads or 1, problem.nnz // 2
+        share = heads * problem.m * problem.n // _blocks(heads * pairs, device)
+        of_share = ceil_div(problem.n, math.isqrt(int(_ASPECT * share)) + 1)
+        most = pairs // (_LEAST_LOADS * _window_pairs(slice_bytes))
+        return max(1, fewest, min(of_share, most))
 
     def plan(
         self, work: WindowList, geometry: Geometry, problem: SddmmProblem, device: Device
@@ -197,6 +204,10 @@ class Windows(KernelSpec):
             "WINDOW_PAIRS": geometry.window_pairs,
         }
         return loader.runtime.load_kernel(self, macros(values), Arguments, device.index)
+
+
+def _window_pairs(slice_bytes: int) -> int:
+    return _WINDOW_PAIRS * _SLICE_BYTES // slice_bytes
 
 
 def _blocks(pairs: int, device: Device) -> int:

@@ -139,12 +139,11 @@ struct Destination {
 };
 
 // Computes the pairs work.begin .. work.end - 1. The warps of the block take turns, a batch each.
-// `shared`: where start_window() begins to load the rows of B of the window. The first pairs and their
-// rows of A are loaded meanwhile.
-template <bool NO_TAIL, class StartWindow>
+// `shared`: where start() begins to load the rows of B of the window. The first pairs and their rows of A
+// are loaded meanwhile.
+template <bool NO_TAIL, class Start>
 __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_TAIL>& rows_a,
-                                              const unsigned char* shared,
-                                              const StartWindow& start_window) {
+                                              const unsigned char* shared, const Start& start) {
   using Row = typename RowsA<NO_TAIL>::Row;
   constexpr int STRIDE = Config::THREADS / 32 * BATCH_PAIRS;
   const int lane = threadIdx.x % 32, g = lane / LANES_PER_NONZERO, t = lane % LANES_PER_NONZERO;
@@ -166,7 +165,7 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_T
   };
 
   __syncthreads();  // all warps have read the last window
-  start_window();
+  start();
   int number = work.begin + static_cast<int>(threadIdx.x) / 32 * BATCH_PAIRS + g;
   Pair pair = work.load(number), next = work.load(number + STRIDE);
   Destination next_destination;
