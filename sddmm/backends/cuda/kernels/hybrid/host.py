@@ -118,16 +118,19 @@ class Hybrid:
         run_us = kernel.tiles_us(problem, dense, nnz, round(runs * nnz), model)
         parts = parts_per_nonzero(facts, problem.nnz)
         run_us += gather_us(problem, problem.nnz - nnz, model, parts)
-        run_us += _read_again_us(problem, nnz, model)
+        run_us += _read_again_us(kernel, problem, dense, problem.nnz - nnz, model)
         return _Split(kernel, dense_class, dense, nnz, run_us)
 
 
-def _read_again_us(problem: SddmmProblem, nnz: int, model: DeviceModel) -> float:
-    """Reading from memory the rows of so many nonzeros of dense tiles that L2 does not keep for the
-    second launch."""
-    rows = min(problem.m, nnz) + min(problem.n, nnz)
-    row_bytes = (problem.heads or 1) * rows * problem.k * problem.dtype.itemsize
-    return 1e6 * max(0.0, row_bytes - _L2_FRACTION * model.device.l2_bytes) / model.memory_bytes
+def _read_again_us(
+    kernel: TileKernel, problem: SddmmProblem, tiles: int, gathered: int, model: DeviceModel
+) -> float:
+    """Reading from memory the rows of so many tiles, as far as so many nonzeros that are gathered
+    have them too, that L2 does not keep for the second launch."""
+    (block_m, block_n), heads = kernel.block, problem.heads or 1
+    rows = min(problem.m, tiles * block_m, gathered) + min(problem.n, tiles * block_n, gathered)
+    operand_bytes = heads * rows * problem.k * problem.dtype.itemsize
+    return 1e6 * max(0.0, operand_bytes - _L2_FRACTION * model.device.l2_bytes) / model.memory_bytes
 
 
 def _dense_class(kernel: TileKernel, problem: SddmmProblem, runs: float, model: DeviceModel) -> int:
