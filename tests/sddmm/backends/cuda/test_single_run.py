@@ -103,28 +103,35 @@ def test_warps_take_turns_in_the_rows_of_few(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "row_bytes"),
+    ("kernel", "dtype", "row_bytes"),
     cases(
         itertools.product(
-            [torch.float16, torch.float32], [192, 256, 320, 384, 576, 640, 704, 768, 896, 1024]
+            ["gather_csr", "gather_rows"],
+            [torch.float16, torch.bfloat16, torch.float32],
+            [192, 200, 256, 320, 384, 512, 576, 640, 704, 768, 896, 1024, 1280],
         ),
         here=[
-            (torch.float16, 192), (torch.float16, 640), (torch.float16, 704), (torch.float16, 1024),
-            (torch.float32, 320), (torch.float32, 768), (torch.float32, 896), (torch.float32, 1024),
+            ("gather_rows", torch.float16, 192), ("gather_rows", torch.float16, 640),
+            ("gather_rows", torch.float16, 704), ("gather_rows", torch.float16, 1024),
+            ("gather_rows", torch.bfloat16, 1024), ("gather_rows", torch.float32, 576),
+            ("gather_rows", torch.float32, 768), ("gather_rows", torch.float32, 1024),
+            ("gather_csr", torch.float16, 200), ("gather_csr", torch.float32, 704),
+            ("gather_csr", torch.float32, 1024), ("gather_csr", torch.bfloat16, 1280),
         ],
     ),
 )  # fmt: skip
 def test_rows_are_gathered_in_equal_passes_and_with_a_rest(
-    dtype: torch.dtype, row_bytes: int, monkeypatch: pytest.MonkeyPatch
+    kernel: str, dtype: torch.dtype, row_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
-    by_rows(monkeypatch)
+    if kernel == "gather_rows":
+        by_rows(monkeypatch)
     k = row_bytes // dtype.itemsize
     matrix = csr_tensor(torch.arange(6) * 70, torch.randint(0, N, (350,)), 5)
     a, b = torch.randn(5, k).to(dtype), torch.randn(N, k).to(dtype).mT
     with emulated_gpu() as launches:
         product = sddmm.sddmm(matrix, a, b, scale=False)
-    assert launches == ["gather_rows"]
+    assert launches == [kernel]
     assert_close(product.values(), matrix, a, b, scale=False)
 
 

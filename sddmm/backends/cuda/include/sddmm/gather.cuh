@@ -64,8 +64,8 @@ __device__ __forceinline__ Sum<T> sum_of_lane(const RowDot<T, BATCHES>& dot) {
   constexpr int BATCH = 32 / LANES;
   const int lane = threadIdx.x % 32, batch = lane / BATCH, nonzero = lane % BATCH;
   if constexpr (sizeof(T) == 2) {
-    // Each four lanes have a sum, of a part of k, in their owner_lane. Those of one and the next four
-    // lanes differ in the bits of 4, and those of two and the next two fours in the bits of 9.
+    // Each four lanes have a sum, of a part of k, in their owner_lane: 0, 4, 9, 13, 18, 22, 27, 31.
+    // Those of a four and the next differ in the bits of 4, those of two fours and the next two in 9.
     constexpr int FOURS = LANES / 4;
     Sum<T> own = 0;
 #pragma unroll

@@ -1,5 +1,5 @@
-// Dot products of rows by a warp, one chunk at a time: lanes 4 g .. 4 g + 3 hold the two rows of
-// nonzero g.
+// Dot products of rows by a warp, one chunk at a time: lanes 4 g .. 4 g + 3 hold the two rows of a
+// nonzero, or a part of them where a nonzero has eight or more lanes.
 #pragma once
 
 #include "gemm_core/ptx/mma.cuh"
@@ -9,14 +9,13 @@
 
 namespace sddmm {
 
-// The number of lanes that share the rows of a nonzero, and of nonzeros that a warp so works on at
-// once: a batch.
-constexpr int LANES_PER_NONZERO = 4, BATCH_NONZEROS = 8;
+// The number of lanes that share a row of either operand of mma.m16n8k16.
+constexpr int LANES_PER_NONZERO = 4;
 
-// Sums of BATCHES batches. The four lanes of a nonzero pass chunks of its row of A and of its row
-// of B: the same elements of both, in any order. `add_shared`: all nonzeros of all batches have the
-// same row of A. `add`: the nonzeros of batch j have rows of their own, COUNT chunks of each. After
-// `finish`, lane `owner_lane(g)` holds the sum of nonzero g of each batch.
+// Sums of BATCHES batches. The lanes of a nonzero pass chunks of its row of A and of its row of B: the
+// same elements of both, in any order. `add_shared`: all nonzeros of all batches have the same row of
+// A. `add`: the nonzeros of batch j have rows of their own, COUNT chunks of each. sum(j): of batch j,
+// what the four lanes g have passed, in lane `owner_lane(g)` of halves; what a lane has, of others.
 //
 // Elements of 16 bits go through mma.m16n8k16. Lane 4 g + t passes row g of either operand, four of
 // its k. Which k does not matter as long as both operands agree, so a plain 16-byte load feeds two
@@ -71,9 +70,7 @@ struct RowDot {
     pair[own] = upper[0], pair[own + 1] = upper[1];
   }
 
-  __device__ __forceinline__ void finish() {}
   static __device__ __forceinline__ int owner_lane(int g) { return 4 * g + g / 2; }
-  // In an owner lane: the sum of its nonzero of batch j.
   __device__ __forceinline__ float sum(int j) const {
     const float* pair = sums[j / 2] + j % 2 * 2;
     return threadIdx.x / 4 % 2 ? pair[1] : pair[0];
@@ -97,15 +94,6 @@ struct ScalarDot {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) multiply(sums[j], b[i], a[i]);
   }
-  // Reduces over the four lanes of each nonzero.
-  __device__ __forceinline__ void finish() {
-#pragma unroll
-    for (int j = 0; j < BATCHES; ++j)
-#pragma unroll
-      for (int distance = 1; distance < LANES_PER_NONZERO; distance *= 2)
-        sums[j] += __shfl_xor_sync(FULL_MASK, sums[j], distance);
-  }
-  static __device__ __forceinline__ int owner_lane(int g) { return LANES_PER_NONZERO * g; }
   __device__ __forceinline__ T sum(int j) const { return sums[j]; }
 
  private:

@@ -33,9 +33,9 @@ class _Rates(NamedTuple):
     load_ps: float
     half_segment_ps: float
     segment_ps: float
-    # Nonzeros that a warp computes at once, of which those of several rows load rows of A too,
-    # unless each row has a multiple of them, as with 32 nearest neighbours; and by how much that
-    # lengthens them.
+    # Nonzeros that a warp mostly computes at once, of which those of several rows load rows of A
+    # too, unless each row has a multiple of them, as with 32 nearest neighbours; and by how much
+    # that lengthens them.
     group: int
     several_rows: float
     # See loads_from_l2; and by which part twice the bytes of _NEAR_BYTES increase these loads.
@@ -55,9 +55,10 @@ _MORE_LOADS, _VALUE_PS = 0.6, 1.3
 # and the bytes of the rows of B that one row of the pattern reads, up to which its neighbours find
 # them in L1.
 _EVEN_PARTS, NEAR_COLUMNS, _NEAR_BYTES = 0.8, 64, 50e3
-# The most nonzeros of a multiprocessor whose rows of B are in L1 together; the most of a group; and
-# how many loads from L2 are saved for each row that is found in L1 by chance, as warps wait less.
-_NEAR_NONZEROS, _MOST_OF_GROUP, _SAVED_BY_CHANCE = 1500, 32, 1.2
+# What fits the loads that L1 saves on uniform patterns: the most nonzeros of a multiprocessor among
+# which columns occur again, the most of a group, how many loads each saves, and the least part that
+# is left.
+_NEAR_NONZEROS, _MOST_OF_GROUP, _SAVED_BY_CHANCE, _LEAST_FROM_L2 = 1500, 32, 1.2, 0.6
 # By how much faster reading memory seems beside L2's loads; and the bytes that could be read in the
 # time in which a row begins.
 _MEMORY_OVERLAP, _ROW_START_BYTES = 2.8, 64
@@ -139,4 +140,4 @@ def _loads_from_l2(
     near_nnz, columns = min(nnz / device.sm_count, _NEAR_NONZEROS), max(1, problem.n)
     distinct = columns * -math.expm1(-near_nnz / columns) / near_nnz
     of_one_row = max(0.0, 1 - (_MOST_OF_GROUP - 1) * rows / nnz)
-    return max(0.0, 1 - _SAVED_BY_CHANCE * (1 - distinct) * of_one_row)
+    return max(_LEAST_FROM_L2, 1 - _SAVED_BY_CHANCE * (1 - distinct) * of_one_row)

@@ -179,7 +179,7 @@ def gather_macros(
     works on at once."""
     is_half = DTYPES[dtype].is_half
     loads = row_loads(k * dtype.itemsize, is_half, step, long_rows, several_waves)
-    # Loads of few bytes need more registers, and those of one line of a row fewer.
+    # Loads of few bytes need more registers; rows of one line, in groups of one row, fewer.
     blocks_per_sm = spec.min_blocks if step >= 8 else spec.min_blocks // 2
     blocks_per_sm += loads["SWAPPED"]
     defines: dict[str, str | int | bool] = {

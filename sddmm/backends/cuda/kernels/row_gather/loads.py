@@ -7,20 +7,20 @@ from gemm_core.arithmetic import ceil_div
 LINE_BYTES = 128
 """The bytes of a line of L2, the least that it reads of memory at once."""
 
-# Eight lanes load a line at once, which L2 serves faster than its halves. They do so for longer
-# rows than these, of any length and of whole chunks of 16 bytes, unless four lanes load a row of up
-# to LONGEST_PASS without a guard.
-LINE_LANES, _LONGER_THAN, _LONGER_OF_CHUNKS, LONGEST_PASS = 8, 64, 192, 512
-# They load rows of up to so many bytes in one pass, which leaves registers for few nonzeros; longer
-# ones in passes of the size that pads them least. Rows of half types need more registers.
+# Eight lanes load a line at once, which L2 serves faster than its halves: of rows that are longer
+# than so many bytes and start at odd places, or longer than so many and start at multiples of 16.
+LINE_LANES, _LONGER_THAN, _LONGER_ALIGNED = 8, 64, 192
+# Up to so many bytes four lanes load aligned rows of an odd number of half lines instead, as they
+# need no guard.
+LONGEST_PASS = 512
+# Eight lanes load rows of up to so many bytes in one pass, which leaves registers for few nonzeros;
+# longer ones in passes of the size that pads them least. Half types need more registers.
 _MOST_LINES, _HALF_PASSES, _PASSES = 640, (384, 256), (512, 384, 256)
 # The pass of which registers hold eight batches.
 _EIGHT_BATCHES = 256
 
-# Four lanes load other rows: so many bytes at once, of rows that have no more than the least pass,
-# half of it. The most bytes of a row that one pass of theirs reads, and the least of a longer row.
+# Four lanes load so many bytes at once, of rows that have no more than the least pass, half of it.
 SEGMENT_BYTES, LEAST_PASS_BYTES = 64, 32
-_MOST_PASS_BYTES, _LEAST_EQUAL_PASS = 512, 192
 
 
 def row_loads(
@@ -31,19 +31,18 @@ def row_loads(
     groups. several_waves: whether there are more shares than warps run at once."""
     if by_lines(row_bytes, step):
         return _loads_of_lines(row_bytes, is_half, step, long_rows)
-    per_pass = pass_bytes(row_bytes)
+    per_pass = _pass_of_four_lanes(row_bytes)
     segments = ceil_div(per_pass, SEGMENT_BYTES)
     load = min(step, per_pass // 4)
     is_aligned = load == min(16, per_pass // 4)
-    one_pass = row_bytes <= per_pass
-    four = is_aligned and one_pass and segments <= (4 if is_half else 2)
-    no_tail = is_aligned and row_bytes > 0 == row_bytes % per_pass
+    four = is_aligned and segments <= (4 if is_half else 2)
+    no_tail = is_aligned and row_bytes == per_pass
     return {
         "LOAD_BYTES": load,
         "LANES": 4,
         "PASS_BYTES": per_pass,
         "BATCHES": 4 if four else 2,
-        "ONE_PASS": one_pass,
+        "ONE_PASS": True,
         "NO_TAIL": no_tail,
         "SWAPPED": long_rows and several_waves and no_tail and per_pass == LINE_BYTES,
     }
@@ -54,7 +53,7 @@ def by_lines(row_bytes: int, step: int) -> bool:
     if step < 16:
         return row_bytes > _LONGER_THAN
     in_halves = row_bytes <= LONGEST_PASS and row_bytes % LINE_BYTES == SEGMENT_BYTES
-    return row_bytes > _LONGER_OF_CHUNKS and not in_halves
+    return row_bytes > _LONGER_ALIGNED and not in_halves
 
 
 def _loads_of_lines(row_bytes: int, is_half: bool, step: int, long_rows: bool) -> dict[str, int]:
@@ -79,13 +78,9 @@ def _loads_of_lines(row_bytes: int, is_half: bool, step: int, long_rows: bool) -
     }
 
 
-def pass_bytes(row_bytes: int) -> int:
-    """The bytes that one pass of four lanes reads of a row: a short row whole, a longer one in
-    equal passes, if it is a multiple of any; else as few as cover it."""
+def _pass_of_four_lanes(row_bytes: int) -> int:
     if row_bytes <= SEGMENT_BYTES:
         return LEAST_PASS_BYTES if row_bytes <= LEAST_PASS_BYTES else SEGMENT_BYTES
-    fewest = ceil_div(row_bytes, _MOST_PASS_BYTES)
-    for passes in range(fewest, row_bytes // _LEAST_EQUAL_PASS + 1):
-        if row_bytes % (passes * SEGMENT_BYTES) == 0:
-            return row_bytes // passes
-    return ceil_div(row_bytes, fewest * LINE_BYTES) * LINE_BYTES
+    if row_bytes % SEGMENT_BYTES == 0:
+        return row_bytes
+    return ceil_div(row_bytes, LINE_BYTES) * LINE_BYTES
