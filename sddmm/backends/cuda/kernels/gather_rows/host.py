@@ -145,7 +145,7 @@ def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:
     if step < 16 or row_bytes % LINE_BYTES or row_bytes <= LONGEST_PASS:
         return macros(defines)
     # Parts of more rows rather than whole rows: what a warp loads, others find soon after.
-    defines |= {"LANES": LINE_LANES, "BATCHES": LINE_LANES, "ONE_PASS": False, "NO_TAIL": True}
+    defines |= {"LANES": LINE_LANES, "BATCHES": 8, "ONE_PASS": False, "NO_TAIL": True}
     defines |= {"PASS_BYTES": LINE_BYTES if is_half or row_bytes % 256 else 256}
     if row_bytes == _WHOLE_ROW:
         defines |= {"LANES": 16, "BATCHES": 4, "PASS_BYTES": _WHOLE_ROW, "ONE_PASS": True}

@@ -146,6 +146,7 @@ class Windows(KernelSpec):
         return Geometry(slice_bytes, slices, window)
 
     def _windows_across(self, problem: SddmmProblem, slice_bytes: int, device: Device) -> int:
+        """As many as shared memory asks for, or as make shares of blocks narrow enough."""
         fewest = ceil_div(problem.n, self.shared_bytes // slice_bytes)
         heads, pairs = problem.heads or 1, problem.nnz // 2
         share = heads * problem.m * problem.n // _blocks(heads * pairs, device)
