@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sddmm.backends.cuda.cost_model import DeviceModel
 from sddmm.backends.cuda.kernels.attention_gather.groups import LANE_BYTES, Tuning, groups_of
 from sddmm.backends.cuda.kernels.attention_gather.tunings import tuning_of
+from sddmm.backends.cuda.kernels.row_gather.costs import L2_FRACTION
 
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem
@@ -17,9 +18,9 @@ _NONZERO_BYTES, _LEAST_BYTES = 40, 200
 _SCORED_NONZERO_BYTES = 45
 # The time of a row, beside that of its nonzeros, where scores are in memory.
 _SCORED_ROW_US = 0.1e-3
-# The part of L2 that rows can be expected to fill, and the part of the rows that do not fit which
-# memory has to deliver, as some are gathered more often than others: of two rows, and of one.
-_L2_FRACTION, _MISSED, _SCORED_MISSED = 0.8, 0.25, 0.2
+# The part of the rows that do not fit L2 which memory has to deliver, as some are gathered more
+# often than others: of two rows, and of one.
+_MISSED, _SCORED_MISSED = 0.25, 0.2
 
 
 def one_step_us(problem: AttentionProblem, model: DeviceModel) -> float:
@@ -48,7 +49,7 @@ def _head_us(
     """A head: its nonzeros out of L2, or out of memory where their rows do not fit into L2; and all
     operands and results once out of memory."""
     columns, rows = min(problem.n, problem.nnz), min(problem.m, problem.nnz)
-    fitting = _L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes)
+    fitting = L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes)
     missed_bytes = missed * max(0.0, 1.0 - fitting) * row_bytes
     slower = max(0.0, 1 / model.memory_bytes - 1 / model.l2_bytes)
     seconds = problem.nnz * (nonzero_bytes / model.l2_bytes + missed_bytes * slower)

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from gemm_core.runtime.device import Device
 from sddmm.backends.cuda.cost_model import LIST_TILES_LAUNCHES, Cost, DeviceModel, sort_us
 from sddmm.backends.cuda.facts import PatternFacts, UniformFacts
-from sddmm.backends.cuda.kernels.row_gather.costs import gather_us, parts_per_nonzero
+from sddmm.backends.cuda.kernels.row_gather.costs import (
+    L2_FRACTION,
+    gather_us,
+    parts_per_nonzero,
+)
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.spec import GpuKernel, Layouts
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
 
 # Predictions are divided by this: two launches must promise so much less than a single kernel.
 _WORTH_TWO_LAUNCHES = 0.9
-# The fraction of L2 that rows of operands can be expected to fill.
-_L2_FRACTION = 0.8
 # The most nonzeros of a tile that are told apart: more tiles are never dense.
 _MAX_CLASS = 30
 
@@ -130,7 +132,7 @@ def _read_again_us(
     (block_m, block_n), heads = kernel.block, problem.heads or 1
     rows = min(problem.m, tiles * block_m, gathered) + min(problem.n, tiles * block_n, gathered)
     operand_bytes = heads * rows * problem.k * problem.dtype.itemsize
-    return 1e6 * max(0.0, operand_bytes - _L2_FRACTION * model.device.l2_bytes) / model.memory_bytes
+    return 1e6 * max(0.0, operand_bytes - L2_FRACTION * model.device.l2_bytes) / model.memory_bytes
 
 
 def _dense_class(kernel: TileKernel, problem: SddmmProblem, runs: float, model: DeviceModel) -> int:

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from sddmm.backends.cuda.facts import PatternFacts
     from sddmm.problem import SddmmProblem
 
-# The fraction of L2 that operands can be expected to fill, the bytes of a row that a warp reads at
-# a time, and how often a row must be read before slices that stay in L2 pay.
-_L2_FRACTION, _SLICE_BYTES, _MIN_REUSE = 0.8, 512, 4
+L2_FRACTION = 0.8
+"""The fraction of L2 that operands can be expected to fill."""
+# The bytes of a row that a warp reads at a time, and how often a row must be read before slices
+# that stay in L2 pay.
+_SLICE_BYTES, _MIN_REUSE = 512, 4
 
 
 class _Rates(NamedTuple):
@@ -82,9 +84,9 @@ def gather_slice(problem: SddmmProblem, nnz: int, device: Device) -> int:
     row_bytes = problem.k * problem.dtype.itemsize
     rows = min(problem.n, nnz) + min(problem.m, nnz)
     reused = nnz >= _MIN_REUSE * rows
-    if not reused or rows * row_bytes <= _L2_FRACTION * device.l2_bytes:
+    if not reused or rows * row_bytes <= L2_FRACTION * device.l2_bytes:
         return problem.k
-    slices = int(_L2_FRACTION / 2 * device.l2_bytes) // rows // _SLICE_BYTES
+    slices = int(L2_FRACTION / 2 * device.l2_bytes) // rows // _SLICE_BYTES
     return min(problem.k, max(1, slices) * _SLICE_BYTES // problem.dtype.itemsize)
 
 
@@ -115,7 +117,7 @@ def gather_us(
     l2_us = 1e6 * (nnz * from_l2 + rows) * segments * SEGMENT_BYTES / model.l2_bytes
     from_memory = (rows + columns) * (row_bytes + _ROW_START_BYTES)
     if parts is None and slices == 1:  # rows of B that L2 has no room for come from memory
-        missed = 1 - min(1.0, _L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes))
+        missed = 1 - min(1.0, L2_FRACTION * model.device.l2_bytes / max(1, columns * row_bytes))
         from_memory += round(missed * (nnz - columns) * max(row_bytes, LINE_BYTES))
     from_memory += nnz * problem.out_dtype.itemsize + 8 * nnz * (slices - 1)
     memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)

@@ -30,6 +30,7 @@ from sddmm.backends.cuda.executor import (
     rows_are_contiguous,
 )
 from sddmm.backends.cuda.facts import Block, PatternFacts, UniformFacts, expected_row_parts
+from sddmm.backends.cuda.kernels.row_gather.costs import L2_FRACTION
 from sddmm.backends.cuda.layouts import WindowList
 from sddmm.backends.cuda.spec import KernelSpec, RowLayouts, macros, type_macros
 from sddmm.dtypes import DTYPES
@@ -77,8 +78,6 @@ _MORE_LOADS = 0.15
 _MEMORY_PART, _MEMORY_PART_AGAIN, _FOUND_FRACTION = 0.7, 0.9, 0.37
 # The bytes of a batch of pairs and of its positions.
 _BATCH_BYTES = 128
-# The fraction of L2 that operands can be expected to fill.
-_L2_FRACTION = 0.8
 # Microseconds of preparing a pattern, and each of its nonzeros.
 _PREPARE_US, _PREPARE_NONZERO_US = 800.0, 0.16e-3
 
@@ -265,7 +264,7 @@ def _pairs_us(problem: SddmmProblem, geometry: Geometry, work: _Work, model: Dev
     batch_us = step_us * geometry.slice_bytes / 64 + _BATCH_US
     pairs_us = passes * (work.batches * batch_us + runs * run_us)
 
-    l2_bytes = _L2_FRACTION * model.device.l2_bytes
+    l2_bytes = L2_FRACTION * model.device.l2_bytes
     rows = min(problem.m, problem.nnz) + problem.n
     row_bytes = min(geometry.slice_bytes, problem.k * itemsize)
     row_us = 1e6 * passes * row_bytes / model.memory_bytes
