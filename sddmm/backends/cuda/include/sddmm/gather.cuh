@@ -119,7 +119,7 @@ __device__ __forceinline__ void gather(const RowsA& rows_a, const RowsB& rows_b,
                                        const ColumnIds& cols, const int* perm, Index begin, Index end,
                                        int stride, int k, const Prefetch& prefetch,
                                        const Store& store) {
-  constexpr int BATCH = 32 / LANES, GROUP = BATCH * BATCHES;
+  constexpr int BATCH = 32 / LANES, GROUP = GROUP_NONZEROS<LANES, BATCHES>;
   static_assert(GROUP <= 32, "a lane stores one sum");
   const int lane = threadIdx.x % 32, g = lane / LANES, t = lane % LANES;
   using Chunk = typename RowsB::Chunk;
