@@ -3,6 +3,7 @@
 // order, without preparation. Limit: the bytes of B's rows, one row per nonzero, out of L2.
 #include "gemm_core/parameters.cuh"
 #include "sddmm/gather.cuh"
+#include "sddmm/gather_arguments.cuh"
 
 using namespace sddmm;
 
@@ -34,40 +35,20 @@ using Element = Config::Element;
 constexpr int CHUNK_BYTES = CHUNK_BYTES_OF<Config::LANES, Config::PASS_BYTES>;
 using Rows = ClampedRows<Element, Config::LOAD_BYTES, Config::NO_TAIL, CHUNK_BYTES>;
 
-struct Arguments {
-  const Element *a, *b, *values;
-  // The sums over earlier slices of k, at the positions of `out`; null for the first slice.
-  const Sum<Element>* partial_sums;
-  Config::Output* out;
-  const int *rows, *cols, *perm;  // (nnz,); perm may be null
-  i64 nnz;
-  i64 pitch_a, pitch_b;          // elements from row to row
-  i64 head_a, head_b, head_out;  // elements from head to head
-  i64 warps_per_head;
-  int nnz_per_warp, heads, m, n, k;
-  double alpha;
-};
+using Arguments = GatherArguments<Element, Config::Output>;
 GEMM_CORE_CHECK_STRUCT(Arguments)
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
-  // Which nonzeros of which head this warp computes.
-  const i64 warp = static_cast<i64>(blockIdx.x) * (Config::THREADS / 32) + threadIdx.x / 32;
-  const i64 head = warp / p.warps_per_head;
-  const i64 begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
+  const WarpShare share = share_of_warp<Config::THREADS>(p);
+  const i64 head = share.head;
   if (head >= p.heads) return;
-  const i64 end = begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz;
 
-  const Result<Element, Config::Output> result{p.out + head * p.head_out, p.values,
-                                               static_cast<Sum<Element>>(p.alpha)};
   gather<Element, Config::LANES, Config::BATCHES, Config::PASS_BYTES, Config::ONE_PASS,
          Config::SWAPPED>(
-      Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
-      Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1},
-      p.rows, p.cols, p.perm, begin, end, GROUP_NONZEROS<Config::LANES, Config::BATCHES>, p.k,
-      [&](i64 position) { result.prefetch(position); },
-      [&](i64 position, Sum<Element> sum) {
-        if (p.partial_sums != nullptr) sum += p.partial_sums[head * p.head_out + position];
-        result.store(position, sum);
-      });
+      Rows{{p.a_of(head), p.pitch_a, p.k}, p.m - 1}, Rows{{p.b_of(head), p.pitch_b, p.k}, p.n - 1},
+      p.rows, p.cols, p.perm, share.begin, share.end,
+      GROUP_NONZEROS<Config::LANES, Config::BATCHES>, p.k,
+      [&](i64 position) { p.result_of(head).prefetch(position); },
+      [&](i64 position, Sum<Element> sum) { p.store(head, position, sum); });
 }
