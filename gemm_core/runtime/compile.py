@@ -9,13 +9,11 @@ import functools
 import hashlib
 import io
 import logging
-import multiprocessing
 import os
 import re
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -109,6 +107,9 @@ def compile_all(jobs: Iterable[tuple[Path, Mapping[str, str], str]]) -> None:
     uncached = [job for job in jobs if not _cached_path(*job).exists()]
     if not uncached:
         return
+    import multiprocessing  # here, as importing sddmm needs neither
+    from concurrent.futures import ProcessPoolExecutor
+
     spawn = multiprocessing.get_context("spawn")  # a fork would copy CUDA's state
     with ProcessPoolExecutor(mp_context=spawn) as pool:
         for future in [pool.submit(_compile_into_cache, *job) for job in uncached]:
