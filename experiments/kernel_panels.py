@@ -92,6 +92,15 @@ PANELS: dict[str, Panel] = {
         to_registers="a line of a row at a time, or half of it; half types go to mma.m16n8k16",
         limit="one row of B per nonzero out of L2",
     ),
+    "gather_lines": Panel(
+        "one warp: up to 32 consecutive nonzeros, eight to eight lanes, a line of each at a time",
+        (_rectangle((6, 7), (0, COLUMNS)),),
+        _in("registers", (6, 7)), _each("l2", SCATTERED[6]),
+        l2="one row of B for every nonzero that no other warp of the multiprocessor has loaded",
+        registers="a line of one or two rows of A and of six of B; the sums",
+        to_registers="the same line of all rows, then the next",
+        limit="the rows of B out of L2 that are not found in L1",
+    ),
     "windows": Panel(
         "one block of 16 warps: pairs of nonzeros of one row, in a window of columns",
         (_rectangle((0, ROWS), (6, 12)),),

@@ -9,6 +9,7 @@ from sddmm.backends.cuda.kernels.attention_tile.host import ATTENTION_TILE, ATTE
 from sddmm.backends.cuda.kernels.block import BlockKernel, BlockRate
 from sddmm.backends.cuda.kernels.block_mma.host import block_mma
 from sddmm.backends.cuda.kernels.block_simt.host import block_simt
+from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES
 from sddmm.backends.cuda.kernels.hybrid.host import Hybrid
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.spmm_gather.host import SPMM_GATHER
@@ -112,11 +113,13 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     tile_wmma((8, 32), (4, 2)),
 )  # fmt: skip
 
-SPECS: dict[str, KernelSpec] = {spec.name: spec for spec in (ROW_GATHER, WINDOWS, *TILE_KERNELS)}
+SPECS: dict[str, KernelSpec] = {
+    spec.name: spec for spec in (ROW_GATHER, GATHER_LINES, WINDOWS, *TILE_KERNELS)
+}
 """The kernels with a source of their own, by name. The first serves the most problems."""
 
 _ALL: tuple[GpuKernel, ...] = (
-    ROW_GATHER, WINDOWS, *TILE_KERNELS, Hybrid("hybrid", TILE_KERNELS, ROW_GATHER),
+    ROW_GATHER, GATHER_LINES, WINDOWS, *TILE_KERNELS, Hybrid("hybrid", TILE_KERNELS, ROW_GATHER),
 )  # fmt: skip
 KERNELS: dict[str, GpuKernel] = {kernel.name: kernel for kernel in _ALL}
 """All that the planner of sddmm asks."""

@@ -22,6 +22,7 @@ from sddmm.backends.cuda.kernels.attention_sums.host import ATTENTION_SUMS
 from sddmm.backends.cuda.kernels.attention_tile_gradient.host import ATTENTION_TILE_GRADIENT
 from sddmm.backends.cuda.kernels.column_runs import host as column_runs
 from sddmm.backends.cuda.kernels.gather_csr import host as gather_csr
+from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES, GatherLines
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.place_values.host import PLACE_VALUES
 from sddmm.backends.cuda.kernels.registry import ATTENTION_KERNELS, BLOCK_KERNELS, SPECS
@@ -164,6 +165,8 @@ def sizes_of(spec: KernelSpec, dtype: torch.dtype) -> list[tuple[int, int]]:
     """k, and elements between rows: each way in which a row of k is cut up and may be aligned."""
     if isinstance(spec, TileWarp):
         return [(32, 0), (64, 0), (128, 0), (256, 0), (257, 2)]
+    if isinstance(spec, GatherLines):
+        return [(100, 0), (256, 0)]
     if spec.max_k is not None:  # k divides shared memory
         return [*((k, 0) for k in range(64, spec.max_k + 1, 64)), (spec.max_k - 1, 2)]
     if spec.tile != (0, 0, 0):
@@ -240,6 +243,26 @@ def test_the_gather_of_long_rows_compiles_too(
         plan.bind(*(torch.zeros(8, k, dtype=dtype) for _ in range(2)))
     spilled = [cubin.resources.spill_bytes for cubin in made.cubins["row_gather"]]
     assert spilled == [0] * len(sizes)
+
+
+@pytest.mark.parametrize("arch", cases(["sm_80", "sm_89", "sm_90a"], here=["sm_90a"]))
+@pytest.mark.parametrize("per_group", cases(range(1, 9), here=[7, 8]))
+def test_every_number_of_nonzeros_of_gather_lines_compiles_too(
+    arch: str, per_group: int, compiler: Callable[[Device], Compiler]
+) -> None:
+    """By six blocks and by seven, of rows that end with a line and of others."""
+    device, made = DEVICES[arch], compiler(DEVICES[arch])
+    model, layouts = scaled_by_sm_count(device), OneNonzero((0, 0), is_mask=False)
+    groups = 16 * device.sm_count
+    for nnz in {6 * groups * per_group, 7 * groups * per_group}:
+        layouts.index = torch.zeros(nnz, dtype=torch.int32)
+        for dtype, k in itertools.product(GATHER_LINES.dtypes, (64, 68)):
+            problem = problem_of(GATHER_LINES, dtype, dtype, k, nnz=nnz)
+            (plan,) = GATHER_LINES.prepare(layouts, problem, model)
+            plan.bind(*(torch.zeros(8, k, dtype=dtype) for _ in range(2)))
+    cubins = made.cubins["gather_lines"]
+    assert len(cubins) >= 4
+    assert [cubin.resources.spill_bytes for cubin in cubins] == [0] * len(cubins)
 
 
 @pytest.mark.parametrize("name", SPECS)

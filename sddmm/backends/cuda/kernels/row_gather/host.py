@@ -68,7 +68,7 @@ _SHARE_IN_MEMORY = 16
 
 
 class Arguments(ctypes.Structure):
-    """The parameters of row_gather/kernel.cu."""
+    """The parameters of gather_arguments.cuh."""
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "partial_sums", "out")),
@@ -96,6 +96,11 @@ class RowGather(KernelSpec):
         self, layouts: RowLayouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         return (self.plan(layouts.by_row(), problem, model.device),)
+
+    def variant(self, part: SddmmProblem, nnz: int, device: Device, step: int) -> Variant:
+        """What computes so many nonzeros of operands whose rows start at multiples of `step`
+        bytes."""
+        return specialise(loader.runtime, self, part, nnz, device, step)
 
     def plan(self, nonzeros: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
         """The launch that computes these nonzeros of the problem."""
@@ -127,10 +132,8 @@ class _Launcher:
         problem, nonzeros = self._problem, self._nonzeros
         nnz = nonzeros.cols.numel()
         args, alignment = operand_args(a, b_t)
-        variant = specialise(
-            loader.runtime, self._spec, problem, nnz, self._device,
-            math.gcd(alignment, problem.k * problem.dtype.itemsize),
-        )  # fmt: skip
+        step = math.gcd(alignment, problem.k * problem.dtype.itemsize)
+        variant = self._spec.variant(problem, nnz, self._device, step)
         variant.kernel(  # in the order of Arguments
             variant.blocks, args["a"], args["b"], values, 0, out, nonzeros.rows.data_ptr(),
             nonzeros.cols.data_ptr(), address(nonzeros.perm), nnz, args["pitch_a"],
@@ -145,10 +148,8 @@ class _Launcher:
         nonzeros = self._nonzeros
         nnz = nonzeros.cols.numel()
         args, alignment = operand_args(a, b_t)
-        variant = specialise(
-            loader.runtime, self._spec, part, nnz, self._device,
-            math.gcd(alignment, part.k * part.dtype.itemsize),
-        )  # fmt: skip
+        step = math.gcd(alignment, part.k * part.dtype.itemsize)
+        variant = self._spec.variant(part, nnz, self._device, step)
         return make_launch(variant.kernel, variant.blocks, {
             **args, "rows": nonzeros.rows.data_ptr(), "cols": nonzeros.cols.data_ptr(),
             "perm": address(nonzeros.perm), "nnz": nnz, "head_out": part.nnz,

@@ -1,0 +1,147 @@
+"""gather_lines: gathers a line of the rows of many nonzeros at once, where these are spread by
+chance over operands that L2 holds."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gemm_core.arithmetic import ceil_div
+from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import Kernel
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.cost_model import Cost, DeviceModel
+from sddmm.backends.cuda.executor import KernelPlan, rows_are_contiguous
+from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.kernels.row_gather.costs import gather_us, parts_per_nonzero
+from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER, Arguments, RowGather, Variant
+from sddmm.backends.cuda.kernels.row_gather.loads import LINE_BYTES, LINE_LANES
+from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.backends.cuda.spec import macros, type_macros
+from sddmm.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from sddmm.problem import SddmmProblem
+
+# The bytes of a chunk. Kernels count the chunks of an operand in 32 bits.
+_CHUNK_BYTES, _CHUNKS = 16, 2**32
+# The threads of a block, and the most nonzeros of the lanes that load a line.
+_THREADS, _NONZEROS = 128, 8
+# The blocks that share a multiprocessor, and those that do where that saves one of few waves.
+_BLOCKS, _MORE_BLOCKS, _FEW_WAVES = 6, 7, 5
+
+# The time over that of row_gather, fitted to an H200: at best; for the latency of few nonzeros;
+# where each nonzero is of a row of its own; for rows shorter than so many bytes; and for those that
+# end within a line.
+_BEST, _LATENCY, _EVERY_ROW, _LONG_BYTES, _SHORT_ROWS, _TAIL = 0.7, 0.66, 0.2, 1024, 0.3, 0.08
+
+
+class Launches(NamedTuple):
+    """How many blocks share a multiprocessor, in how many waves they run, and the nonzeros of the
+    lanes that load a line."""
+
+    blocks_per_sm: int
+    waves: int
+    nonzeros: int
+
+
+class GatherLines(RowGather):
+    """Serves rows that consist of chunks of 16 bytes."""
+
+    def refuses_but_tiles(self, problem: SddmmProblem, device: Device) -> str | None:
+        reason = super().refuses_but_tiles(problem, device)
+        if reason is not None:
+            return reason
+        row_bytes = problem.k * problem.dtype.itemsize
+        if row_bytes % _CHUNK_BYTES:
+            return f"loads {_CHUNK_BYTES} bytes at a time, got rows of {row_bytes}"
+        rows = max(problem.m, problem.n)
+        if rows * row_bytes >= _CHUNKS * _CHUNK_BYTES:
+            return f"reads operands of less than 64 GiB, got {rows} rows of {row_bytes} bytes"
+        return None
+
+    def cost_us(
+        self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
+    ) -> Cost:
+        parts = None if facts is None else parts_per_nonzero(facts, problem.nnz)
+        gathering_us = gather_us(problem, problem.nnz, model, parts)
+        return Cost(_ratio(problem, model.device) * gathering_us)
+
+    def plan(self, nonzeros: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
+        plan = super().plan(nonzeros, problem, device)
+        return plan._replace(accepts=_is_readable)
+
+    def variant(self, part: SddmmProblem, nnz: int, device: Device, step: int) -> Variant:
+        if step < _CHUNK_BYTES:  # chunks begin elsewhere
+            return ROW_GATHER.variant(part, nnz, device, step)
+        return _specialise(loader.runtime, self, part, nnz, device)
+
+
+def _ratio(problem: SddmmProblem, device: Device) -> float:
+    """The time over that of row_gather, which is as fast where there are many waves."""
+    launches = launches_of((problem.heads or 1) * problem.nnz, device)
+    if launches.waves > _FEW_WAVES:
+        return 1.0
+    row_bytes = problem.k * problem.dtype.itemsize
+    ratio = _BEST + _LATENCY / launches.nonzeros
+    ratio += _EVERY_ROW * min(1.0, _NONZEROS * problem.m / max(1, problem.nnz))
+    ratio += _SHORT_ROWS * max(0.0, 1 - row_bytes / _LONG_BYTES)
+    return ratio + _TAIL * (row_bytes % LINE_BYTES > 0)
+
+
+def _is_readable(x: Tensor) -> bool:
+    """Whether rows of x are at most 64 GiB apart."""
+    most = max(1, x.shape[-2]) * x.stride(-2) * x.element_size()
+    return rows_are_contiguous(x) and most < _CHUNKS * _CHUNK_BYTES
+
+
+def launches_of(nonzeros: int, device: Device) -> Launches:
+    """How so many nonzeros of all heads are computed."""
+
+    def launches(blocks: int) -> Launches:
+        groups = device.sm_count * blocks * _THREADS // LINE_LANES
+        waves = max(1, ceil_div(nonzeros, groups * _NONZEROS))
+        return Launches(blocks, waves, max(1, ceil_div(nonzeros, groups * waves)))
+
+    fewer, more = launches(_BLOCKS), launches(_MORE_BLOCKS)
+    return more if more.waves < fewer.waves <= _FEW_WAVES else fewer
+
+
+@functools.lru_cache(maxsize=1024)
+def _specialise(
+    runtime: loader.CudaRuntime, spec: GatherLines, part: SddmmProblem, nnz: int, device: Device
+) -> Variant:
+    heads = part.heads or 1
+    launches = launches_of(nnz * heads, device)
+    no_tail = part.k * part.dtype.itemsize % LINE_BYTES == 0
+    kernel = _load(runtime, spec, part.dtype, part.out_dtype, device, launches, no_tail)
+    nnz_per_warp = 32 // LINE_LANES * launches.nonzeros
+    warps_per_head = ceil_div(nnz, nnz_per_warp)
+    blocks = ceil_div(warps_per_head * heads, spec.threads // 32)
+    return Variant(kernel, blocks, warps_per_head, nnz_per_warp)
+
+
+@functools.lru_cache(maxsize=256)
+def _load(
+    runtime: loader.CudaRuntime,
+    spec: GatherLines,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    device: Device,
+    launches: Launches,
+    no_tail: bool,
+) -> Kernel:
+    values: dict[str, str | int | bool] = {
+        **type_macros(dtype, out_dtype), "NONZEROS": launches.nonzeros, "NO_TAIL": no_tail,
+        "MIN_BLOCKS": launches.blocks_per_sm,
+    }  # fmt: skip
+    return runtime.load_kernel(spec, macros(values), Arguments, device.index)
+
+
+GATHER_LINES = GatherLines(
+    "gather_lines", "gather_lines", tuple(dtype for dtype in DTYPES if dtype.itemsize >= 4),
+    threads=_THREADS, max_nnz=2**63 - 1, min_k=1,
+)  # fmt: skip
