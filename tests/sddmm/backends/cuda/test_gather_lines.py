@@ -8,16 +8,24 @@ import pytest
 import torch
 
 import sddmm
+from sddmm.backends import base
+from sddmm.backends.cuda.backend import CudaBackend
 from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES, Launches, launches_of
 from sddmm.backends.cuda.layouts import Nonzeros
+from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import H200, emulated_gpu, random_pattern
+from sddmm.testing import H200, assert_close, emulated_gpu, random_pattern
 from tests.sddmm.backends.cuda.exact_samples import check
 from tests.sddmm.backends.cuda.test_cost_model import best, no_measurement, problem
+from tests.sddmm.memory import at_a_cliff
 
 __all__ = ["no_measurement"]
 
 ONE_SM = replace(H200, sm_count=1)
+
+
+def problem_of(m: int, n: int, nnz: int, k: int) -> SddmmProblem:
+    return problem(m, nnz, k, torch.float32)._replace(n=n)
 
 
 def in_rows(lengths: list[int], columns: int) -> SparsePattern:
@@ -32,7 +40,7 @@ def in_rows(lengths: list[int], columns: int) -> SparsePattern:
 @pytest.mark.parametrize("per_group", range(1, 9))
 def test_groups_of_so_many_nonzeros_the_last_of_them_ragged(per_group: int) -> None:
     nnz = 96 * per_group - 5
-    assert launches_of(nnz, ONE_SM) == Launches(6, 1, per_group)
+    assert launches_of(nnz, 1, ONE_SM) == Launches(6, 1, per_group)
     pattern = random_pattern(30, 90, nnz, layout="csr")
     _, launches = check("gather_lines", pattern, 36, torch.float32, device=ONE_SM)
     assert launches.count("gather_lines") == 1
@@ -74,6 +82,24 @@ def test_slices_of_k_that_stay_in_l2_are_added() -> None:
 
 
 @pytest.mark.usefixtures("kernels_on_cpu")
+def test_it_is_prepared_by_the_second_call_and_the_first_is_a_single_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
+    pattern = random_pattern(300, 300, 700, layout="coo")
+    matrix = pattern.to_torch(torch.ones(pattern.nnz))
+    a, b = torch.randn(300, 256), torch.randn(300, 256).mT
+    with emulated_gpu(ONE_SM) as launches:
+        first, second = sddmm.sddmm(pattern, a, b), sddmm.sddmm(pattern, a, b)
+    assert [name for name in launches if name in ("row_gather", "gather_lines")] == [
+        "row_gather",
+        "gather_lines",
+    ]
+    assert_close(first, matrix, a, b)
+    assert_close(second, matrix, a, b)
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
 def test_rows_that_begin_between_chunks_are_gathered_by_row_gather() -> None:
     pattern = random_pattern(30, 20, 90, layout="csr")
     _, launches = check("gather_lines", pattern, 24, torch.float32, aligned=False)
@@ -83,11 +109,33 @@ def test_rows_that_begin_between_chunks_are_gathered_by_row_gather() -> None:
 
 def test_few_waves_are_as_few_as_seven_blocks_make_them() -> None:
     wave = 132 * 6 * 16 * 8
-    assert launches_of(1, H200) == Launches(6, 1, 1)
-    assert launches_of(wave, H200) == Launches(6, 1, 8)
-    assert launches_of(wave + 1, H200) == Launches(7, 1, 7)
-    assert launches_of(2 * wave - 1, H200) == Launches(6, 2, 8)
-    assert launches_of(10 * wave + 1, H200).blocks_per_sm == 6
+    assert launches_of(1, 1, H200) == Launches(6, 1, 1)
+    assert launches_of(wave, 1, H200) == Launches(6, 1, 8)
+    assert launches_of(wave + 1, 1, H200) == Launches(7, 1, 7)
+    assert launches_of(2 * wave - 1, 1, H200) == Launches(6, 2, 8)
+    assert launches_of(10 * wave + 1, 1, H200).blocks_per_sm == 6
+
+
+def test_no_warp_has_nonzeros_of_two_heads() -> None:
+    warps = 132 * 6 * 4
+    assert launches_of(1, warps, H200) == Launches(6, 1, 1)
+    assert launches_of(33, warps, H200) == Launches(6, 2, 5)
+    assert launches_of(9, warps * 3 // 2, H200) == Launches(6, 2, 3)  # and not two for each
+
+
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_indices_that_are_wrong_or_past_the_end_are_not_followed() -> None:
+    """A launch may come before the pattern is found to be wrong; its values are discarded."""
+    rows = at_a_cliff(torch.tensor([0, 3, -1, 2**31 - 1, 5, 2], dtype=torch.int32))
+    cols = at_a_cliff(torch.tensor([-(2**31), 9, 4, 1, 100, 2], dtype=torch.int32))
+    a, b_t, out = (at_a_cliff(torch.randn(*size)) for size in ((6, 36), (5, 36), (6,)))
+    with emulated_gpu(ONE_SM):
+        plan = GATHER_LINES.plan(
+            Nonzeros(rows, cols, None), problem_of(6, 5, 6, 36), ONE_SM
+        )  # fmt: skip
+        assert plan.takes_any_indices
+        plan.bind(a, b_t)(0, out.data_ptr(), 1.0)
+    torch.testing.assert_close(out[5], (a[2] * b_t[2]).sum())
 
 
 @pytest.mark.parametrize(

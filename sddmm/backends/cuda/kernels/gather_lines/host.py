@@ -16,11 +16,16 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import KernelPlan, rows_are_contiguous
 from sddmm.backends.cuda.facts import PatternFacts
-from sddmm.backends.cuda.kernels.row_gather.costs import gather_us, parts_per_nonzero
+from sddmm.backends.cuda.kernels.row_gather.costs import (
+    gather_slice,
+    gather_us,
+    has_several_rows,
+    parts_per_nonzero,
+)
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER, Arguments, RowGather, Variant
 from sddmm.backends.cuda.kernels.row_gather.loads import LINE_BYTES, LINE_LANES
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.backends.cuda.spec import macros, type_macros
+from sddmm.backends.cuda.spec import AnalysisRequest, macros, type_macros
 from sddmm.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -28,8 +33,9 @@ if TYPE_CHECKING:
 
 # The bytes of a chunk. Kernels count the chunks of an operand in 32 bits.
 _CHUNK_BYTES, _CHUNKS = 16, 2**32
-# The threads of a block, and the most nonzeros of the lanes that load a line.
-_THREADS, _NONZEROS = 128, 8
+# The threads of a block, the groups of lanes of a warp that load a line each, and the most nonzeros
+# of a group.
+_THREADS, _GROUPS, _NONZEROS = 128, 32 // LINE_LANES, 8
 # The blocks that share a multiprocessor, and those that do where that saves one of few waves.
 _BLOCKS, _MORE_BLOCKS, _FEW_WAVES = 6, 7, 5
 
@@ -37,6 +43,9 @@ _BLOCKS, _MORE_BLOCKS, _FEW_WAVES = 6, 7, 5
 # where each nonzero is of a row of its own; for rows shorter than so many bytes; and for those that
 # end within a line.
 _BEST, _LATENCY, _EVERY_ROW, _LONG_BYTES, _SHORT_ROWS, _TAIL = 0.7, 0.66, 0.2, 1024, 0.3, 0.08
+# The same of many waves: where groups of row_gather are of several rows of the pattern, each of so
+# few nonzeros, and rows of operands have two lines; and of other long rows.
+_MANY_SHORT, _SHORT_ROW, _TWO_LINES, _MANY_LONG = 0.87, 32, 256, 0.97
 
 
 class Launches(NamedTuple):
@@ -63,12 +72,15 @@ class GatherLines(RowGather):
             return f"reads operands of less than 64 GiB, got {rows} rows of {row_bytes} bytes"
         return None
 
+    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
+        return None  # single runs are made of row_gather, which is found by this too
+
     def cost_us(
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
         parts = None if facts is None else parts_per_nonzero(facts, problem.nnz)
         gathering_us = gather_us(problem, problem.nnz, model, parts)
-        return Cost(_ratio(problem, model.device) * gathering_us)
+        return Cost(_ratio(problem, parts, model.device) * gathering_us)
 
     def plan(self, nonzeros: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
         plan = super().plan(nonzeros, problem, device)
@@ -80,12 +92,15 @@ class GatherLines(RowGather):
         return _specialise(loader.runtime, self, part, nnz, device)
 
 
-def _ratio(problem: SddmmProblem, device: Device) -> float:
-    """The time over that of row_gather, which is as fast where there are many waves."""
-    launches = launches_of((problem.heads or 1) * problem.nnz, device)
+def _ratio(problem: SddmmProblem, parts: float | None, device: Device) -> float:
+    """The time over that of row_gather. parts: as in gather_us."""
+    launches = launches_of(problem.nnz, problem.heads or 1, device)
+    row_bytes = gather_slice(problem, problem.nnz, device) * problem.dtype.itemsize
     if launches.waves > _FEW_WAVES:
-        return 1.0
-    row_bytes = problem.k * problem.dtype.itemsize
+        several_rows = has_several_rows(problem.nnz, min(problem.m, problem.nnz), parts)
+        if several_rows and row_bytes >= _TWO_LINES and problem.nnz <= _SHORT_ROW * problem.m:
+            return _MANY_SHORT
+        return _MANY_LONG if row_bytes >= _LONG_BYTES else 1.0
     ratio = _BEST + _LATENCY / launches.nonzeros
     ratio += _EVERY_ROW * min(1.0, _NONZEROS * problem.m / max(1, problem.nnz))
     ratio += _SHORT_ROWS * max(0.0, 1 - row_bytes / _LONG_BYTES)
@@ -98,16 +113,24 @@ def _is_readable(x: Tensor) -> bool:
     return rows_are_contiguous(x) and most < _CHUNKS * _CHUNK_BYTES
 
 
-def launches_of(nonzeros: int, device: Device) -> Launches:
-    """How so many nonzeros of all heads are computed."""
+def launches_of(nnz: int, heads: int, device: Device) -> Launches:
+    """How so many nonzeros of each head are computed."""
 
     def launches(blocks: int) -> Launches:
-        groups = device.sm_count * blocks * _THREADS // LINE_LANES
-        waves = max(1, ceil_div(nonzeros, groups * _NONZEROS))
-        return Launches(blocks, waves, max(1, ceil_div(nonzeros, groups * waves)))
+        at_once = device.sm_count * blocks * _THREADS // 32
+        waves = max(1, ceil_div(warps(_NONZEROS), at_once))
+        fits = (n for n in range(1, _NONZEROS + 1) if warps(n) <= waves * at_once)
+        return Launches(blocks, waves, next(fits))
+
+    def warps(nonzeros: int) -> int:
+        return heads * _warps_of_head(nnz, nonzeros)
 
     fewer, more = launches(_BLOCKS), launches(_MORE_BLOCKS)
     return more if more.waves < fewer.waves <= _FEW_WAVES else fewer
+
+
+def _warps_of_head(nnz: int, nonzeros: int) -> int:
+    return ceil_div(nnz, _GROUPS * nonzeros)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -115,13 +138,12 @@ def _specialise(
     runtime: loader.CudaRuntime, spec: GatherLines, part: SddmmProblem, nnz: int, device: Device
 ) -> Variant:
     heads = part.heads or 1
-    launches = launches_of(nnz * heads, device)
+    launches = launches_of(nnz, heads, device)
     no_tail = part.k * part.dtype.itemsize % LINE_BYTES == 0
     kernel = _load(runtime, spec, part.dtype, part.out_dtype, device, launches, no_tail)
-    nnz_per_warp = 32 // LINE_LANES * launches.nonzeros
-    warps_per_head = ceil_div(nnz, nnz_per_warp)
+    warps_per_head = _warps_of_head(nnz, launches.nonzeros)
     blocks = ceil_div(warps_per_head * heads, spec.threads // 32)
-    return Variant(kernel, blocks, warps_per_head, nnz_per_warp)
+    return Variant(kernel, blocks, warps_per_head, _GROUPS * launches.nonzeros)
 
 
 @functools.lru_cache(maxsize=256)

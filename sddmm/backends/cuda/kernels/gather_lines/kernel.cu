@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     const bool ends_in_tail = p.k % LINE_ELEMENTS > t * CHUNK_ELEMENTS<Element>;
     const u32 first = t + rows_a.chunks_before(first_row), last = t + rows_a.chunks_before(last_row);
 #pragma unroll 1
-    for (int line = (p.k + LINE_ELEMENTS - 1) / LINE_ELEMENTS; line > 0; --line) {
+    for (int line = (p.k - 1) / LINE_ELEMENTS + 1; line > 0; --line) {
       const bool exists = Config::NO_TAIL || line > 1 || ends_in_tail;
       Chunk ends[2]{};
       if (!EVERY_ROW && exists) ends[0] = rows_a.load(first), ends[1] = rows_a.load(last);

@@ -111,7 +111,7 @@ def gather_us(
         loads = ceil_div(loads, 2)  # a lane's chunk has 8 bytes
     row_ps = (rates.load_ps + segment_ps * segments) * math.pow(loads, _MORE_LOADS)
     loads_of_rows: float = nnz + rows
-    if parts is not None and parts <= _EVEN_PARTS and nnz % (rates.group * max(1, rows)):
+    if has_several_rows(nnz, rows, parts, rates.group):
         loads_of_rows += rates.several_rows * min(nnz, (rates.group - 1) * rows)
     instructions_us = 1e-6 * loads_of_rows * row_ps / model.stores
     l2_us = 1e6 * (nnz * from_l2 + rows) * segments * SEGMENT_BYTES / model.l2_bytes
@@ -123,6 +123,11 @@ def gather_us(
     memory_us = 1e6 * (heads * from_memory + 8 * nnz) / (_MEMORY_OVERLAP * model.memory_bytes)
     values_us = 1e-6 * nnz * _VALUE_PS / model.stores if problem.scaled else 0.0
     return slices * model.launch_us + heads * (max(instructions_us, l2_us) + values_us) + memory_us
+
+
+def has_several_rows(nnz: int, rows: int, parts: float | None, group: int = 16) -> bool:
+    """Whether groups of consecutive nonzeros are of several rows, all about as long."""
+    return parts is not None and parts <= _EVEN_PARTS and nnz % (group * max(1, rows)) > 0
 
 
 def _loads_from_l2(

@@ -83,7 +83,7 @@ class Arguments(ctypes.Structure):
 class RowGather(KernelSpec):
     """Serves every pattern, in any order of its nonzeros."""
 
-    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest:
+    def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         return ROW_IDS
 
     def cost_us(
