@@ -1,4 +1,4 @@
-// What kernels read that gather nonzeros by their row ids, and which of them a warp computes.
+// What kernels read that gather nonzeros by their row ids.
 #pragma once
 
 #include "sddmm/value.cuh"
@@ -20,30 +20,9 @@ struct GatherArguments {
   int nnz_per_warp, heads, m, n, k;
   double alpha;
 
-  // The operands of a head.
-  __device__ __forceinline__ const T* a_of(i64 head) const { return a + head * head_a; }
-  __device__ __forceinline__ const T* b_of(i64 head) const { return b + head * head_b; }
   __device__ __forceinline__ Result<T, OUT> result_of(i64 head) const {
     return {out + head * head_out, values, static_cast<Sum<T>>(alpha)};
   }
-  // Stores the sum of one nonzero of a head.
-  __device__ __forceinline__ void store(i64 head, i64 position, Sum<T> sum) const {
-    if (partial_sums != nullptr) sum += partial_sums[head * head_out + position];
-    result_of(head).store(position, sum);
-  }
 };
-
-// Consecutive nonzeros of a head; there are none if there is no such head.
-struct WarpShare {
-  i64 head, begin, end;
-};
-
-template <int THREADS, class T, class OUT>
-__device__ __forceinline__ WarpShare share_of_warp(const GatherArguments<T, OUT>& p, int thread = threadIdx.x) {
-  const i64 warp = static_cast<i64>(blockIdx.x) * (THREADS / 32) + thread / 32;
-  const i64 head = warp / p.warps_per_head;
-  const i64 begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
-  return {head, begin, begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz};
-}
 
 }  // namespace sddmm

@@ -164,6 +164,6 @@ def _load(
 
 
 GATHER_LINES = GatherLines(
-    "gather_lines", "gather_lines", tuple(dtype for dtype in DTYPES if dtype.itemsize >= 4),
+    "gather_lines", "gather_lines", tuple(dtype for dtype in DTYPES if not DTYPES[dtype].is_half),
     threads=_THREADS, max_nnz=2**63 - 1, min_k=1,
 )  # fmt: skip

@@ -54,6 +54,19 @@ struct Bool {
   static constexpr bool VALUE = V;
 };
 
+// Consecutive nonzeros of a head, which a warp computes; there are none if there is no such head.
+struct WarpShare {
+  i64 head, begin, end;
+
+  // thread: its number in the block.
+  __device__ __forceinline__ WarpShare(const Arguments& p, int thread) {
+    const i64 warp = static_cast<i64>(blockIdx.x) * (Config::THREADS / 32) + thread / 32;
+    head = warp / p.warps_per_head;
+    begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
+    end = begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz;
+  }
+};
+
 // The nonzero whose sum a lane gets: number lane / GROUPS of group lane % GROUPS.
 struct Summed {
   bool exists;
@@ -68,7 +81,7 @@ struct Summed {
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
-  const WarpShare own = share_of_warp<Config::THREADS>(p);
+  const WarpShare own(p, threadIdx.x);
   if (own.head >= p.heads) return;
   // The nonzeros of a group of lanes are consecutive.
   const int lane = threadIdx.x % 32, group = lane / LANES, t = lane % LANES;
@@ -93,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   const u32 of_last = __ballot_sync(FULL_MASK, differs) >> group * LANES;
   const bool every_row = __any_sync(FULL_MASK, differs && index_row != last_row);
 
-  Rows rows_a(p.a_of(own.head), p.pitch_a, p.m), rows_b(p.b_of(own.head), p.pitch_b, p.n);
+  Rows rows_a(p.a + own.head * p.head_a, p.pitch_a, p.m), rows_b(p.b + own.head * p.head_b, p.pitch_b, p.n);
   u32 column[NONZEROS];  // the chunks before this lane's in a row of B
 #pragma unroll
   for (int j = 0; j < NONZEROS; ++j)
@@ -137,11 +150,13 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     add_lines(Bool<false>{});
   }
 
-  const Sum<Element> sum = sum_of_lane<LANES>(dot);
+  Sum<Element> sum = sum_of_lane<LANES>(dot);
   // Found anew, so that no register keeps it meanwhile.
   int thread = threadIdx.x;
   asm volatile("" : "+r"(thread));
-  const WarpShare share = share_of_warp<Config::THREADS>(p, thread);
+  const WarpShare share(p, thread);
   const Summed summed(p, share, thread % 32);
-  if (summed.exists) p.store(share.head, summed.position, sum);
+  if (!summed.exists) return;
+  if (p.partial_sums != nullptr) sum += p.partial_sums[share.head * p.head_out + summed.position];
+  p.result_of(share.head).store(summed.position, sum);
 }

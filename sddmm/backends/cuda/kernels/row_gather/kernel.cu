@@ -40,15 +40,22 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
-  const WarpShare share = share_of_warp<Config::THREADS>(p);
-  const i64 head = share.head;
+  // Which nonzeros of which head this warp computes.
+  const i64 warp = static_cast<i64>(blockIdx.x) * (Config::THREADS / 32) + threadIdx.x / 32;
+  const i64 head = warp / p.warps_per_head;
+  const i64 begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
   if (head >= p.heads) return;
+  const i64 end = begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz;
 
+  const Result<Element, Config::Output> result = p.result_of(head);
   gather<Element, Config::LANES, Config::BATCHES, Config::PASS_BYTES, Config::ONE_PASS,
          Config::SWAPPED>(
-      Rows{{p.a_of(head), p.pitch_a, p.k}, p.m - 1}, Rows{{p.b_of(head), p.pitch_b, p.k}, p.n - 1},
-      p.rows, p.cols, p.perm, share.begin, share.end,
-      GROUP_NONZEROS<Config::LANES, Config::BATCHES>, p.k,
-      [&](i64 position) { p.result_of(head).prefetch(position); },
-      [&](i64 position, Sum<Element> sum) { p.store(head, position, sum); });
+      Rows{{p.a + head * p.head_a, p.pitch_a, p.k}, p.m - 1},
+      Rows{{p.b + head * p.head_b, p.pitch_b, p.k}, p.n - 1},
+      p.rows, p.cols, p.perm, begin, end, GROUP_NONZEROS<Config::LANES, Config::BATCHES>, p.k,
+      [&](i64 position) { result.prefetch(position); },
+      [&](i64 position, Sum<Element> sum) {
+        if (p.partial_sums != nullptr) sum += p.partial_sums[head * p.head_out + position];
+        result.store(position, sum);
+      });
 }
