@@ -1,11 +1,16 @@
-"""The kernels that stand for all in `make test`: the smallest of each source and precision."""
+"""The kernels that stand for all in `make test`, and what each kernel serves."""
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.spec import KernelSpec
+from sddmm.problem import SddmmProblem
+from sddmm.testing import H200
 
-__all__ = ["ONE_OF_EACH_SOURCE"]
+__all__ = ["ONE_OF_EACH_SOURCE", "every_case_of_k", "is_served"]
 
 
 def _names() -> dict[object, str]:
@@ -15,5 +20,27 @@ def _names() -> dict[object, str]:
     return found
 
 
-# By name. The smallest tile compiles and runs fastest.
+# The smallest of each source and precision, by name. The smallest tile compiles and runs fastest.
 ONE_OF_EACH_SOURCE: dict[str, KernelSpec] = {name: SPECS[name] for name in _names().values()}
+
+
+def is_served(spec: KernelSpec, dtype: torch.dtype, k: int) -> bool:
+    """Whether a kernel computes rows of k such elements."""
+    asked = SddmmProblem(
+        m=200, n=300, k=k, nnz=5000, dtype=dtype, out_dtype=torch.float32,
+        precision=spec.precision, index_dtype=torch.int64, heads=None,
+        device=torch.device("cuda", 0),
+    )  # fmt: skip
+    return spec.refuses(asked, H200) is None
+
+
+def every_case_of_k(*sizes: int) -> pytest.MarkDecorator:
+    """Every kernel and dtype, with each of these k that the kernel does not refuse."""
+    served = [
+        pytest.param(spec, dtype, k, id=f"{k}-{name}-{str(dtype)[6:]}")
+        for k in sizes
+        for name, spec in SPECS.items()
+        for dtype in spec.dtypes
+        if is_served(spec, dtype, k)
+    ]
+    return pytest.mark.parametrize(("spec", "dtype", "k"), served)

@@ -13,9 +13,9 @@ from gemm_core.runtime.device import device
 from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_slice
 from sddmm.backends.cuda.spec import KernelSpec
-from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
-from sddmm.testing import H200, assert_close, random_pattern, reference
+from sddmm.testing import assert_close, random_pattern, reference
+from tests.sddmm.backends.cuda.representatives import every_case_of_k, is_served
 
 pytestmark = pytest.mark.gpu
 
@@ -27,27 +27,6 @@ CASES = [
 ]
 every_case = pytest.mark.parametrize(("spec", "dtype"), CASES)
 every_kernel = pytest.mark.parametrize("spec", EVERY_SPEC)
-
-
-def is_served(spec: KernelSpec, dtype: torch.dtype, k: int) -> bool:
-    asked = SddmmProblem(
-        m=200, n=300, k=k, nnz=5000, dtype=dtype, out_dtype=torch.float32,
-        precision=spec.precision, index_dtype=torch.int64, heads=None,
-        device=torch.device("cuda", 0),
-    )  # fmt: skip
-    return spec.refuses(asked, H200) is None
-
-
-def every_case_of_k(*sizes: int) -> pytest.MarkDecorator:
-    """Every kernel and dtype, with each of these k that the kernel does not refuse."""
-    served = [
-        pytest.param(spec, dtype, k, id=f"{k}-{name}-{str(dtype)[6:]}")
-        for k in sizes
-        for name, spec in SPECS.items()
-        for dtype in spec.dtypes
-        if is_served(spec, dtype, k)
-    ]
-    return pytest.mark.parametrize(("spec", "dtype", "k"), served)
 
 
 def operands(

@@ -1,5 +1,7 @@
-"""gather_lines: gathers a line of the rows of many nonzeros at once, where these are spread by
-chance over operands that L2 holds."""
+"""gather_lines: gathers a line of the rows of many nonzeros before the next.
+
+It pays most where few waves of warps compute a problem, as they then read the same lines together.
+"""
 
 from __future__ import annotations
 

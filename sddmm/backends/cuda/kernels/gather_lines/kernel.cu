@@ -12,7 +12,7 @@ struct Config {
   // The types of the operands, of four or eight bytes, and of the output.
   using Element = SDDMM_ELEMENT;
   using Output = SDDMM_OUTPUT;
-  // The most nonzeros of the eight lanes that load a line.
+  // The number of nonzeros of each eight lanes, which load a line; past the end there are fewer.
   static constexpr int NONZEROS = SDDMM_NONZEROS;
   // Whether rows end where a line ends, so that no load needs a guard.
   static constexpr bool NO_TAIL = SDDMM_NO_TAIL;
