@@ -250,7 +250,7 @@ def test_the_gather_of_long_rows_compiles_too(
 def test_every_number_of_nonzeros_of_gather_lines_compiles_too(
     arch: str, per_group: int, compiler: Callable[[Device], Compiler]
 ) -> None:
-    """By six blocks and by seven, of rows that end with a line and of others."""
+    """By six blocks a multiprocessor, and 7 and 8 by seven too; with and without a tail."""
     device, made = DEVICES[arch], compiler(DEVICES[arch])
     model, layouts = scaled_by_sm_count(device), OneNonzero((0, 0), is_mask=False)
     groups = 16 * device.sm_count

@@ -10,7 +10,10 @@ import torch
 import sddmm
 from sddmm.backends import base
 from sddmm.backends.cuda.backend import CudaBackend
-from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES, Launches, launches_of
+from sddmm.backends.cuda.device_model import scaled_by_sm_count
+from sddmm.backends.cuda.facts import CountedFacts
+from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES, LaunchShape, launch_shape
+from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.layouts import Nonzeros
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
@@ -38,9 +41,9 @@ def in_rows(lengths: list[int], columns: int) -> SparsePattern:
 # A group of eight lanes has 1 to 8 nonzeros on one multiprocessor, whose 96 groups are a wave.
 @pytest.mark.usefixtures("kernels_on_cpu")
 @pytest.mark.parametrize("per_group", range(1, 9))
-def test_groups_of_so_many_nonzeros_the_last_of_them_ragged(per_group: int) -> None:
+def test_every_number_of_nonzeros_of_a_group_the_last_of_them_with_fewer(per_group: int) -> None:
     nnz = 96 * per_group - 5
-    assert launches_of(nnz, 1, ONE_SM) == Launches(6, 1, per_group)
+    assert launch_shape(nnz, 1, ONE_SM) == LaunchShape(6, 1, per_group)
     pattern = random_pattern(30, 90, nnz, layout="csr")
     _, launches = check("gather_lines", pattern, 36, torch.float32, device=ONE_SM)
     assert launches.count("gather_lines") == 1
@@ -55,7 +58,7 @@ def test_groups_of_so_many_nonzeros_the_last_of_them_ragged(per_group: int) -> N
     [
         [700],  # one row
         [83, 90, 77, 3, 80, 90, 61, 88, 90, 38],  # two rows at most of most groups
-        [1] * 90 + [5, 2, 0, 3, 6] * 25,  # three rows and more of many
+        [1] * 90 + [5, 2, 0, 3, 6] * 25,  # three rows and more, of some or of all of a warp
     ],
     ids=["one", "two", "many"],
 )
@@ -107,20 +110,20 @@ def test_rows_that_begin_between_chunks_are_gathered_by_row_gather() -> None:
     assert "gather_lines" not in launches
 
 
-def test_few_waves_are_as_few_as_seven_blocks_make_them() -> None:
+def test_seven_blocks_share_a_multiprocessor_if_that_saves_one_of_few_waves() -> None:
     wave = 132 * 6 * 16 * 8
-    assert launches_of(1, 1, H200) == Launches(6, 1, 1)
-    assert launches_of(wave, 1, H200) == Launches(6, 1, 8)
-    assert launches_of(wave + 1, 1, H200) == Launches(7, 1, 7)
-    assert launches_of(2 * wave - 1, 1, H200) == Launches(6, 2, 8)
-    assert launches_of(10 * wave + 1, 1, H200).blocks_per_sm == 6
+    assert launch_shape(1, 1, H200) == LaunchShape(6, 1, 1)
+    assert launch_shape(wave, 1, H200) == LaunchShape(6, 1, 8)
+    assert launch_shape(wave + 1, 1, H200) == LaunchShape(7, 1, 7)
+    assert launch_shape(2 * wave - 1, 1, H200) == LaunchShape(6, 2, 8)
+    assert launch_shape(10 * wave + 1, 1, H200).blocks_per_sm == 6
 
 
 def test_no_warp_has_nonzeros_of_two_heads() -> None:
     warps = 132 * 6 * 4
-    assert launches_of(1, warps, H200) == Launches(6, 1, 1)
-    assert launches_of(33, warps, H200) == Launches(6, 2, 5)
-    assert launches_of(9, warps * 3 // 2, H200) == Launches(6, 2, 3)  # and not two for each
+    assert launch_shape(1, warps, H200) == LaunchShape(6, 1, 1)
+    assert launch_shape(33, warps, H200) == LaunchShape(6, 2, 5)
+    assert launch_shape(9, warps * 3 // 2, H200) == LaunchShape(6, 2, 3)  # and not two for each
 
 
 @pytest.mark.usefixtures("kernels_on_cpu")
@@ -145,8 +148,8 @@ def test_indices_that_are_wrong_or_past_the_end_are_not_followed() -> None:
         (4000, 160_000, 256, torch.float32, True),
         (4000, 160_000, 128, torch.float64, True),
         (2000, 80_000, 32, torch.float32, False),  # rows of one line
-        (1000, 5_000, 512, torch.float32, False),  # a nonzero or two for eight lanes
-        (10_000, 1_000_000, 256, torch.float32, False),  # many waves
+        (1000, 5_000, 512, torch.float32, False),  # one nonzero for eight lanes
+        (10_000, 1_000_000, 256, torch.float32, False),  # windows pay
         (2000, 80_000, 512, torch.float16, False),
     ],
 )
@@ -157,6 +160,28 @@ def test_it_is_chosen_for_long_rows_of_few_waves(
 
 
 @pytest.mark.parametrize(
+    ("rows", "per_row", "k", "over"),
+    [
+        (1_000_000, 5, 64, 0.87),
+        (200_000, 27, 128, 0.87),
+        (1_000_000, 5, 32, 1.0),
+        (1_000_000, 40, 64, 1.0),
+        (20_000, 40, 256, 0.97),
+        (1_000_000, 40, 256, 1.0),  # in slices of 512 bytes
+    ],
+)
+def test_many_waves_gain_by_groups_of_several_rows_or_by_long_operands(
+    rows: int, per_row: int, k: int, over: float
+) -> None:
+    """Where nonzeros are near, in two parts of each row."""
+    near = CountedFacts(per_row * rows, per_row * rows, True, {}, ((1, per_row * rows),
+                        (64, 2 * rows)))  # fmt: skip
+    asked, model = problem(rows, per_row * rows, k, torch.float32), scaled_by_sm_count(H200)
+    gathered = ROW_GATHER.cost_us(asked, near, model).run_us
+    assert GATHER_LINES.cost_us(asked, near, model).run_us == pytest.approx(over * gathered)
+
+
+@pytest.mark.parametrize(
     ("k", "rows", "dtype", "reason"),
     [
         (30, 100, torch.float32, "loads 16 bytes at a time, got rows of 120"),
@@ -164,13 +189,13 @@ def test_it_is_chosen_for_long_rows_of_few_waves(
         (64, 100, torch.float16, "computes float32, float64, not float16"),
     ],
 )
-def test_what_it_cannot_compute_is_said(k: int, rows: int, dtype: torch.dtype, reason: str) -> None:
+def test_refusals_name_their_reason(k: int, rows: int, dtype: torch.dtype, reason: str) -> None:
     refused = GATHER_LINES.refuses(problem(rows, 100, k, dtype), H200)
     assert refused is not None
     assert reason in refused
 
 
-def test_rows_too_far_apart_to_be_counted_in_32_bits_are_copied() -> None:
+def test_operands_that_span_64_gib_are_copied() -> None:
     ids = torch.zeros(3, dtype=torch.int32)
     with emulated_gpu():
         plan = GATHER_LINES.plan(Nonzeros(ids, ids, None), problem(4, 3, 64, torch.float32), H200)

@@ -1,4 +1,4 @@
-// What kernels read that gather nonzeros by their row ids.
+// The arguments of row_gather and gather_lines.
 #pragma once
 
 #include "sddmm/value.cuh"

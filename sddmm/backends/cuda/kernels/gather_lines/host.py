@@ -19,6 +19,7 @@ from sddmm.backends.cuda.cost_model import Cost, DeviceModel
 from sddmm.backends.cuda.executor import KernelPlan, rows_are_contiguous
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.row_gather.costs import (
+    LINES_GROUP,
     gather_slice,
     gather_us,
     has_several_rows,
@@ -35,24 +36,28 @@ if TYPE_CHECKING:
 
 # The bytes of a chunk. Kernels count the chunks of an operand in 32 bits.
 _CHUNK_BYTES, _CHUNKS = 16, 2**32
-# The threads of a block, the groups of lanes of a warp that load a line each, and the most nonzeros
-# of a group.
-_THREADS, _GROUPS, _NONZEROS = 128, 32 // LINE_LANES, 8
+# The threads of a block, and the groups of lanes of a warp that load a line each.
+_THREADS, _GROUPS_PER_WARP = 128, 32 // LINE_LANES
+# The most nonzeros of a group.
+_MOST_NONZEROS = 8
 # The blocks that share a multiprocessor, and those that do where that saves one of few waves.
 _BLOCKS, _MORE_BLOCKS, _FEW_WAVES = 6, 7, 5
 
-# The time over that of row_gather, fitted to an H200: at best; for the latency of few nonzeros;
-# where each nonzero is of a row of its own; for rows shorter than so many bytes; and for those that
-# end within a line.
-_BEST, _LATENCY, _EVERY_ROW, _LONG_BYTES, _SHORT_ROWS, _TAIL = 0.7, 0.66, 0.2, 1024, 0.3, 0.08
-# The same of many waves: where groups of row_gather are of several rows of the pattern, each of so
-# few nonzeros, and rows of operands have two lines; and of other long rows.
-_MANY_SHORT, _SHORT_ROW, _TWO_LINES, _MANY_LONG = 0.87, 32, 256, 0.97
+# The time over that of row_gather where waves are few, fitted to an H200: at best; what latency
+# adds, over the nonzeros of a group; where each nonzero is of a row of its own; where rows of the
+# operands are shorter than so many bytes, to nothing; and where they end within a line.
+_BEST, _LATENCY, _EVERY_ROW = 0.7, 0.66, 0.2
+_LONG_BYTES, _SHORT_OPERANDS, _TAIL = 1024, 0.3, 0.08
+# The same where waves are many: where groups of row_gather are of several rows of the pattern, each
+# of at most so many nonzeros, and rows of the operands have so many bytes or more; and where these
+# have _LONG_BYTES or more.
+_SHORT_PATTERN, _MOST_PER_ROW, _LEAST_BYTES = 0.87, 32, 256
+_LONG_OPERANDS = 0.97
 
 
-class Launches(NamedTuple):
-    """How many blocks share a multiprocessor, in how many waves they run, and the nonzeros of the
-    lanes that load a line."""
+class LaunchShape(NamedTuple):
+    """How many blocks share a multiprocessor, in how many waves they run, and the nonzeros of a
+    group of lanes."""
 
     blocks_per_sm: int
     waves: int
@@ -75,18 +80,18 @@ class GatherLines(RowGather):
         return None
 
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
-        return None  # single runs are made of row_gather, which is found by this too
+        return None  # a first call, before the analysis is complete, is computed by row_gather
 
     def cost_us(
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
     ) -> Cost:
         parts = None if facts is None else parts_per_nonzero(facts, problem.nnz)
         gathering_us = gather_us(problem, problem.nnz, model, parts)
-        return Cost(_ratio(problem, parts, model.device) * gathering_us)
+        return Cost(_time_over_row_gather(problem, parts, model.device) * gathering_us)
 
     def plan(self, nonzeros: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
         plan = super().plan(nonzeros, problem, device)
-        return plan._replace(accepts=_is_readable)
+        return plan._replace(accepts=_fits_32_bits)
 
     def variant(self, part: SddmmProblem, nnz: int, device: Device, step: int) -> Variant:
         if step < _CHUNK_BYTES:  # chunks begin elsewhere
@@ -94,45 +99,46 @@ class GatherLines(RowGather):
         return _specialise(loader.runtime, self, part, nnz, device)
 
 
-def _ratio(problem: SddmmProblem, parts: float | None, device: Device) -> float:
-    """The time over that of row_gather. parts: as in gather_us."""
-    launches = launches_of(problem.nnz, problem.heads or 1, device)
+def _time_over_row_gather(problem: SddmmProblem, parts: float | None, device: Device) -> float:
+    """parts: as in gather_us."""
+    shape = launch_shape(problem.nnz, problem.heads or 1, device)
     row_bytes = gather_slice(problem, problem.nnz, device) * problem.dtype.itemsize
-    if launches.waves > _FEW_WAVES:
-        several_rows = has_several_rows(problem.nnz, min(problem.m, problem.nnz), parts)
-        if several_rows and row_bytes >= _TWO_LINES and problem.nnz <= _SHORT_ROW * problem.m:
-            return _MANY_SHORT
-        return _MANY_LONG if row_bytes >= _LONG_BYTES else 1.0
-    ratio = _BEST + _LATENCY / launches.nonzeros
-    ratio += _EVERY_ROW * min(1.0, _NONZEROS * problem.m / max(1, problem.nnz))
-    ratio += _SHORT_ROWS * max(0.0, 1 - row_bytes / _LONG_BYTES)
+    if shape.waves > _FEW_WAVES:
+        rows = min(problem.m, problem.nnz)
+        several_rows = has_several_rows(problem.nnz, rows, parts, LINES_GROUP)
+        if several_rows and row_bytes >= _LEAST_BYTES and problem.nnz <= _MOST_PER_ROW * problem.m:
+            return _SHORT_PATTERN
+        return _LONG_OPERANDS if row_bytes >= _LONG_BYTES else 1.0
+    ratio = _BEST + _LATENCY / shape.nonzeros
+    ratio += _EVERY_ROW * min(1.0, _MOST_NONZEROS * problem.m / max(1, problem.nnz))
+    ratio += _SHORT_OPERANDS * max(0.0, 1 - row_bytes / _LONG_BYTES)
     return ratio + _TAIL * (row_bytes % LINE_BYTES > 0)
 
 
-def _is_readable(x: Tensor) -> bool:
-    """Whether rows of x are at most 64 GiB apart."""
-    most = max(1, x.shape[-2]) * x.stride(-2) * x.element_size()
-    return rows_are_contiguous(x) and most < _CHUNKS * _CHUNK_BYTES
+def _fits_32_bits(x: Tensor) -> bool:
+    """Whether rows are contiguous, and all of them lie within 64 GiB."""
+    span = max(1, x.shape[-2]) * x.stride(-2) * x.element_size()
+    return rows_are_contiguous(x) and span < _CHUNKS * _CHUNK_BYTES
 
 
-def launches_of(nnz: int, heads: int, device: Device) -> Launches:
-    """How so many nonzeros of each head are computed."""
+def launch_shape(nnz: int, heads: int, device: Device) -> LaunchShape:
+    """The launch for so many nonzeros of each head."""
 
-    def launches(blocks: int) -> Launches:
-        at_once = device.sm_count * blocks * _THREADS // 32
-        waves = max(1, ceil_div(warps(_NONZEROS), at_once))
-        fits = (n for n in range(1, _NONZEROS + 1) if warps(n) <= waves * at_once)
-        return Launches(blocks, waves, next(fits))
+    def shape(blocks: int) -> LaunchShape:
+        resident = device.sm_count * blocks * _THREADS // 32
+        waves = max(1, ceil_div(warps(_MOST_NONZEROS), resident))
+        fits = (n for n in range(1, _MOST_NONZEROS + 1) if warps(n) <= waves * resident)
+        return LaunchShape(blocks, waves, next(fits))
 
     def warps(nonzeros: int) -> int:
         return heads * _warps_of_head(nnz, nonzeros)
 
-    fewer, more = launches(_BLOCKS), launches(_MORE_BLOCKS)
+    fewer, more = shape(_BLOCKS), shape(_MORE_BLOCKS)
     return more if more.waves < fewer.waves <= _FEW_WAVES else fewer
 
 
 def _warps_of_head(nnz: int, nonzeros: int) -> int:
-    return ceil_div(nnz, _GROUPS * nonzeros)
+    return ceil_div(nnz, _GROUPS_PER_WARP * nonzeros)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -140,12 +146,15 @@ def _specialise(
     runtime: loader.CudaRuntime, spec: GatherLines, part: SddmmProblem, nnz: int, device: Device
 ) -> Variant:
     heads = part.heads or 1
-    launches = launches_of(nnz, heads, device)
+    shape = launch_shape(nnz, heads, device)
     no_tail = part.k * part.dtype.itemsize % LINE_BYTES == 0
-    kernel = _load(runtime, spec, part.dtype, part.out_dtype, device, launches, no_tail)
-    warps_per_head = _warps_of_head(nnz, launches.nonzeros)
+    kernel = _load(
+        runtime, spec, part.dtype, part.out_dtype, device,
+        shape.blocks_per_sm, shape.nonzeros, no_tail,
+    )  # fmt: skip
+    warps_per_head = _warps_of_head(nnz, shape.nonzeros)
     blocks = ceil_div(warps_per_head * heads, spec.threads // 32)
-    return Variant(kernel, blocks, warps_per_head, _GROUPS * launches.nonzeros)
+    return Variant(kernel, blocks, warps_per_head, _GROUPS_PER_WARP * shape.nonzeros)
 
 
 @functools.lru_cache(maxsize=256)
@@ -155,12 +164,13 @@ def _load(
     dtype: torch.dtype,
     out_dtype: torch.dtype,
     device: Device,
-    launches: Launches,
+    blocks_per_sm: int,
+    nonzeros: int,
     no_tail: bool,
 ) -> Kernel:
     values: dict[str, str | int | bool] = {
-        **type_macros(dtype, out_dtype), "NONZEROS": launches.nonzeros, "NO_TAIL": no_tail,
-        "MIN_BLOCKS": launches.blocks_per_sm,
+        **type_macros(dtype, out_dtype), "NONZEROS": nonzeros, "NO_TAIL": no_tail,
+        "MIN_BLOCKS": blocks_per_sm,
     }  # fmt: skip
     return runtime.load_kernel(spec, macros(values), Arguments, device.index)
 

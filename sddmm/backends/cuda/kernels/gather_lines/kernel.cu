@@ -93,24 +93,25 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
 
   // Each lane of a group loads the indices of one of its nonzeros. Past the end the last is loaded
   // again, and not stored.
-  const i64 begin = own.begin + group * NONZEROS + t;
-  const i64 indexed = begin < own.end ? begin : own.end - 1;
+  const i64 of_lane = own.begin + group * NONZEROS + t;
+  const i64 indexed = of_lane < own.end ? of_lane : own.end - 1;
   const int index_row = p.rows[indexed], index_column = p.cols[indexed];
   auto of_nonzero = [&](int index, int j) {
     return __shfl_sync(FULL_MASK, index, group * LANES + j);
   };
   // Whether a nonzero is of another row than the first of its group, one bit for each; and whether one
-  // is of neither the first row nor the last.
+  // of the warp is of neither the first row nor the last of its group.
   const int first_row = of_nonzero(index_row, 0), last_row = of_nonzero(index_row, NONZEROS - 1);
   const bool differs = t < NONZEROS && index_row != first_row;
-  const u32 of_last = __ballot_sync(FULL_MASK, differs) >> group * LANES;
+  const u32 is_of_last_row = __ballot_sync(FULL_MASK, differs) >> group * LANES;
   const bool every_row = __any_sync(FULL_MASK, differs && index_row != last_row);
 
-  Rows rows_a(p.a + own.head * p.head_a, p.pitch_a, p.m), rows_b(p.b + own.head * p.head_b, p.pitch_b, p.n);
-  u32 column[NONZEROS];  // the chunks before this lane's in a row of B
+  Rows rows_a(p.a + own.head * p.head_a, p.pitch_a, p.m);
+  Rows rows_b(p.b + own.head * p.head_b, p.pitch_b, p.n);
+  u32 chunk_of_b[NONZEROS];  // the chunks before this lane's in a row of B
 #pragma unroll
   for (int j = 0; j < NONZEROS; ++j)
-    column[j] = t + rows_b.chunks_before(of_nonzero(index_column, j));
+    chunk_of_b[j] = t + rows_b.chunks_before(of_nonzero(index_column, j));
 
   RowDot<Element, LANES> dot;
   auto add_lines = [&](auto every) {
@@ -131,14 +132,14 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
         for (int j = begin; j < min_of(begin + BATCH, NONZEROS); ++j) {
           const u32 row = EVERY_ROW ? t + rows_a.chunks_before(of_nonzero(index_row, j)) : 0;
           if (exists) {
-            b[j - begin][0] = rows_b.load(column[j]);
+            b[j - begin][0] = rows_b.load(chunk_of_b[j]);
             if (EVERY_ROW) a[j - begin] = rows_a.load(row);
           }
         }
 #pragma unroll
         for (int j = begin; j < min_of(begin + BATCH, NONZEROS); ++j) {
-          const Chunk own[1]{EVERY_ROW ? a[j - begin] : of_last >> j & 1 ? ends[1] : ends[0]};
-          dot.add(j, b[j - begin], own);
+          const Chunk of_a[1]{EVERY_ROW ? a[j - begin] : is_of_last_row >> j & 1 ? ends[1] : ends[0]};
+          dot.add(j, b[j - begin], of_a);
         }
       }
       rows_a.first += LINE_ELEMENTS, rows_b.first += LINE_ELEMENTS;
@@ -151,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   }
 
   Sum<Element> sum = sum_of_lane<LANES>(dot);
-  // Found anew, so that no register keeps it meanwhile.
+  // Found anew, as keeping it over the loop would cost registers; asm hides that it is the same.
   int thread = threadIdx.x;
   asm volatile("" : "+r"(thread));
   const WarpShare share(p, thread);

@@ -27,6 +27,10 @@ L2_FRACTION = 0.8
 _SLICE_BYTES, _MIN_REUSE = 512, 4
 
 
+LINES_GROUP = 16
+"""The nonzeros that a warp mostly computes at once where eight lanes load a row."""
+
+
 class _Rates(NamedTuple):
     """What depends on the lanes that load a row; the times fitted to an H200."""
 
@@ -49,7 +53,7 @@ class _Rates(NamedTuple):
 
 _L2_LOADS = 0.48, 1.7
 _FOUR_LANES = _Rates(3.4, 4.5, 3.9, 32, 0.35, _L2_LOADS, 0.1, False)
-_EIGHT_LANES = _Rates(2.8, 4.4, 4.1, 16, 0.42, (0.22, 0.86), 0.13, True)
+_EIGHT_LANES = _Rates(2.8, 4.4, 4.1, LINES_GROUP, 0.42, (0.22, 0.86), 0.13, True)
 # The power of the loads of 16 bytes by which these lengthen a row's; and the picoseconds by which a
 # value of S lengthens a nonzero.
 _MORE_LOADS, _VALUE_PS = 0.6, 1.3
@@ -125,8 +129,9 @@ def gather_us(
     return slices * model.launch_us + heads * (max(instructions_us, l2_us) + values_us) + memory_us
 
 
-def has_several_rows(nnz: int, rows: int, parts: float | None, group: int = 16) -> bool:
-    """Whether groups of consecutive nonzeros are of several rows, all about as long."""
+def has_several_rows(nnz: int, rows: int, parts: float | None, group: int) -> bool:
+    """Whether groups of so many nonzeros are of several rows, all about as long; they are not where
+    each row can have a multiple of a group."""
     return parts is not None and parts <= _EVEN_PARTS and nnz % (group * max(1, rows)) > 0
 
 

@@ -68,7 +68,7 @@ _SHARE_IN_MEMORY = 16
 
 
 class Arguments(ctypes.Structure):
-    """The parameters of gather_arguments.cuh."""
+    """GatherArguments of gather_arguments.cuh."""
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "partial_sums", "out")),
