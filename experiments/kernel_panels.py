@@ -97,7 +97,7 @@ PANELS: dict[str, Panel] = {
         (_rectangle((6, 7), (0, COLUMNS)),),
         _in("registers", (6, 7)), _each("l2", SCATTERED[6]),
         l2="one row of B for every nonzero; L1 has some of them",
-        registers="a line of one or two rows of A and of six of B; the sums",
+        registers="a line of two rows of A and of six of B; the sums",
         to_registers="the same line of all rows, then the next",
         limit="the rows of B out of L2 that are not found in L1",
     ),
