@@ -7,8 +7,8 @@ import torch
 
 from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.spec import KernelSpec
-from sddmm.problem import SddmmProblem
 from sddmm.testing import H200
+from tests.sddmm.backends.cuda.test_cost_model import problem
 
 __all__ = ["ONE_OF_EACH_SOURCE", "every_case_of_k", "is_served"]
 
@@ -26,11 +26,7 @@ ONE_OF_EACH_SOURCE: dict[str, KernelSpec] = {name: SPECS[name] for name in _name
 
 def is_served(spec: KernelSpec, dtype: torch.dtype, k: int) -> bool:
     """Whether a kernel computes rows of k such elements."""
-    asked = SddmmProblem(
-        m=200, n=300, k=k, nnz=5000, dtype=dtype, out_dtype=torch.float32,
-        precision=spec.precision, index_dtype=torch.int64, heads=None,
-        device=torch.device("cuda", 0),
-    )  # fmt: skip
+    asked = problem(300, 5000, k, dtype)._replace(precision=spec.precision)
     return spec.refuses(asked, H200) is None
 
 

@@ -15,7 +15,6 @@ from sddmm.backends.cuda.facts import CountedFacts
 from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES, LaunchShape, launch_shape
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import H200, assert_close, emulated_gpu, random_pattern
 from tests.sddmm.backends.cuda.exact_samples import check
@@ -25,10 +24,6 @@ from tests.sddmm.memory import at_a_cliff
 __all__ = ["no_measurement"]
 
 ONE_SM = replace(H200, sm_count=1)
-
-
-def problem_of(m: int, n: int, nnz: int, k: int) -> SddmmProblem:
-    return problem(m, nnz, k, torch.float32)._replace(n=n)
 
 
 def in_rows(lengths: list[int], columns: int) -> SparsePattern:
@@ -134,7 +129,7 @@ def test_indices_that_are_wrong_or_past_the_end_are_not_followed() -> None:
     a, b_t, out = (at_a_cliff(torch.randn(*size)) for size in ((6, 36), (5, 36), (6,)))
     with emulated_gpu(ONE_SM):
         plan = GATHER_LINES.plan(
-            Nonzeros(rows, cols, None), problem_of(6, 5, 6, 36), ONE_SM
+            Nonzeros(rows, cols, None), problem(6, 6, 36, torch.float32)._replace(n=5), ONE_SM
         )  # fmt: skip
         assert plan.takes_any_indices
         plan.bind(a, b_t)(0, out.data_ptr(), 1.0)
