@@ -25,6 +25,12 @@ struct Select<false, A, B> {
   using type = B;
 };
 
+// A condition as an argument, so that a lambda is compiled for either (std::bool_constant).
+template <bool V>
+struct Bool {
+  static constexpr bool VALUE = V;
+};
+
 // Conversions of an element type, and its Pair: two neighbours in memory as one word.
 template <class T>
 struct Numeric;

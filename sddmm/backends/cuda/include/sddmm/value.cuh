@@ -7,6 +7,7 @@
 namespace sddmm {
 
 using gemm_core::bf16;
+using gemm_core::Bool;
 using gemm_core::f16;
 using gemm_core::i64;
 using gemm_core::Numeric;

@@ -32,8 +32,8 @@ constexpr int LINE_ELEMENTS = LINE_BYTES / sizeof(Element);
 static_assert(NONZEROS <= LANES, "a lane holds an index and stores a sum");
 constexpr __device__ int min_of(int x, int y) { return x < y ? x : y; }
 
-// Rows that begin at multiples of a chunk, `pitch` chunks apart. An index past the last row loads the
-// last: values are computed before all indices are known to be valid, and are discarded if they are not.
+// As ClampedRows, of rows that begin at multiples of a chunk, `pitch` chunks apart: a place in them then
+// takes 32 bits, where an address takes two registers.
 struct Rows {
   const Element* first;
   u32 pitch, last;
@@ -49,11 +49,6 @@ struct Rows {
   }
 };
 
-template <bool V>
-struct Bool {
-  static constexpr bool VALUE = V;
-};
-
 // Consecutive nonzeros of a head, which a warp computes; there are none if there is no such head.
 struct WarpShare {
   i64 head, begin, end;
@@ -61,9 +56,7 @@ struct WarpShare {
   // thread: its number in the block.
   __device__ __forceinline__ WarpShare(const Arguments& p, int thread) {
     const i64 warp = static_cast<i64>(blockIdx.x) * (Config::THREADS / 32) + thread / 32;
-    head = warp / p.warps_per_head;
-    begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
-    end = begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz;
+    head = p.head_of(warp), begin = p.begin_of(warp, head), end = p.end_of(begin);
   }
 };
 

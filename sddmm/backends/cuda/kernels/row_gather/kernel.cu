@@ -40,12 +40,10 @@ GEMM_CORE_CHECK_STRUCT(Arguments)
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS)
     sddmm_kernel(const Arguments p) {
-  // Which nonzeros of which head this warp computes.
   const i64 warp = static_cast<i64>(blockIdx.x) * (Config::THREADS / 32) + threadIdx.x / 32;
-  const i64 head = warp / p.warps_per_head;
-  const i64 begin = (warp - head * p.warps_per_head) * p.nnz_per_warp;
+  const i64 head = p.head_of(warp), begin = p.begin_of(warp, head);
   if (head >= p.heads) return;
-  const i64 end = begin + p.nnz_per_warp < p.nnz ? begin + p.nnz_per_warp : p.nnz;
+  const i64 end = p.end_of(begin);
 
   const Result<Element, Config::Output> result = p.result_of(head);
   gather<Element, Config::LANES, Config::BATCHES, Config::PASS_BYTES, Config::ONE_PASS,

@@ -209,11 +209,6 @@ __device__ __forceinline__ void compute_pairs(const Work& work, const RowsA<NO_T
   }
 }
 
-template <bool V>
-struct Bool {
-  static constexpr bool VALUE = V;
-};
-
 // The units of the work of all heads that a block computes in a turn: the last `count` before `end`.
 // They are fewer than 2^31, as no memory holds the results of as many.
 struct Units {
