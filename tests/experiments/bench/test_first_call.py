@@ -106,6 +106,23 @@ def test_a_method_many_times_slower_than_the_fastest_is_not_prepared_for_timing(
     assert (quick.status, slow.status, slow.prepare_ms) == ("ok", "ok", None)
 
 
+def test_a_method_whose_verified_runs_were_interrupted_is_timed_as_often_as_any(
+    config: Config,
+) -> None:
+    calls: list[None] = []
+
+    def often_interrupted(case: Any) -> torch.Tensor:
+        calls.append(None)
+        if len(calls) <= 3:  # verified twice, and run once more
+            time.sleep(0.5)
+        return right(case)
+
+    config.timing.slowest = 20
+    records = run(only(quick=right, unlucky=often_interrupted), "60x50", config)
+    assert all(len(record.samples_ms) >= 3 for record in records)
+    assert all(record.first_call_ms for record in records)
+
+
 def test_ours_is_called_as_a_user_calls_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Any] = []
     ours = METHODS.select(["ours"])["ours"]
