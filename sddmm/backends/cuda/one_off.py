@@ -160,8 +160,11 @@ class OneOffPlanner:
         any_order, every_tile = self._serving(small, device)
         may_be_late = problem.nnz * problem.k * (problem.heads or 1) >= _LATE_PRODUCTS
         is_sparse = problem.nnz < _MIN_DENSITY * problem.m * problem.n
+        any_order = [kernel for kernel in any_order if kernel.refuses(problem, device) is None]
+        if not may_be_late or by_rows:  # few products, or gather_rows takes the place of the first
+            any_order = any_order[:1]
         if (is_sparse and not may_be_late) or not every_tile:
-            if len(any_order) == 1 and any_order[0].refuses(problem, device) is None:
+            if len(any_order) == 1:
                 return Choice([Candidate(any_order[0], ROW_IDS, 0.0)])
             every_tile = []
         ranking = [
@@ -240,11 +243,14 @@ class OneOffPlanner:
         self, small: SddmmProblem, device: Device
     ) -> tuple[list[GpuKernel], list[GpuKernel]]:
         """The kernels that serve a single run of a small problem: those that take its nonzeros in
-        any order, and those that compute every tile."""
+        any order, in the order of all kernels, and those that compute every tile."""
         serving = [kernel for kernel in self._kernels if kernel.refuses(small, device) is None]
         ranking = self._rank(serving, small, device)
-        any_order = [c.kernel for c in ranking if c.request == ROW_IDS]
-        return any_order, [c.kernel for c in ranking if c.request != ROW_IDS]
+        any_order = {c.kernel.name for c in ranking if c.request == ROW_IDS}
+        return (
+            [kernel for kernel in serving if kernel.name in any_order],
+            [c.kernel for c in ranking if c.request != ROW_IDS],
+        )
 
     def _explain(self, chosen: GpuKernel, problem: SddmmProblem, device: Device) -> list[str]:
         """An executor holds this method, so no object of it may hold a pattern: a cycle."""

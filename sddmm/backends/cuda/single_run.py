@@ -1,4 +1,4 @@
-"""A single run in straight code: row_gather, or a kernel made of it, is launched without a plan.
+"""A single run in straight code: a kernel that gathers is launched without a plan.
 
 Of a CSR pattern that is not kept a single launch checks the indices and gathers, where rows are
 long, or where the host takes longer than the GPU. Other patterns are analysed before row_gather, as
@@ -28,12 +28,12 @@ from sddmm.backends.cuda.kernels.gather_csr import host as gather_csr
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.row_gather.costs import gather_us
 from sddmm.backends.cuda.kernels.row_gather.host import (
+    ROW_GATHER,
     RowGather,
     Slice,
     Variant,
     new_partial_sums,
     slices_of,
-    specialise,
 )
 from sddmm.backends.cuda.layouts import TileOffsets
 from sddmm.backends.cuda.pattern_layouts import ANALYSES
@@ -71,9 +71,9 @@ sums over earlier slices and the output, k and alpha."""
 class SingleRun(ABC, Generic[V]):
     """The runs of one problem on patterns of one form."""
 
-    def __init__(self, kernel: RowGather, problem: SddmmProblem, device: Device) -> None:
+    def __init__(self, problem: SddmmProblem, device: Device) -> None:
         self._runtime = loader.runtime
-        self._kernel, self._problem, self._device = kernel, problem, device
+        self._problem, self._device = problem, device
         self._nnz, self._k, self._itemsize = problem.nnz, problem.k, problem.dtype.itemsize
         self._row_bytes = problem.k * self._itemsize
         self._slices = slices_of(problem, problem.nnz, device)
@@ -174,8 +174,10 @@ class SingleRun(ABC, Generic[V]):
 
 
 class AnalysedRun(SingleRun[Variant]):
-    """Runs by row_gather behind an analysis, which finds the row of each nonzero; request: what a
-    subclass needs in place of that."""
+    """Runs by row_gather or gather_lines behind an analysis, which finds the row of each nonzero.
+
+    request: what a subclass needs in place of that.
+    """
 
     def __init__(
         self,
@@ -185,7 +187,8 @@ class AnalysedRun(SingleRun[Variant]):
         is_csr: bool,
         request: AnalysisRequest = ROW_IDS,
     ) -> None:
-        super().__init__(kernel, problem, device)
+        super().__init__(problem, device)
+        self._kernel = kernel
         self._torch_device, self._index_shape = problem.device, (problem.nnz,)
         self._request, self._is_narrow = request, problem.index_dtype == torch.int32
         needs_rows = request.row_ids_too or not request.tile_row_offsets
@@ -207,6 +210,8 @@ class AnalysedRun(SingleRun[Variant]):
         run: FirstRun,
         operands: Operands[Variant],
     ) -> bool:
+        if not self._kernel.reads_rows(self._problem, *operands[2][:2]):
+            return False
         analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
         if analyses:  # of another problem; or of tiles, by this call
             return False
@@ -274,14 +279,14 @@ class AnalysedRun(SingleRun[Variant]):
             )  # fmt: skip
 
     def _specialise(self, part: SddmmProblem, step: int) -> Variant:
-        return specialise(loader.runtime, self._kernel, part, self._nnz, self._device, step)
+        return self._kernel.variant(part, self._nnz, self._device, step)
 
 
 class LongRowsRun(SingleRun[gather_rows.Variant]):
     """Runs by gather_rows on CSR patterns, which the launch of the first slice of k checks."""
 
-    def __init__(self, kernel: RowGather, problem: SddmmProblem, device: Device) -> None:
-        super().__init__(kernel, problem, device)
+    def __init__(self, problem: SddmmProblem, device: Device) -> None:
+        super().__init__(problem, device)
         self._pieces = gather_rows.pieces_of(problem, device)
         self._results = validity_result(problem.device)
 
@@ -307,14 +312,14 @@ class LongRowsRun(SingleRun[gather_rows.Variant]):
         return self._finish(pattern, run, results)
 
     def _specialise(self, part: SddmmProblem, step: int) -> gather_rows.Variant:
-        return gather_rows.specialise(self._kernel, part, self._pieces, self._device, step)
+        return gather_rows.specialise(ROW_GATHER, part, self._pieces, self._device, step)
 
 
 class SingleLaunch(SingleRun[Variant]):
     """Runs by gather_csr on CSR patterns so small that the host takes longer than the GPU."""
 
-    def __init__(self, kernel: RowGather, problem: SddmmProblem, device: Device) -> None:
-        super().__init__(kernel, problem, device)
+    def __init__(self, problem: SddmmProblem, device: Device) -> None:
+        super().__init__(problem, device)
         self._slices = (Slice(0, problem),)  # chosen by an alike problem that has one
         self._results = validity_result(problem.device)
 
@@ -337,7 +342,7 @@ class SingleLaunch(SingleRun[Variant]):
         return self._finish(pattern, run, results)
 
     def _specialise(self, part: SddmmProblem, step: int) -> Variant:
-        return gather_csr.specialise(self._kernel, part, self._device, step)
+        return gather_csr.specialise(ROW_GATHER, part, self._device, step)
 
 
 MakeRuns: TypeAlias = "Callable[[SddmmProblem, Device], SingleRun[Any]]"
@@ -359,7 +364,7 @@ def form_of_runs(
     if is_csr and not is_kept:
         is_small = gather_us(problem, problem.nnz, device_model(device)) <= SINGLE_LAUNCH_US
         if is_small and len(slices_of(problem, problem.nnz, device)) == 1:
-            return functools.partial(SingleLaunch, kernel)
+            return SingleLaunch
     if by_rows:
-        return functools.partial(LongRowsRun, kernel)
+        return LongRowsRun
     return functools.partial(AnalysedRun, kernel, is_csr=is_csr)

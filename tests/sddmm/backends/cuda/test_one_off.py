@@ -53,6 +53,24 @@ def test_sparse_patterns_are_gathered_without_a_look() -> None:
         assert choice.late is None
 
 
+@pytest.mark.parametrize(
+    ("size", "nnz", "k", "dtype", "by_rows", "kernel"),
+    [
+        (4000, 160_000, 1024, torch.float32, False, "gather_lines"),
+        (4000, 160_000, 700, torch.float64, False, "gather_lines"),
+        (4000, 160_000, 1022, torch.float32, False, "row_gather"),  # rows are not of 16-byte chunks
+        (4000, 160_000, 256, torch.float32, False, "row_gather"),  # a launch alone, by gather_csr
+        (4000, 160_000, 1024, torch.float32, True, "row_gather"),  # gather_rows is as fast
+        (10_000, 700_000, 1024, torch.float32, False, "row_gather"),  # many waves, maybe of a mask
+        (4000, 160_000, 1024, torch.float16, False, "row_gather"),
+    ],
+)
+def test_few_waves_of_long_rows_are_gathered_by_lines(
+    size: int, nnz: int, k: int, dtype: torch.dtype, by_rows: bool, kernel: str
+) -> None:
+    assert choose(size, nnz, k, dtype, by_rows).candidates[-1].kernel.name == kernel
+
+
 def test_what_is_gathered_before_tiles_are_prepared_is_gathered() -> None:
     """Half of 2048 x 2048, and a twentieth of 16384 x 16384, whether they are masks or not."""
     for choice in (choose(2048, 2_100_000, 128), choose(16_384, 13_400_000, 64)):

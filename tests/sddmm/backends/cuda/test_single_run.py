@@ -15,6 +15,8 @@ from gemm_core.runtime.device import Device
 from sddmm.backends import base
 from sddmm.backends.cuda import single_run
 from sddmm.backends.cuda.backend import CudaBackend
+from sddmm.backends.cuda.kernels.gather_lines import host as lines_host
+from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.gather_rows.host import Pieces
 from sddmm.backends.cuda.kernels.row_gather import host
@@ -49,6 +51,13 @@ def by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every first call with a CSR pattern is by rows, as where gathering long ones takes long."""
     monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
     monkeypatch.setattr(gather_rows, "LONG_ROW", 0)
+
+
+def by_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every first call is by gather_lines, behind an analysis, as where rows are long."""
+    monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+    backend = CudaBackend({"gather_lines": GATHER_LINES})
+    monkeypatch.setattr(base, "BACKENDS", [backend, *base.BACKENDS[1:]])
 
 
 def short_pieces(problem: SddmmProblem, device: Device) -> Pieces:
@@ -170,9 +179,14 @@ def test_short_rows_are_analysed_where_gathering_takes_long(
 @pytest.mark.parametrize(
     ("kernel", "k", "weighted", "dtype", "heads"),
     cases(
-        itertools.product(
-            ["row_gather", "gather_rows"], [77, 96], [True, False],
-            [torch.float16, torch.float32], [None, 2],
+        itertools.chain(
+            itertools.product(
+                ["row_gather", "gather_rows"], [77, 96], [True, False],
+                [torch.float16, torch.float32], [None, 2],
+            ),
+            itertools.product(
+                ["gather_lines"], [80, 96], [True, False], [torch.float32], [None, 2]
+            ),
         ),
         here=[
             ("row_gather", 77, True, torch.float16, 2),
@@ -181,6 +195,8 @@ def test_short_rows_are_analysed_where_gathering_takes_long(
             ("gather_rows", 77, True, torch.float32, 2),
             ("gather_rows", 77, False, torch.float16, 2),
             ("gather_rows", 96, True, torch.float16, None),
+            ("gather_lines", 80, True, torch.float32, 2),
+            ("gather_lines", 96, False, torch.float32, None),
         ],
     ),
 )  # fmt: skip
@@ -189,13 +205,15 @@ def test_slices_of_k_are_added_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """As where L2 holds a slice of the operands alone; the last slice may be a shorter one."""
+    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     kernels = [kernel] * 3
     if kernel == "gather_rows":
         by_rows(monkeypatch)
     else:
         kernels = ["analyse", *kernels]
+    if kernel == "gather_lines":
+        by_lines(monkeypatch)
     monkeypatch.setattr(host, "gather_slice", lambda *_: 32)
-    monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     crow, cols = torch.arange(0, 301, 10), torch.arange(300) % N
     matrix = csr_tensor(crow, cols, 30).to(dtype)
     lead = () if heads is None else (heads,)
@@ -206,6 +224,39 @@ def test_slices_of_k_are_added_one_after_the_other(
     assert launches == kernels
     values = product if heads else product.values()
     assert_close(values, matrix, a, b, alpha=0.5, scale=weighted)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize(("shift", "kernel"), [(0, "gather_lines"), (1, "row_gather")])
+def test_lines_are_gathered_where_rows_begin_with_a_chunk(
+    shift: int, kernel: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_lines(monkeypatch)
+    matrix = csr_tensor(torch.arange(0, 301, 10), torch.arange(300) % N, 30)
+    S = SparsePattern.from_torch(matrix) if is_kept else matrix
+    a = torch.randn(30 * K + shift)[shift:].view(30, K)
+    b = torch.randn(N, 2 * K)[:, :K].mT
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(S, a, b, scale=False)
+    assert launches == ["analyse", kernel]
+    assert_close(product if is_kept else product.values(), matrix, a, b, scale=False)
+
+
+@pytest.mark.parametrize(("pitch", "is_planned"), [(K, False), (2000, True)])
+def test_operands_of_64_gib_or_more_are_copied_by_a_plan(
+    pitch: int, is_planned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if 80,000 bytes were so many."""
+    by_lines(monkeypatch)
+    monkeypatch.setattr(lines_host, "_CHUNKS", 5000)  # the real bound needs 64 GiB
+    caplog.set_level(logging.DEBUG, "sddmm")
+    pattern = SparsePattern.from_csr(torch.arange(0, 31, 3), torch.arange(30) % N, (10, N))
+    a, b = torch.randn(10, pitch)[:, :K], torch.randn(N, K).mT
+    with emulated_gpu() as launches:
+        values = sddmm.sddmm(pattern, a, b)
+    assert ("run(s) of" in caplog.text) == is_planned
+    assert launches[-1] == "gather_lines"
+    assert_close(values, pattern, a, b)
 
 
 def test_an_analysis_after_first_calls_counts_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +298,10 @@ def test_a_first_call_that_autograd_records_makes_no_plan_either(
     assert "run(s) of" not in logged
 
 
-@pytest.mark.parametrize("kernels", [["gather_csr"], ["gather_rows"], ["analyse", "row_gather"]])
+@pytest.mark.parametrize(
+    "kernels",
+    [["gather_csr"], ["gather_rows"], ["analyse", "row_gather"], ["analyse", "gather_lines"]],
+)
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize(
     ("crow", "col", "message"),
@@ -267,6 +321,8 @@ def test_a_wrong_pattern_raises_and_the_next_one_is_computed(
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     if kernels == ["gather_rows"]:
         by_rows(monkeypatch)
+    elif kernels[-1] == "gather_lines":
+        by_lines(monkeypatch)
     elif len(kernels) > 1:
         monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
     a, b = torch.randn(3, K), torch.randn(N, K).mT

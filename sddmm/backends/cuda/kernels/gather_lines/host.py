@@ -28,7 +28,7 @@ from sddmm.backends.cuda.kernels.row_gather.costs import (
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER, Arguments, RowGather, Variant
 from sddmm.backends.cuda.kernels.row_gather.loads import LINE_BYTES, LINE_LANES
 from sddmm.backends.cuda.layouts import Nonzeros
-from sddmm.backends.cuda.spec import AnalysisRequest, macros, type_macros
+from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, macros, type_macros
 from sddmm.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class GatherLines(RowGather):
         return None
 
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
-        return None  # a first call, before the analysis is complete, is computed by row_gather
+        waves = launch_shape(problem.nnz, problem.heads or 1, model.device).waves
+        return ROW_IDS if waves <= _FEW_WAVES else None  # masks of many waves suit row_gather
 
     def cost_us(
         self, problem: SddmmProblem, facts: PatternFacts | None, model: DeviceModel
@@ -92,6 +93,10 @@ class GatherLines(RowGather):
     def plan(self, nonzeros: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
         plan = super().plan(nonzeros, problem, device)
         return plan._replace(accepts=_fits_32_bits)
+
+    def reads_rows(self, problem: SddmmProblem, pitch_a: int, pitch_b: int) -> bool:
+        span = max(problem.m * pitch_a, problem.n * pitch_b) * problem.dtype.itemsize
+        return span < _CHUNKS * _CHUNK_BYTES
 
     def variant(self, part: SddmmProblem, nnz: int, device: Device, step: int) -> Variant:
         if step < _CHUNK_BYTES:  # chunks begin elsewhere

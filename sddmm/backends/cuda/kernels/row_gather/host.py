@@ -97,6 +97,10 @@ class RowGather(KernelSpec):
     ) -> tuple[KernelPlan, ...]:
         return (self.plan(layouts.by_row(), problem, model.device),)
 
+    def reads_rows(self, problem: SddmmProblem, pitch_a: int, pitch_b: int) -> bool:
+        """Whether rows of a and of b may begin so many elements after each other."""
+        return True
+
     def variant(self, part: SddmmProblem, nnz: int, device: Device, step: int) -> Variant:
         """What computes so many nonzeros of operands whose rows start at multiples of `step`
         bytes."""
