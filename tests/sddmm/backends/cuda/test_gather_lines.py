@@ -142,7 +142,9 @@ def test_indices_that_are_wrong_or_past_the_end_are_not_followed() -> None:
         (2000, 80_000, 512, torch.float32, True),
         (4000, 160_000, 256, torch.float32, True),
         (4000, 160_000, 128, torch.float64, True),
-        (2000, 80_000, 32, torch.float32, False),  # rows of one line
+        (1024, 105_000, 64, torch.float32, True),  # shorter ones of one wave
+        (3000, 300_000, 64, torch.float32, False),  # and of three
+        (2000, 200_000, 32, torch.float32, False),  # rows of one line
         (1000, 5_000, 512, torch.float32, False),  # one nonzero for eight lanes
         (10_000, 1_000_000, 256, torch.float32, False),  # windows pay
         (2000, 80_000, 512, torch.float16, False),

@@ -62,9 +62,10 @@ _MORE_LOADS, _VALUE_PS = 0.6, 1.3
 # them in L1.
 _EVEN_PARTS, NEAR_COLUMNS, _NEAR_BYTES = 0.8, 64, 50e3
 # What fits the loads that L1 saves on uniform patterns: the most nonzeros of a multiprocessor among
-# which columns occur again, the most of a group, how many loads each saves, and the least part that
-# is left.
-_NEAR_NONZEROS, _MOST_OF_GROUP, _SAVED_BY_CHANCE, _LEAST_FROM_L2 = 1500, 32, 1.2, 0.6
+# which columns occur again, the most of a group, how many loads each saves, also where rows of the
+# operands begin within lines, so that each load is of two, and the least part that is left.
+_NEAR_NONZEROS, _MOST_OF_GROUP, _LEAST_FROM_L2 = 1500, 32, 0.75
+_SAVED_BY_CHANCE, _SAVED_WITHIN_LINES = 1.2, 0.3
 # By how much faster reading memory seems beside L2's loads; and the bytes that could be read in the
 # time in which a row begins.
 _MEMORY_OVERLAP, _ROW_START_BYTES = 2.8, 64
@@ -139,9 +140,8 @@ def _loads_from_l2(
     problem: SddmmProblem, nnz: int, parts: float | None, rates: _Rates, device: Device
 ) -> float:
     """The part of the loads of rows of B that reach L2."""
-    rows = max(1, min(problem.m, nnz))
+    rows, row_bytes = max(1, min(problem.m, nnz)), problem.k * problem.dtype.itemsize
     if parts is not None:
-        row_bytes = problem.k * problem.dtype.itemsize
         beyond_l1 = math.log2(max(1.0, nnz * row_bytes / (rows * _NEAR_BYTES)))
         near = loads_from_l2(parts, rates.l2_loads)
         return min(1.0, near * (1 + rates.beyond_l1 * beyond_l1))
@@ -152,4 +152,5 @@ def _loads_from_l2(
     near_nnz, columns = min(nnz / device.sm_count, _NEAR_NONZEROS), max(1, problem.n)
     distinct = columns * -math.expm1(-near_nnz / columns) / near_nnz
     of_one_row = max(0.0, 1 - (_MOST_OF_GROUP - 1) * rows / nnz)
-    return max(_LEAST_FROM_L2, 1 - _SAVED_BY_CHANCE * (1 - distinct) * of_one_row)
+    saved = _SAVED_WITHIN_LINES if row_bytes % LINE_BYTES else _SAVED_BY_CHANCE
+    return max(_LEAST_FROM_L2, 1 - saved * (1 - distinct) * of_one_row)

@@ -71,8 +71,9 @@ _WINDOW_US, _LOAD_US = 1.6, 2.2
 # loading the values of S of a run there.
 _WAITING_BATCH_US, _WAITING_RUN_US, _FITS_L2 = 296e-6, 11e-6, 0.5
 _LOAD_RUN_US = 22e-6
-# The power of the loads of 16 bytes of a row by which they lengthen all that.
-_MORE_LOADS = 0.15
+# The power of the loads of 16 bytes of a row by which they lengthen all that; and by how much the
+# guards of such loads do where rows are not whole slices.
+_MORE_LOADS, _GUARDS = 0.15, 1.08
 # The part of the time of loading rows from memory that nothing hides: the first time, and rows of A
 # for a further window; and the fraction of L2 in which they are found instead.
 _MEMORY_PART, _MEMORY_PART_AGAIN, _FOUND_FRACTION = 0.7, 0.9, 0.37
@@ -232,7 +233,10 @@ def _run_us(
     window_us = slices * (turns + heads * windows_per_block) * (_WINDOW_US + _LOAD_US * filled)
     run_us = _pairs_us(problem, geometry, _work(problem, geometry, facts), model) + window_us
     run_us *= H200_SHARED_BYTES / model.shared_bytes
-    run_us *= math.pow(loads_of_16_bytes(problem.k * problem.dtype.itemsize), _MORE_LOADS)
+    row_bytes = problem.k * problem.dtype.itemsize
+    loads = loads_of_16_bytes(row_bytes)
+    is_guarded = loads == 1 and row_bytes % geometry.slice_bytes > 0
+    run_us *= _GUARDS if is_guarded else math.pow(loads, _MORE_LOADS)
     return model.launch_us + run_us
 
 
