@@ -149,7 +149,7 @@ class CudaBackend:
         if problem.blocksize is not None or not SingleRun.can_serve(problem):
             return None
         device = _device(problem)
-        by_rows = gather_rows.serves(problem, is_csr, is_kept)
+        by_rows = gather_rows.serves(problem, device, is_csr, is_kept)
         kernels, make_runs = self._single_runs(alike(problem), device, is_csr, is_kept, by_rows)
         if make_runs is None or any(k.refuses(problem, device) is not None for k in kernels):
             return None

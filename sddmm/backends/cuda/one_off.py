@@ -101,7 +101,7 @@ class OneOffPlanner:
         SparsePattern.check, for a wrong pattern.
         """
         is_kept = first_run is None or first_run.keeps_pattern
-        by_rows = gather_rows.serves(problem, pattern.is_csr, is_kept)
+        by_rows = gather_rows.serves(problem, device, pattern.is_csr, is_kept)
         choice = self.choose(problem, device, by_rows)
         if choice.late is not None:
             layouts = AheadLayouts(pattern, device, choice.late.request, is_kept)

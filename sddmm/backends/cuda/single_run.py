@@ -1,8 +1,8 @@
 """A single run in straight code: a kernel that gathers is launched without a plan.
 
 Of a CSR pattern that is not kept a single launch checks the indices and gathers, where rows are
-long, or where the host takes longer than the GPU. Other patterns are analysed before row_gather, as
-later plans read the analysis, and before tiles (tiled_run.py).
+long, or where the GPU takes less time than the host for a second. Other patterns are analysed
+before row_gather, as later plans read the analysis, and before tiles (tiled_run.py).
 
 The first call with a pattern spends its time on the host. So everything that follows from the
 problem is found once, when a `SingleRun` is made, and a run touches the addresses alone. It makes
@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
     from sddmm.sparse.pattern import SparsePattern
 
-# The predicted time of gathering up to which a single launch takes less than two.
+# The predicted time of gathering up to which a single launch, whose warps walk the offsets of rows,
+# takes less than two; and how many times that is where rows have so many nonzeros in the mean.
 SINGLE_LAUNCH_US = 35.0
+_MORE_FOR_ROW, _OF_NONZEROS = 4, 20
 _INDICES = "row ids and columns of {shape[0]} nonzeros"
 _OFFSETS = "{shape[0]} row offsets of tiles"
 
@@ -316,7 +318,7 @@ class LongRowsRun(SingleRun[gather_rows.Variant]):
 
 
 class SingleLaunch(SingleRun[Variant]):
-    """Runs by gather_csr on CSR patterns so small that the host takes longer than the GPU."""
+    """Runs by gather_csr on CSR patterns so small that a second launch would take longer."""
 
     def __init__(self, problem: SddmmProblem, device: Device) -> None:
         super().__init__(problem, device)
@@ -361,10 +363,12 @@ def form_of_runs(
     is_kept: whether the patterns are, for later plans, with their analyses. by_rows: whether
     gather_rows serves them.
     """
-    if is_csr and not is_kept:
-        is_small = gather_us(problem, problem.nnz, device_model(device)) <= SINGLE_LAUNCH_US
-        if is_small and len(slices_of(problem, problem.nnz, device)) == 1:
-            return SingleLaunch
     if by_rows:
         return LongRowsRun
+    if is_csr and not is_kept:
+        walks_few = kernel is ROW_GATHER and problem.nnz >= _OF_NONZEROS * problem.m
+        most_us = SINGLE_LAUNCH_US * (_MORE_FOR_ROW if walks_few else 1)
+        is_short = gather_us(problem, problem.nnz, device_model(device)) <= most_us
+        if is_short and len(slices_of(problem, problem.nnz, device)) == 1:
+            return SingleLaunch
     return functools.partial(AnalysedRun, kernel, is_csr=is_csr)

@@ -325,36 +325,6 @@ def test_rows_that_are_not_aligned_are_gathered_by_more_loads(k: int, name: str)
 
 
 @pytest.mark.parametrize(
-    ("size", "nnz", "k", "name"),
-    [
-        (1024, 209_715, 64, "gather_lines"),  # 7.1 us; row_gather 7.7, tile_simt 7.4
-        (1024, 209_715, 300, "tile_simt_64x64x32"),  # 23.5 us; gather_lines 24.9
-        (1024, 104_857, 300, "gather_lines"),  # 13.3 us; tile_simt 23.4
-        (3000, 450_000, 200, "windows"),  # 37.4 us; gather_lines 38.6
-    ],
-)
-def test_a_dense_pattern_finds_few_rows_in_l1_that_begin_within_lines(
-    size: int, nnz: int, k: int, name: str
-) -> None:
-    """In float32 on an H200."""
-    assert best(problem(size, nnz, k=k, dtype=torch.float32)) == name
-
-
-@pytest.mark.parametrize(
-    ("name", "nnz", "k", "us"),
-    [("row_gather", 209_715, 256, 19.9), ("row_gather", 209_715, 300, 28.4),
-     ("windows", 104_857, 300, 21.8), ("gather_lines", 104_857, 300, 13.3)],
-)  # fmt: skip
-def test_small_dense_patterns_take_what_was_measured(
-    name: str, nnz: int, k: int, us: float
-) -> None:
-    """Of 1,024 x 1,024 in float32 on an H200."""
-    cost = SPECS[name].cost_us(problem(1024, nnz, k=k, dtype=torch.float32), None, MODEL)
-    assert cost is not None
-    assert cost.run_us == pytest.approx(us, rel=0.1)
-
-
-@pytest.mark.parametrize(
     ("name", "us"), [("tile_wmma_m16n16k16", 25.5), ("tile_mma_128x128x64", 26.3)]
 )
 def test_tiles_of_rows_that_are_not_aligned_take_longer(name: str, us: float) -> None:

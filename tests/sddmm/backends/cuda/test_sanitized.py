@@ -10,10 +10,11 @@ import sddmm
 from gemm_core.runtime.device import device
 from sddmm.attention import attention, attention_backward, attention_problem
 from sddmm.backends.base import Addend, AttentionGradients, AttentionOperands
-from sddmm.backends.cuda import analysis, single_run
+from sddmm.backends.cuda import analysis
 from sddmm.backends.cuda.attention import AttentionExecutor
 from sddmm.backends.cuda.kernels.add_rows.host import add_rows
 from sddmm.backends.cuda.kernels.block import BlockKernel
+from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.place_values.host import place_values
 from sddmm.backends.cuda.kernels.registry import (
     ATTENTION_KERNELS,
@@ -209,8 +210,8 @@ def test_a_small_softmax_with_its_gradient() -> None:
 def test_a_first_call_in_one_launch(
     by_rows: bool, index_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if by_rows:
-        monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
+    if not by_rows:
+        monkeypatch.setattr(gather_rows, "serves", lambda *_: False)
     pattern = random_pattern(50, 290, 9000, device="cuda", index_dtype=index_dtype)
     indices, values = (pattern.major_indices, pattern.col_indices), torch.ones(9000, device="cuda")
     matrix = torch.sparse_csr_tensor(*indices, values, pattern.shape, check_invariants=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,15 @@ from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.gather_rows.host import Pieces
 from sddmm.backends.cuda.kernels.row_gather import host
+from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
+from sddmm.backends.cuda.single_run import (
+    AnalysedRun,
+    LongRowsRun,
+    SingleLaunch,
+    SingleRun,
+    form_of_runs,
+)
 from sddmm.backends.cuda.spec import AnalysisRequest
 from sddmm.problem import SddmmProblem
 from sddmm.sparse.pattern import SparsePattern
@@ -53,6 +62,11 @@ def by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather_rows, "LONG_ROW", 0)
 
 
+def in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every first call with a CSR pattern is by gather_csr, as where rows are short."""
+    monkeypatch.setattr(gather_rows, "serves", lambda *_: False)
+
+
 def by_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every first call is by gather_lines, behind an analysis, as where rows are long."""
     monkeypatch.setattr(single_run, "SINGLE_LAUNCH_US", 0.0)
@@ -61,8 +75,8 @@ def by_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def short_pieces(problem: SddmmProblem, device: Device) -> Pieces:
-    """Three warps take turns in a piece; rows are cut at every 64th nonzero."""
-    return Pieces(3, problem.m + ceil_div(problem.nnz, 64) - 1, 64)
+    """Three warps take turns in a piece; rows of more than 100 are cut at every 64th nonzero."""
+    return Pieces(3, problem.m + ceil_div(problem.nnz, 64) - 1, 100, 64)
 
 
 @pytest.mark.parametrize("kernel", ["gather_csr", "gather_rows"])
@@ -77,6 +91,8 @@ def test_every_nonzero_is_computed_in_its_row(
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     if kernel == "gather_rows":
         by_rows(monkeypatch)
+    else:
+        in_one_launch(monkeypatch)
     if is_large:
         monkeypatch.setattr(host, "share_of_warp", lambda *_: host.MAX_SHARE)
         monkeypatch.setattr(gather_rows, "pieces_of", short_pieces)
@@ -137,6 +153,8 @@ def test_rows_are_gathered_in_equal_passes_and_with_a_rest(
     monkeypatch.setattr(base, "BACKENDS", [CudaBackend(), *base.BACKENDS[1:]])
     if kernel == "gather_rows":
         by_rows(monkeypatch)
+    else:
+        in_one_launch(monkeypatch)
     k = row_bytes // dtype.itemsize
     matrix = csr_tensor(torch.arange(6) * 70, torch.randint(0, N, (350,)), 5)
     a, b = torch.randn(5, k).to(dtype), torch.randn(N, k).to(dtype).mT
@@ -224,6 +242,35 @@ def test_slices_of_k_are_added_one_after_the_other(
     assert launches == kernels
     values = product if heads else product.values()
     assert_close(values, matrix, a, b, alpha=0.5, scale=weighted)
+
+
+@pytest.mark.parametrize(
+    ("rows", "nnz", "k", "kernel", "runs"),
+    [
+        (1_000, 100_000, 64, "row_gather", LongRowsRun),
+        (5_000, 160_000, 64, "row_gather", LongRowsRun),  # a wave or two of rows of 32
+        (5_000, 150_000, 64, "row_gather", SingleLaunch),
+        (50_000, 1_600_000, 64, "row_gather", SingleLaunch),  # many waves of such rows
+        (50_000, 3_200_000, 64, "row_gather", LongRowsRun),
+        (100_000, 1_000_000, 64, "row_gather", AnalysedRun),  # many rows to walk
+        (100_000, 100_000, 64, "row_gather", SingleLaunch),  # and few
+        (50_000, 1_600_000, 512, "row_gather", AnalysedRun),
+        (4_000, 80_000, 1024, "gather_lines", AnalysedRun),  # which reads what an analysis finds
+        (4_000, 80_000, 1024, "row_gather", SingleLaunch),
+    ],
+)
+def test_a_second_launch_must_be_worth_its_time(
+    rows: int, nnz: int, k: int, kernel: str, runs: type[SingleRun[Any]]
+) -> None:
+    problem = SddmmProblem(
+        m=rows, n=20_000, k=k, nnz=nnz, dtype=torch.float32, out_dtype=torch.float32,
+        precision="ieee", index_dtype=torch.int32, heads=None, device=torch.device("cpu"),
+    )  # fmt: skip
+    with emulated_gpu():
+        by_rows = gather_rows.serves(problem, H200, True, False)
+        gather = GATHER_LINES if kernel == "gather_lines" else ROW_GATHER
+        make = form_of_runs(gather, problem, H200, True, False, by_rows)
+        assert type(make(problem, H200)) is runs
 
 
 @pytest.mark.parametrize("is_kept", [False, True])

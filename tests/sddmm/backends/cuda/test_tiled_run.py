@@ -122,7 +122,7 @@ def test_columns_that_fall_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None
     falling = SparsePattern.from_csr(near.crow_indices, N - 1 - near.col_indices, (M, N))
     a, b = operands()
     for S, gathered in (
-        (new_tensor(falling), ["gather_csr"]),
+        (new_tensor(falling), ["gather_rows"]),
         (new_tensor(falling, layout="coo"), ["analyse", "row_gather"]),
         (falling, ["analyse", "row_gather"]),
     ):
@@ -213,7 +213,7 @@ def test_the_analysis_decides_between_tiles_and_gathering(
     falling = SparsePattern.from_csr(near.crow_indices, N - 1 - near.col_indices, (M, N))
     a, b = operands()
     # Rows of the pattern whose columns fall are long: a kernel that finds them serves it at once.
-    expected = BLOCK, "row_gather", "row_gather" if is_kept else "gather_csr"
+    expected = BLOCK, "row_gather", "row_gather" if is_kept else "gather_rows"
     for pattern, name in zip((near, far, falling), expected, strict=True):
         S = pattern if is_kept else new_tensor(pattern)
         with emulated_gpu() as launches:
@@ -230,7 +230,7 @@ def test_scattered_nonzeros_of_long_rows_are_gathered_after_a_look(
     choose_tiles(monkeypatch, BLOCK, is_late=True, is_probed=True)
     far = SparsePattern.from_torch(torch.rand(M, N) < 0.4).to_csr()
     a, b = operands()
-    for pattern, expected in ((mask(), ["analyse", BLOCK]), (far, ["gather_csr"])):
+    for pattern, expected in ((mask(), ["analyse", BLOCK]), (far, ["gather_rows"])):
         S = new_tensor(pattern)
         with emulated_gpu() as launches:
             product = sddmm.sddmm(S, a, b)

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from sddmm.backends.cuda.cost_model import DeviceModel
     from sddmm.problem import SddmmProblem
 
-# The mean nonzeros of a row from which on rows are long: a warp has enough to do in one.
+# The mean nonzeros of a row from which on rows are long: a warp has enough to do in one. And the
+# same where there are so few waves of rows: each warp begins late by what its first loads take.
 LONG_ROW = 64
+_LONG_ROW_OF_FEW, _FEW_WAVES = 32, 3
 
 # The warps that a multiprocessor holds. From nearly a wave of rows on, each warp takes a whole one;
 # where there are fewer rows, warps take turns in one, so that all are near the same columns. Rows
@@ -34,8 +36,10 @@ LONG_ROW = 64
 # even out.
 _WARPS_PER_SM, _WAVE = 16, 0.9
 _DENSE, _DENSE_WAVES = 0.1, 1.8
-# A row is cut where it is so many times as long as the mean one, and has so many nonzeros.
-_CUT_ROW, _LEAST_CUT, _MOST_CUT = 2, 512, 2**30
+# A row is cut where it is so many times as long as the mean one, and has so many nonzeros, which is
+# the least length of a piece too. Pieces are so much shorter than such rows, as the last of them
+# would else end long after all others.
+_CUT_ROW, _LEAST_CUT, _MOST_CUT, _CUTS = 2, 512, 2**30, 4
 # The indices that a thread checks at once.
 _CHECKED_PER_THREAD = 8
 # The time of a nonzero of a mask, on an H200, in picoseconds: of any, and for 64 bytes of its rows:
@@ -57,7 +61,7 @@ class Arguments(ctypes.Structure):
         *((name, POINTER) for name in ("crow_indices", "col_indices")),
         *((name, POINTER) for name in ("state", "next_state", "result")),
         *((name, LONG) for name in ("nnz", "pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
-        *((name, INT) for name in ("warps_per_piece", "pieces", "cut", "checkers")),
+        *((name, INT) for name in ("warps_per_piece", "pieces", "longest", "cut", "checkers")),
         *((name, INT) for name in ("heads", "m", "n", "k")),
         ("alpha", DOUBLE),
     ]
@@ -68,17 +72,23 @@ GATHER_ROWS = KernelSpec("gather_rows", "gather_rows", tuple(DTYPES), threads=12
 
 class Pieces(NamedTuple):
     """How the rows of a problem are divided among warps: the warps that take turns in a piece of a
-    row, the pieces of a head, and the length above which a row is cut at multiples of it."""
+    row, the pieces of a head, the length up to which a row is one piece, and the nonzeros at
+    multiples of which others are cut."""
 
     warps_per_piece: int
     pieces: int
+    longest: int
     cut: int
 
 
-def serves(problem: SddmmProblem, is_csr: bool, is_kept: bool) -> bool:
+def serves(problem: SddmmProblem, device: Device, is_csr: bool, is_kept: bool) -> bool:
     """Whether patterns of this problem are gathered by rows, if they are gathered. is_kept: whether
     they are kept for later plans, which read an analysis."""
-    return is_csr and not is_kept and problem.nnz >= LONG_ROW * problem.m
+    if not is_csr or is_kept:
+        return False
+    waves = problem.m * (problem.heads or 1) / (_WARPS_PER_SM * device.sm_count)
+    long_row = min(LONG_ROW, _LONG_ROW_OF_FEW) if waves <= _FEW_WAVES else LONG_ROW
+    return problem.nnz >= long_row * problem.m
 
 
 def mask_us(problem: SddmmProblem, model: DeviceModel) -> float:
@@ -100,10 +110,11 @@ def pieces_of(problem: SddmmProblem, device: Device) -> Pieces:
     warps = 1
     while warps * m * heads < waves * _WARPS_PER_SM * device.sm_count and 32 * warps * m < nnz:
         warps *= 2
-    cut = _LEAST_CUT
-    while cut < min(_CUT_ROW * nnz / m, _MOST_CUT):
-        cut *= 2
-    return Pieces(warps, m + ceil_div(nnz, cut) - 1, cut)
+    longest = _LEAST_CUT
+    while longest < min(_CUT_ROW * nnz / m, _MOST_CUT):
+        longest *= 2
+    cut = max(_LEAST_CUT, longest // _CUTS)
+    return Pieces(warps, m + ceil_div(nnz, cut) - 1, longest, cut)
 
 
 class Variant(NamedTuple):

@@ -53,9 +53,9 @@ struct Arguments {
   u64* result;
   i64 nnz, pitch_a, pitch_b;     // elements from row to row
   i64 head_a, head_b, head_out;  // elements from head to head
-  // The number of warps that take turns in a piece of a row; of pieces of a head; and the length up to
-  // which a row is one piece, at multiples of which others are cut: a power of two.
-  int warps_per_piece, pieces, cut;
+  // The number of warps that take turns in a piece of a row; of pieces of a head; the length up to
+  // which a row is one piece; and the nonzeros at multiples of which others are cut.
+  int warps_per_piece, pieces, longest, cut;
   // The number of blocks, the first, that check the indices and do no more; 0 if an earlier launch
   // has.
   int checkers;
@@ -121,7 +121,7 @@ __device__ __forceinline__ Piece find_piece(const Arguments& p, int i) {
   const i64 first = p.crow_indices[row], last = p.crow_indices[row + 1];
   const i64 begin = first < 0 ? 0 : first < p.nnz ? first : p.nnz;
   const i64 end = last < begin ? begin : last < p.nnz ? last : p.nnz;
-  if (end - begin <= p.cut) return {row, begin, begins_row ? end : begin};
+  if (end - begin <= p.longest) return {row, begin, begins_row ? end : begin};
   if (!begins_row && begin == cut) return {row, begin, begin};
   const i64 own_begin = begins_row ? begin : cut, next_cut = (own_begin / p.cut + 1) * p.cut;
   return {row, own_begin, end < next_cut ? end : next_cut};
