@@ -60,7 +60,14 @@ struct MainloopSimtRows {
       ptx::cp_async_wait<STAGES - 2>();
       __syncthreads();  // this stage has arrived, and every warp has read the one to be written
       copy(write_stage);
-      multiply(sums, shared + read_stage * STAGE_BYTES);
+      const unsigned char* const stage = shared + read_stage * STAGE_BYTES;
+      if (left >= BK) {
+#pragma unroll
+        for (int step = 0; step < BK; step += STEP) multiply(sums, stage, step);
+      } else {  // the last stage is read as far as k reaches
+#pragma unroll 1
+        for (int step = 0; step < left; step += STEP) multiply(sums, stage, step);
+      }
       read_stage = read_stage == STAGES - 1 ? 0 : read_stage + 1;
       write_stage = write_stage == STAGES - 1 ? 0 : write_stage + 1;
     }
@@ -70,30 +77,32 @@ struct MainloopSimtRows {
   template <int ROWS, bool ALIGNED>
   using Copy = OperandAsync<float, ROWS, BK, PITCH, THREADS, false, ALIGNED>;
 
-  static __device__ __forceinline__ void multiply(Accumulators& sums, const unsigned char* stage) {
-    const float* const a = reinterpret_cast<const float*>(stage) + row_of(0) * PITCH;
-    const float* const b = reinterpret_cast<const float*>(stage + A_BYTES) + column_of(0) * PITCH;
+  // The elements of k that a thread reads at once; past the end of k they are 0.
+  static constexpr int STEP = 4;
+
+  // Adds the products of the elements k to k + STEP of a stage.
+  static __device__ __forceinline__ void multiply(Accumulators& sums, const unsigned char* stage,
+                                                  int k) {
+    const float* const a = reinterpret_cast<const float*>(stage) + row_of(0) * PITCH + k;
+    const float* const b = reinterpret_cast<const float*>(stage + A_BYTES) + column_of(0) * PITCH + k;
+    float row[THREAD_M][STEP], column[STEP];
 #pragma unroll
-    for (int k = 0; k < BK; k += 4) {
-      float row[THREAD_M][4], column[4];
+    for (int i = 0; i < THREAD_M; ++i) read(row[i], a + 4 * i * PITCH);
+    // Consecutive operations share the element of B, which saves a read of the register file.
 #pragma unroll
-      for (int i = 0; i < THREAD_M; ++i) read(row[i], a + 4 * i * PITCH + k);
-      // Consecutive operations share the element of B, which saves a read of the register file.
+    for (int j = 0; j < THREAD_N; ++j) {
+      read(column, b + 8 * j * PITCH);
 #pragma unroll
-      for (int j = 0; j < THREAD_N; ++j) {
-        read(column, b + 8 * j * PITCH + k);
+      for (int e = 0; e < STEP; ++e)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-#pragma unroll
-          for (int step = 0; step < THREAD_M; ++step) {
-            const int i = e % 2 == 0 ? step : THREAD_M - 1 - step;
-            sums[i][j] = fmaf(row[i][e], column[e], sums[i][j]);
-          }
-      }
+        for (int step = 0; step < THREAD_M; ++step) {
+          const int i = e % 2 == 0 ? step : THREAD_M - 1 - step;
+          sums[i][j] = fmaf(row[i][e], column[e], sums[i][j]);
+        }
     }
   }
 
-  static __device__ __forceinline__ void read(float (&target)[4], const float* source) {
+  static __device__ __forceinline__ void read(float (&target)[STEP], const float* source) {
     const float4 vector = *reinterpret_cast<const float4*>(source);
     target[0] = vector.x, target[1] = vector.y, target[2] = vector.z, target[3] = vector.w;
   }

@@ -168,6 +168,11 @@ class TileKernel(KernelSpec, abc.ABC):
         return self.one_tile_us(problem, model, stored_us=1e-6 * ps / model.stores)
 
     @property
+    def k_step(self) -> int:
+        """The elements of k that are computed at a time, and in full where k ends among them."""
+        return self.tile[2]
+
+    @property
     def skips_empty_tiles(self) -> bool:
         """Whether a block ends at once if its tile turns out to have no nonzeros."""
         return False
@@ -190,8 +195,8 @@ class TileKernel(KernelSpec, abc.ABC):
         """The time of a tile, where as many run as the device holds. fixed_us: another than that
         of most patterns. stored_us: by which storing its nonzeros lengthens it."""
         assert self.rate is not None, f"{self.name} has no measured rate"
-        block_m, block_n, block_k = self.tile
-        k = ceil_div(problem.k, block_k) * block_k
+        block_m, block_n, _ = self.tile
+        k = ceil_div(problem.k, self.k_step) * self.k_step
         arithmetic_us = 2e6 * block_m * block_n * k / (self.rate.flops * model.tensor_cores)
         row_bytes = problem.k * problem.dtype.itemsize
         arithmetic_us *= unaligned_factor(self.rate.unaligned, row_bytes)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.tile import TileKernel
 from tests.sddmm.backends.cuda.test_cost_model import MODEL, best, no_measurement, problem
 
 __all__ = ["no_measurement"]
@@ -39,3 +40,15 @@ def test_small_dense_patterns_take_what_was_measured(
     cost = SPECS[name].cost_us(problem(1024, nnz, k=k, dtype=torch.float32), None, MODEL)
     assert cost is not None
     assert cost.run_us == pytest.approx(us, rel=0.1)
+
+
+def test_the_main_loop_of_rows_computes_no_more_of_k_than_there_is() -> None:
+    """That of 16 elements a stage computes whole stages."""
+    rows, stages = SPECS["tile_simt_64x64x32"], SPECS["tile_simt_64x64x16"]
+    assert isinstance(rows, TileKernel)
+    assert isinstance(stages, TileKernel)
+    of_k = [problem(1024, 209_715, k=k, dtype=torch.float32) for k in (68, 80, 96)]
+    first, middle, last = (rows.one_tile_us(asked, MODEL) for asked in of_k)
+    assert first < middle < last
+    first, middle, last = (stages.one_tile_us(asked, MODEL) for asked in of_k)
+    assert first == middle < last

@@ -8,10 +8,15 @@ from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 
 _PAD = 4  # elements between two rows of a stage, against bank conflicts
+_ROWS_STEP = 4  # elements of k of a row that a thread of the main loop of rows reads at once
 
 
 class TileSimt(BlockTileKernel):
     """Serves float32 with its full precision."""
+
+    @property
+    def k_step(self) -> int:
+        return _ROWS_STEP if self.defines["MAINLOOP"] == "ROWS" else super().k_step
 
 
 def tile_simt(
