@@ -157,22 +157,24 @@ def test_it_is_chosen_for_long_rows_of_few_waves(
 
 
 @pytest.mark.parametrize(
-    ("rows", "per_row", "k", "over"),
+    ("rows", "per_row", "parts", "k", "over"),
     [
-        (1_000_000, 5, 64, 0.87),
-        (200_000, 27, 128, 0.87),
-        (1_000_000, 5, 32, 1.0),
-        (1_000_000, 40, 64, 1.0),
-        (20_000, 40, 256, 0.97),
-        (1_000_000, 40, 256, 1.0),  # in slices of 512 bytes
+        (1_000_000, 5, 2, 64, 0.87),
+        (200_000, 27, 2, 128, 0.87),
+        (1_000_000, 15, 11, 64, 0.87),
+        (1_000_000, 15, 12, 64, 1.0),  # of R-MAT: 499 us, row_gather 448
+        (1_000_000, 5, 2, 32, 1.0),
+        (1_000_000, 40, 2, 64, 1.0),
+        (20_000, 40, 2, 256, 0.97),
+        (1_000_000, 40, 2, 256, 1.0),  # in slices of 512 bytes
     ],
 )
 def test_many_waves_gain_by_groups_of_several_rows_or_by_long_operands(
-    rows: int, per_row: int, k: int, over: float
+    rows: int, per_row: int, parts: int, k: int, over: float
 ) -> None:
-    """Where nonzeros are near, in two parts of each row."""
+    """Where nonzeros are near, in so few parts of each row."""
     near = CountedFacts(per_row * rows, per_row * rows, True, {}, ((1, per_row * rows),
-                        (64, 2 * rows)))  # fmt: skip
+                        (64, parts * rows)))  # fmt: skip
     asked, model = problem(rows, per_row * rows, k, torch.float32), scaled_by_sm_count(H200)
     gathered = ROW_GATHER.cost_us(asked, near, model).run_us
     assert GATHER_LINES.cost_us(asked, near, model).run_us == pytest.approx(over * gathered)

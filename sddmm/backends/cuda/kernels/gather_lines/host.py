@@ -51,9 +51,9 @@ _BEST, _LATENCY, _EVERY_ROW = 0.7, 0.66, 0.2
 _LONG_BYTES, _SHORT_OPERANDS, _SHORT_WAVE = 1024, 0.09, 0.07
 _ONE_LINE, _TAIL = 0.1, 0.08
 # The same where waves are many: where groups of row_gather are of several rows of the pattern, each
-# of at most so many nonzeros, and rows of the operands have so many bytes or more; and where these
-# have _LONG_BYTES or more.
-_SHORT_PATTERN, _MOST_PER_ROW, _LEAST_BYTES = 0.87, 32, 256
+# of at most so many nonzeros and parts per nonzero, and rows of the operands have so many bytes or
+# more; and where these have _LONG_BYTES or more.
+_SHORT_PATTERN, _MOST_PER_ROW, _MOST_PARTS, _LEAST_BYTES = 0.87, 32, 0.75, 256
 _LONG_OPERANDS = 0.97
 
 
@@ -111,17 +111,24 @@ def _time_over_row_gather(problem: SddmmProblem, parts: float | None, device: De
     shape = launch_shape(problem.nnz, problem.heads or 1, device)
     row_bytes = gather_slice(problem, problem.nnz, device) * problem.dtype.itemsize
     if shape.waves > _FEW_WAVES:
-        rows = min(problem.m, problem.nnz)
-        several_rows = has_several_rows(problem.nnz, rows, parts, LINES_GROUP)
-        if several_rows and row_bytes >= _LEAST_BYTES and problem.nnz <= _MOST_PER_ROW * problem.m:
-            return _SHORT_PATTERN
-        return _LONG_OPERANDS if row_bytes >= _LONG_BYTES else 1.0
+        return _time_of_many_waves(problem, parts, row_bytes)
     ratio = _BEST + _LATENCY / shape.nonzeros
     ratio += _EVERY_ROW * min(1.0, _MOST_NONZEROS * problem.m / max(1, problem.nnz))
-    is_short = max(0.0, 1 - row_bytes / _LONG_BYTES)
-    ratio += (_SHORT_OPERANDS + _SHORT_WAVE * shape.waves) * is_short
+    below_long = max(0.0, 1 - row_bytes / _LONG_BYTES)
+    ratio += (_SHORT_OPERANDS + _SHORT_WAVE * shape.waves) * below_long
     ratio += _ONE_LINE * (row_bytes <= LINE_BYTES)
     return ratio + _TAIL * (row_bytes % LINE_BYTES > 0)
+
+
+def _time_of_many_waves(problem: SddmmProblem, parts: float | None, row_bytes: int) -> float:
+    """The same; row_bytes: of the operands, or of a slice of theirs."""
+    is_near = parts is not None and parts <= _MOST_PARTS
+    rows = min(problem.m, problem.nnz)
+    several_rows = has_several_rows(problem.nnz, rows, parts, LINES_GROUP)
+    is_short = problem.nnz <= _MOST_PER_ROW * problem.m
+    if is_near and several_rows and is_short and row_bytes >= _LEAST_BYTES:
+        return _SHORT_PATTERN
+    return _LONG_OPERANDS if row_bytes >= _LONG_BYTES else 1.0
 
 
 def _fits_32_bits(x: Tensor) -> bool:
