@@ -92,8 +92,9 @@ def further_rounds(mean: float) -> float:
     if mean < 16:  # four deviations below 32
         return 0.0
     deviation = math.sqrt(2 * mean)
-    last = int(mean / 32) + 2
-    return sum(math.erfc((32 * i - mean) / deviation) / 2 for i in range(1, last + 1))
+    certain, last = max(0, int((mean - 4 * deviation) / 32)), int(mean / 32) + 2
+    likely = (math.erfc((32 * i - mean) / deviation) / 2 for i in range(certain + 1, last + 1))
+    return certain + sum(likely)
 
 
 @dataclass(frozen=True, eq=False)

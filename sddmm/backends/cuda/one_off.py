@@ -255,7 +255,9 @@ class OneOffPlanner:
     def _explain(self, chosen: GpuKernel, problem: SddmmProblem, device: Device) -> list[str]:
         """An executor holds this method, so no object of it may hold a pattern: a cycle."""
         serving = [k for k in self._kernels if k.refuses(problem, device) is None]
-        ranking = self._rank(serving, problem, device)
+        # `choose` has ranked them for an alike problem, or for this one if that was refused.
+        rankings = (self._rank(serving, asked, device) for asked in (alike(problem), problem))
+        ranking = next(r for r in rankings if any(c.kernel is chosen for c in r))
         total_us = next(c.total_us for c in ranking if c.kernel is chosen)
         lines = [
             f"kernel   {chosen.name}: {total_us:.3g} us predicted of a single run, "

@@ -71,6 +71,16 @@ def test_few_waves_of_long_rows_are_gathered_by_lines(
     assert choose(size, nnz, k, dtype, by_rows).candidates[-1].kernel.name == kernel
 
 
+def test_a_plan_tells_what_was_predicted_of_alike_patterns() -> None:
+    """Those of 42,240 nonzeros and twelve heads are five waves, these six, which are analysed."""
+    with emulated_gpu():
+        plan = sddmm.plan(
+            random_pattern(1000, 1000, 42_300), k=256, dtype=torch.float32, heads=12, calls=1,
+            backend="cuda",
+        )  # fmt: skip
+        assert "kernel   gather_lines" in plan.explain()
+
+
 def test_what_is_gathered_before_tiles_are_prepared_is_gathered() -> None:
     """Half of 2048 x 2048, and a twentieth of 16384 x 16384, whether they are masks or not."""
     for choice in (choose(2048, 2_100_000, 128), choose(16_384, 13_400_000, 64)):

@@ -1,10 +1,13 @@
-"""What is chosen for small patterns of which 5 % or more are nonzeros, as measured on an H200."""
+"""The costs of dense patterns, of small ones above all, as measured on an H200."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
 
+from sddmm.backends.cuda.cost_model import further_rounds
 from sddmm.backends.cuda.kernels.registry import SPECS
 from sddmm.backends.cuda.kernels.tile import TileKernel
 from tests.sddmm.backends.cuda.test_cost_model import MODEL, best, no_measurement, problem
@@ -52,3 +55,12 @@ def test_the_main_loop_of_rows_computes_no_more_of_k_than_there_is() -> None:
     assert first < middle < last
     first, middle, last = (stages.one_tile_us(asked, MODEL) for asked in of_k)
     assert first == middle < last
+
+
+@pytest.mark.parametrize("mean", [15, 16, 100, 1000.5, 40_000])
+def test_rows_are_stored_in_rounds_of_32_as_chance_spreads_them(mean: float) -> None:
+    """Of rows with nonzeros by chance, beside a sum over all rounds."""
+    rounds = range(1, int(mean / 32) + 3)
+    expected = sum(math.erfc((32 * i - mean) / math.sqrt(2 * mean)) / 2 for i in rounds)
+    assert further_rounds(mean) == pytest.approx(expected, abs=1e-4)
+    assert further_rounds(2.0**40) == pytest.approx(2**35, rel=1e-4)  # and that ends soon

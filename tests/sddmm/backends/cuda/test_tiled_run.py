@@ -187,6 +187,16 @@ def test_a_wrong_pattern_raises_and_the_next_one_is_computed(
         assert launches == (["analyse"] if is_wrong else ["analyse", BLOCK])
 
 
+def test_a_look_at_columns_that_are_wrong_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathering_takes_long(monkeypatch)
+    choose_tiles(monkeypatch, BLOCK, is_late=True, is_probed=True)
+    wrong = mask()
+    wrong.col_indices[::2] = 2**31 - 1
+    with emulated_gpu() as launches, pytest.raises(ValueError, match="col_indices"):
+        sddmm.sddmm(new_tensor(wrong), *operands())
+    assert launches[0] == "column_runs"
+
+
 def test_offsets_that_do_not_fit_are_told_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     choose_tiles(monkeypatch, BLOCK)
     S, (a, b), empty = new_tensor(mask()), operands(), torch.empty

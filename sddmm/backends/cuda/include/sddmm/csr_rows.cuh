@@ -15,7 +15,7 @@ template <class IndexType>
 __device__ __forceinline__ int find_row(const IndexType* crow, int low, int high, i64 i) {
   constexpr int PROBES = 4;  // the number of loads of a lane that are in flight together
   while (low < high) {
-    const int step = (high - low + 32 * PROBES - 1) / (32 * PROBES);
+    const int step = (high - low - 1) / (32 * PROBES) + 1;
     bool begins[PROBES];
 #pragma unroll
     for (int j = 0; j < PROBES; ++j) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ int find_row(const IndexType* crow, int low, int high
 #pragma unroll
     for (int j = 0; j < PROBES; ++j) steps += __popc(__ballot_sync(FULL_MASK, begins[j]));
     low += steps * step;
-    high = low + step - 1 < high ? low + step - 1 : high;
+    high = high - low < step ? high : low + step - 1;
   }
   return low;
 }

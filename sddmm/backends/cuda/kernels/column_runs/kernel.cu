@@ -41,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) sddmm_kernel(const
   int steps = 0;
 #pragma unroll
   for (int place = 0; place < Config::PLACES; ++place)
-    steps += __popc(__ballot_sync(FULL_MASK, col[place][1] == col[place][0] + 1));
+    steps += __popc(__ballot_sync(FULL_MASK, col[place][1] > col[place][0] &&
+                                           col[place][1] - 1 == col[place][0]));
   if (threadIdx.x == 0) *p.result = static_cast<u64>(steps);
 }
