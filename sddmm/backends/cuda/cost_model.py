@@ -47,7 +47,8 @@ class TileRate:
     from the launch to the first tile, beyond that of any launch. overlap: the exponent p by which
     arithmetic of time t and all else of time u take (t^p + u^p)^(1/p): 1 if one waits for the
     other, more if they overlap. unaligned: by how much longer arithmetic takes where rows of the
-    operands start at multiples of 4 bytes, and of 2, not of 16 (`unaligned_factor`).
+    operands start at multiples of 4 bytes, and of 2, not of 16 (`unaligned_factor`). within_lines:
+    by how much where they start within lines of 128 bytes.
     """
 
     flops: float
@@ -62,6 +63,7 @@ class TileRate:
     start_us: float = 0.0
     overlap: float = 1.0
     unaligned: tuple[float, float] = (1.0, 1.0)
+    within_lines: float = 1.0
 
     def combined_us(self, arithmetic_us: float, beside_us: float) -> float:
         """The time of arithmetic and of all else."""

@@ -90,19 +90,19 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
     )),
     tile_simt((16, 32, 32), (4, 4), 16, TileRate(
         flops=33e12, fixed_us=0.6e-3, nonzero_ps=1.9, segment_us=1.03e-3, scaled_ps=6.8,
-        scaled_segment_ps=0.8, start_us=0.5, unaligned=(1.3, 1.3),
+        scaled_segment_ps=0.8, start_us=0.5, unaligned=(1.5, 1.5), within_lines=1.15,
     ), mainloop="ROWS"),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(
         flops=41e12, fixed_us=2.4e-3, nonzero_ps=0.65, run_ps=0.1, scaled_ps=3.0,
-        scaled_segment_ps=0.7, start_us=0.5, unaligned=(1.3, 1.3),
+        scaled_segment_ps=0.7, start_us=0.5, unaligned=(1.3, 1.3), within_lines=1.1,
     )),
     tile_simt((64, 64, 32), (4, 8), 4, TileRate(
         flops=43e12, fixed_us=2.6e-3, nonzero_ps=0.55, run_ps=0.3, scaled_ps=3.5,
-        scaled_segment_ps=0.6, start_us=1.5, unaligned=(1.3, 1.3),
+        scaled_segment_ps=0.6, start_us=1.5, unaligned=(1.3, 1.3), within_lines=1.15,
     ), mainloop="ROWS"),
     tile_simt((64, 128, 8), (8, 16), 4, TileRate(
         flops=46.5e12, fixed_us=6e-3, nonzero_ps=0.7, run_ps=3, scaled_ps=4.0,
-        scaled_segment_ps=0.9, start_us=3.0, unaligned=(1.2, 1.2),
+        scaled_segment_ps=0.9, start_us=3.0, unaligned=(1.2, 1.2), within_lines=1.04,
     ), mainloop="PIPELINED", stages=4),
     tile_wmma((16, 16), (4, 2), TileRate(
         flops=259e12, fixed_us=9.2e-3, nonzero_ps=4.9, run_ps=-1.9, round_ps=4.6,

@@ -48,7 +48,7 @@ from sddmm.backends.cuda.spec import (
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
-_INT32 = 2**31
+_INT32, _LINE_BYTES = 2**31, 128
 
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
 # depend on each other. And the part of it for each further head, whose loads find the same in L2.
@@ -167,10 +167,9 @@ class TileKernel(KernelSpec, abc.ABC):
         ps = nnz * rate.nonzero_ps + runs * rate.run_ps + rounds * rate.round_ps + scaled_ps
         return self.one_tile_us(problem, model, stored_us=1e-6 * ps / model.stores)
 
-    @property
-    def k_step(self) -> int:
-        """The elements of k that are computed at a time, and in full where k ends among them."""
-        return self.tile[2]
+    def timed_k(self, k: int) -> int:
+        """The elements of k of whole stages in the time that k takes."""
+        return ceil_div(k, self.tile[2]) * self.tile[2]
 
     @property
     def skips_empty_tiles(self) -> bool:
@@ -196,10 +195,12 @@ class TileKernel(KernelSpec, abc.ABC):
         of most patterns. stored_us: by which storing its nonzeros lengthens it."""
         assert self.rate is not None, f"{self.name} has no measured rate"
         block_m, block_n, _ = self.tile
-        k = ceil_div(problem.k, self.k_step) * self.k_step
+        k = self.timed_k(problem.k)
         arithmetic_us = 2e6 * block_m * block_n * k / (self.rate.flops * model.tensor_cores)
         row_bytes = problem.k * problem.dtype.itemsize
         arithmetic_us *= unaligned_factor(self.rate.unaligned, row_bytes)
+        if row_bytes % _LINE_BYTES:
+            arithmetic_us *= self.rate.within_lines
         fixed_us = self.rate.fixed_us if fixed_us is None else fixed_us
         return self.rate.combined_us(arithmetic_us, fixed_us / model.tensor_cores + stored_us)
 

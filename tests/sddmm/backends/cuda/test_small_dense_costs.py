@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sddmm.backends.cuda.cost_model import further_rounds
+from sddmm.backends.cuda.facts import UniformFacts
 from sddmm.backends.cuda.kernels.registry import SPECS
-from sddmm.backends.cuda.kernels.tile import TileKernel
 from tests.sddmm.backends.cuda.test_cost_model import MODEL, best, no_measurement, problem
 
 __all__ = ["no_measurement"]
@@ -22,6 +22,8 @@ __all__ = ["no_measurement"]
         (1024, 209_715, 300, "tile_simt_64x64x32"),  # 23.5 us; gather_lines 24.9
         (1024, 104_857, 300, "gather_lines"),  # 13.3 us; tile_simt 23.4
         (3000, 450_000, 200, "windows"),  # 37.4 us; gather_lines 38.6
+        (2048, 838_860, 300, "tile_simt_64x128x8"),  # 64.3 us; tile_simt_64x64x32 73.4
+        (800, 190_000, 250, "windows"),  # as 20.5 us of 700 x 900; tile_simt_16x32x32 25.7
     ],
 )
 def test_a_dense_pattern_finds_few_rows_in_l1_that_begin_within_lines(
@@ -33,28 +35,24 @@ def test_a_dense_pattern_finds_few_rows_in_l1_that_begin_within_lines(
 
 @pytest.mark.parametrize(
     ("name", "nnz", "k", "us"),
-    [("row_gather", 209_715, 256, 19.9), ("row_gather", 209_715, 300, 28.4),
-     ("windows", 104_857, 300, 21.8), ("gather_lines", 104_857, 300, 13.3)],
-)  # fmt: skip
+    [
+        ("row_gather", 209_715, 256, 19.9),
+        ("row_gather", 209_715, 300, 28.4),
+        ("gather_lines", 104_857, 300, 13.3),
+        ("windows", 104_857, 300, 21.8),
+        ("tile_simt_64x64x32", 209_715, 128, 11.3),
+        ("tile_simt_64x64x32", 209_715, 200, 17.7),
+        ("tile_simt_64x64x32", 209_715, 300, 23.0),
+    ],
+)
 def test_small_dense_patterns_take_what_was_measured(
     name: str, nnz: int, k: int, us: float
 ) -> None:
     """Of 1,024 x 1,024 in float32 on an H200."""
-    cost = SPECS[name].cost_us(problem(1024, nnz, k=k, dtype=torch.float32), None, MODEL)
+    facts = UniformFacts((1024, 1024), nnz)
+    cost = SPECS[name].cost_us(problem(1024, nnz, k=k, dtype=torch.float32), facts, MODEL)
     assert cost is not None
     assert cost.run_us == pytest.approx(us, rel=0.1)
-
-
-def test_the_main_loop_of_rows_computes_no_more_of_k_than_there_is() -> None:
-    """That of 16 elements a stage computes whole stages."""
-    rows, stages = SPECS["tile_simt_64x64x32"], SPECS["tile_simt_64x64x16"]
-    assert isinstance(rows, TileKernel)
-    assert isinstance(stages, TileKernel)
-    of_k = [problem(1024, 209_715, k=k, dtype=torch.float32) for k in (68, 80, 96)]
-    first, middle, last = (rows.one_tile_us(asked, MODEL) for asked in of_k)
-    assert first < middle < last
-    first, middle, last = (stages.one_tile_us(asked, MODEL) for asked in of_k)
-    assert first == middle < last
 
 
 @pytest.mark.parametrize("mean", [15, 16, 100, 1000.5, 40_000])

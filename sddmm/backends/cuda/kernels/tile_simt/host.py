@@ -8,15 +8,17 @@ from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 
 _PAD = 4  # elements between two rows of a stage, against bank conflicts
-_ROWS_STEP = 4  # elements of k of a row that a thread of the main loop of rows reads at once
+_LAST_STAGE = 2  # the time of an element of k past all whole stages of rows, over that of others
 
 
 class TileSimt(BlockTileKernel):
     """Serves float32 with its full precision."""
 
-    @property
-    def k_step(self) -> int:
-        return _ROWS_STEP if self.defines["MAINLOOP"] == "ROWS" else super().k_step
+    def timed_k(self, k: int) -> int:
+        if self.defines["MAINLOOP"] != "ROWS":
+            return super().timed_k(k)
+        past_whole = k % self.tile[2]
+        return k - past_whole + min(self.tile[2], _LAST_STAGE * past_whole)
 
 
 def tile_simt(
