@@ -55,6 +55,7 @@ RESULTS: dict[str, AnyObjective] = {
     "docs/results/h200/published": SDDMM,
     "docs/results/h200/regret": SDDMM,
     "docs/results/h200/scaled": SDDMM,
+    "docs/results/h200/small": SDDMM,
     "docs/results/h200/gemm": GEMM,
 }
 # Studies whose records are committed when they are measured.

@@ -10,6 +10,7 @@ import torch
 from sddmm.backends.cuda.cost_model import further_rounds
 from sddmm.backends.cuda.facts import UniformFacts
 from sddmm.backends.cuda.kernels.registry import SPECS
+from sddmm.backends.cuda.kernels.tile import TileKernel
 from tests.sddmm.backends.cuda.test_cost_model import MODEL, best, no_measurement, problem
 
 __all__ = ["no_measurement"]
@@ -62,3 +63,11 @@ def test_rows_are_stored_in_rounds_of_32_as_chance_spreads_them(mean: float) -> 
     expected = sum(math.erfc((32 * i - mean) / math.sqrt(2 * mean)) / 2 for i in rounds)
     assert further_rounds(mean) == pytest.approx(expected, abs=1e-4)
     assert further_rounds(2.0**40) == pytest.approx(2**35, rel=1e-4)  # and that ends soon
+
+
+def test_past_the_last_whole_stage_of_rows_an_element_of_k_takes_twice() -> None:
+    rows, stages = (SPECS[f"tile_simt_64x64x{k}"] for k in (32, 16))
+    assert isinstance(rows, TileKernel)
+    assert isinstance(stages, TileKernel)
+    assert [rows.timed_k(k) for k in (64, 68, 80, 95, 96)] == [64, 72, 96, 96, 96]
+    assert [stages.timed_k(k) for k in (64, 68, 80, 95, 96)] == [64, 80, 80, 96, 96]
