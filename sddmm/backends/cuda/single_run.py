@@ -212,8 +212,12 @@ class AnalysedRun(SingleRun[Variant]):
         run: FirstRun,
         operands: Operands[Variant],
     ) -> bool:
-        if not self._kernel.reads_rows(self._problem, *operands[2][:2]):
-            return False
+        if (most := self._kernel.span_bytes) is not None:
+            pitch_a, pitch_b, *_ = operands[2]
+            _, m, n = self._heads_m_n
+            span = max(m * pitch_a, n * pitch_b) * self._itemsize
+            if span >= most:
+                return False
         analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
         if analyses:  # of another problem; or of tiles, by this call
             return False

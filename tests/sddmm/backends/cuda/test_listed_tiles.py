@@ -147,7 +147,7 @@ def test_a_list_of_tiles_that_nobody_took_leaves_nothing_to_the_next(
 
 @pytest.mark.parametrize(
     ("pattern", "gathered"),
-    [(mask(), "gather_csr"), (scattered(), "row_gather")],
+    [(mask(), "gather_rows"), (scattered(), "row_gather")],
     ids=["runs", "scattered"],
 )
 def test_the_number_of_listed_tiles_decides(

@@ -16,8 +16,7 @@ from gemm_core.runtime.device import Device
 from sddmm.backends import base
 from sddmm.backends.cuda import single_run
 from sddmm.backends.cuda.backend import CudaBackend
-from sddmm.backends.cuda.kernels.gather_lines import host as lines_host
-from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES
+from sddmm.backends.cuda.kernels.gather_lines.host import GATHER_LINES, GatherLines
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.backends.cuda.kernels.gather_rows.host import Pieces
 from sddmm.backends.cuda.kernels.row_gather import host
@@ -290,12 +289,12 @@ def test_lines_are_gathered_where_rows_begin_with_a_chunk(
 
 
 @pytest.mark.parametrize(("pitch", "is_planned"), [(K, False), (2000, True)])
-def test_operands_of_64_gib_or_more_are_copied_by_a_plan(
+def test_operands_of_64_gib_or_more_are_left_to_a_plan(
     pitch: int, is_planned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As if 80,000 bytes were so many."""
     by_lines(monkeypatch)
-    monkeypatch.setattr(lines_host, "_CHUNKS", 5000)  # the real bound needs 64 GiB
+    monkeypatch.setattr(GatherLines, "span_bytes", 80_000)  # the real bound needs 64 GiB
     caplog.set_level(logging.DEBUG, "sddmm")
     pattern = SparsePattern.from_csr(torch.arange(0, 31, 3), torch.arange(30) % N, (10, N))
     a, b = torch.randn(10, pitch)[:, :K], torch.randn(N, K).mT

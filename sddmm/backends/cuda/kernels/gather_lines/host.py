@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
 # The bytes of a chunk. Kernels count the chunks of an operand in 32 bits.
-_CHUNK_BYTES, _CHUNKS = 16, 2**32
+_CHUNK_BYTES = 16
+_SPAN_BYTES = 2**32 * _CHUNK_BYTES
 # The threads of a block, and the groups of lanes of a warp that load a line each.
 _THREADS, _GROUPS_PER_WARP = 128, 32 // LINE_LANES
 # The most nonzeros of a group.
@@ -69,6 +70,8 @@ class LaunchShape(NamedTuple):
 class GatherLines(RowGather):
     """Serves rows that consist of chunks of 16 bytes."""
 
+    span_bytes = _SPAN_BYTES
+
     def refuses_but_tiles(self, problem: SddmmProblem, device: Device) -> str | None:
         reason = super().refuses_but_tiles(problem, device)
         if reason is not None:
@@ -77,7 +80,7 @@ class GatherLines(RowGather):
         if row_bytes % _CHUNK_BYTES:
             return f"loads {_CHUNK_BYTES} bytes at a time, got rows of {row_bytes}"
         rows = max(problem.m, problem.n)
-        if rows * row_bytes >= _CHUNKS * _CHUNK_BYTES:
+        if rows * row_bytes >= _SPAN_BYTES:
             return f"reads operands of less than 64 GiB, got {rows} rows of {row_bytes} bytes"
         return None
 
@@ -95,10 +98,6 @@ class GatherLines(RowGather):
     def plan(self, nonzeros: Nonzeros, problem: SddmmProblem, device: Device) -> KernelPlan:
         plan = super().plan(nonzeros, problem, device)
         return plan._replace(accepts=_fits_32_bits)
-
-    def reads_rows(self, problem: SddmmProblem, pitch_a: int, pitch_b: int) -> bool:
-        span = max(problem.m * pitch_a, problem.n * pitch_b) * problem.dtype.itemsize
-        return span < _CHUNKS * _CHUNK_BYTES
 
     def variant(self, part: SddmmProblem, nnz: int, device: Device, step: int) -> Variant:
         if step < _CHUNK_BYTES:  # chunks begin elsewhere
@@ -134,7 +133,7 @@ def _time_of_many_waves(problem: SddmmProblem, parts: float | None, row_bytes: i
 def _fits_32_bits(x: Tensor) -> bool:
     """Whether rows are contiguous, and all of them lie within 64 GiB."""
     span = max(1, x.shape[-2]) * x.stride(-2) * x.element_size()
-    return rows_are_contiguous(x) and span < _CHUNKS * _CHUNK_BYTES
+    return rows_are_contiguous(x) and span < _SPAN_BYTES
 
 
 def launch_shape(nnz: int, heads: int, device: Device) -> LaunchShape:

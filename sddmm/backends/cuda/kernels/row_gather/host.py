@@ -10,7 +10,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,7 +81,12 @@ class Arguments(ctypes.Structure):
 
 
 class RowGather(KernelSpec):
-    """Serves every pattern, in any order of its nonzeros."""
+    """Serves every pattern, in any order of its nonzeros.
+
+    span_bytes: the bytes that the rows of an operand must span less than; None for any.
+    """
+
+    span_bytes: ClassVar[int | None] = None
 
     def needs_ahead(self, problem: SddmmProblem, model: DeviceModel) -> AnalysisRequest | None:
         return ROW_IDS
@@ -96,10 +101,6 @@ class RowGather(KernelSpec):
         self, layouts: RowLayouts, problem: SddmmProblem, model: DeviceModel
     ) -> tuple[KernelPlan, ...]:
         return (self.plan(layouts.by_row(), problem, model.device),)
-
-    def reads_rows(self, problem: SddmmProblem, pitch_a: int, pitch_b: int) -> bool:
-        """Whether rows of a and of b may begin so many elements after each other."""
-        return True
 
     def variant(self, part: SddmmProblem, nnz: int, device: Device, step: int) -> Variant:
         """What computes so many nonzeros of operands whose rows start at multiples of `step`
