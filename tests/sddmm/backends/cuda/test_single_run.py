@@ -294,6 +294,7 @@ def test_operands_of_64_gib_or_more_are_left_to_a_plan(
 ) -> None:
     """As if 80,000 bytes were so many."""
     by_lines(monkeypatch)
+    assert GatherLines.span_bytes == 64 * 2**30
     monkeypatch.setattr(GatherLines, "span_bytes", 80_000)  # the real bound needs 64 GiB
     caplog.set_level(logging.DEBUG, "sddmm")
     pattern = SparsePattern.from_csr(torch.arange(0, 31, 3), torch.arange(30) % N, (10, N))
