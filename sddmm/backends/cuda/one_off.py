@@ -158,20 +158,20 @@ class OneOffPlanner:
     def _choose(self, problem: SddmmProblem, device: Device, by_rows: bool) -> Choice:
         small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
         any_order, every_tile = self._serving(small, device)
+
+        def serving(kernels: list[GpuKernel]) -> list[GpuKernel]:
+            return [kernel for kernel in kernels if kernel.refuses(problem, device) is None]
+
         may_be_late = problem.nnz * problem.k * (problem.heads or 1) >= _LATE_PRODUCTS
         is_sparse = problem.nnz < _MIN_DENSITY * problem.m * problem.n
-        any_order = [kernel for kernel in any_order if kernel.refuses(problem, device) is None]
+        any_order = serving(any_order)
         if not may_be_late or by_rows:  # few products, or gather_rows takes the place of the first
             any_order = any_order[:1]
         if (is_sparse and not may_be_late) or not every_tile:
             if len(any_order) == 1:
                 return Choice([Candidate(any_order[0], ROW_IDS, 0.0)])
             every_tile = []
-        ranking = [
-            c
-            for c in self._rank((*every_tile, *any_order), problem, device)
-            if c.kernel.refuses(problem, device) is None
-        ]
+        ranking = self._rank((*serving(every_tile), *any_order), problem, device)
         any_order_first = next((c for c in ranking if c.request == ROW_IDS), None)
         if any_order_first is None:
             return Choice(ranking[:1])

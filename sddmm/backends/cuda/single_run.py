@@ -2,7 +2,7 @@
 
 Of a CSR pattern that is not kept a single launch checks the indices and gathers, where rows are
 long, or where the GPU takes less time than the host for a second. Other patterns are analysed
-before row_gather, as later plans read the analysis, and before tiles (tiled_run.py).
+before row_gather or gather_lines, as later plans read that, and before tiles (tiled_run.py).
 
 The first call with a pattern spends its time on the host. So everything that follows from the
 problem is found once, when a `SingleRun` is made, and a run touches the addresses alone. It makes
@@ -318,7 +318,7 @@ class LongRowsRun(SingleRun[gather_rows.Variant]):
         return self._finish(pattern, run, results)
 
     def _specialise(self, part: SddmmProblem, step: int) -> gather_rows.Variant:
-        return gather_rows.specialise(ROW_GATHER, part, self._pieces, self._device, step)
+        return gather_rows.specialise(part, self._pieces, self._device, step)
 
 
 class SingleLaunch(SingleRun[Variant]):
@@ -348,7 +348,7 @@ class SingleLaunch(SingleRun[Variant]):
         return self._finish(pattern, run, results)
 
     def _specialise(self, part: SddmmProblem, step: int) -> Variant:
-        return gather_csr.specialise(ROW_GATHER, part, self._device, step)
+        return gather_csr.specialise(part, self._device, step)
 
 
 MakeRuns: TypeAlias = "Callable[[SddmmProblem, Device], SingleRun[Any]]"

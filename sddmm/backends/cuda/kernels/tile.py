@@ -36,6 +36,7 @@ from sddmm.backends.cuda.executor import (
     rows_are_contiguous,
 )
 from sddmm.backends.cuda.facts import PatternFacts
+from sddmm.backends.cuda.kernels.row_gather.loads import LINE_BYTES
 from sddmm.backends.cuda.layouts import TileWork
 from sddmm.backends.cuda.spec import (
     AnalysisRequest,
@@ -48,7 +49,7 @@ from sddmm.backends.cuda.spec import (
 if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
-_INT32, _LINE_BYTES = 2**31, 128
+_INT32 = 2**31
 
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
 # depend on each other. And the part of it for each further head, whose loads find the same in L2.
@@ -199,7 +200,7 @@ class TileKernel(KernelSpec, abc.ABC):
         arithmetic_us = 2e6 * block_m * block_n * k / (self.rate.flops * model.tensor_cores)
         row_bytes = problem.k * problem.dtype.itemsize
         arithmetic_us *= unaligned_factor(self.rate.unaligned, row_bytes)
-        if row_bytes % _LINE_BYTES:
+        if row_bytes % LINE_BYTES:
             arithmetic_us *= self.rate.within_lines
         fixed_us = self.rate.fixed_us if fixed_us is None else fixed_us
         return self.rate.combined_us(arithmetic_us, fixed_us / model.tensor_cores + stored_us)

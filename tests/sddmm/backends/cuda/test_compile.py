@@ -301,8 +301,8 @@ def test_a_first_call_in_one_launch_compiles_too(
     arch: str, dtype: torch.dtype, k: int, index_dtype: torch.dtype
 ) -> None:
     asked = problem_of(ROW_GATHER, dtype, torch.float32, k)._replace(index_dtype=index_dtype)
-    by_warp, _ = gather_csr.macros_and_group(ROW_GATHER, asked, 16)
-    by_row = gather_rows.macros_of(ROW_GATHER, asked, 16)
+    by_warp, _ = gather_csr.macros_and_group(asked, 16)
+    by_row = gather_rows.macros_of(asked, 16)
     for spec, own, arguments in (
         (gather_csr.GATHER_CSR, by_warp, gather_csr.Arguments),
         (gather_rows.GATHER_ROWS, by_row, gather_rows.Arguments),

@@ -9,7 +9,6 @@ import torch
 
 from sddmm.backends.cuda.kernels.gather_csr import host as gather_csr
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
-from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.kernels.row_gather.loads import row_loads
 from tests.sddmm.backends.cuda.test_cost_model import no_measurement, problem
 
@@ -84,7 +83,7 @@ def test_every_row_is_covered_by_as_many_loads_of_each_lane() -> None:
 def test_first_calls_by_rows_load_parts_of_more_rows(
     k: int, dtype: torch.dtype, lanes: int, pass_bytes: int, batches: int
 ) -> None:
-    found = dict(gather_rows.macros_of(ROW_GATHER, problem(100, 6_400, k=k, dtype=dtype), 16))
+    found = dict(gather_rows.macros_of(problem(100, 6_400, k=k, dtype=dtype), 16))
     loads = found["SDDMM_LANES"], found["SDDMM_PASS_BYTES"], found["SDDMM_BATCHES"]
     assert loads == (str(lanes), str(pass_bytes), str(batches))
 
@@ -93,5 +92,5 @@ def test_first_calls_by_rows_load_parts_of_more_rows(
 def test_a_first_call_in_one_launch_takes_shorter_passes(k: int, pass_bytes: int) -> None:
     """Its registers hold addresses of its own."""
     asked = problem(100, 500, k=k, dtype=torch.float32)
-    found, _ = gather_csr.macros_and_group(ROW_GATHER, asked, 16)
+    found, _ = gather_csr.macros_and_group(asked, 16)
     assert dict(found)["SDDMM_PASS_BYTES"] == str(pass_bytes)

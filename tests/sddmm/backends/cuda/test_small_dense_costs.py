@@ -49,7 +49,7 @@ def test_a_dense_pattern_finds_few_rows_in_l1_that_begin_within_lines(
 def test_small_dense_patterns_take_what_was_measured(
     name: str, nnz: int, k: int, us: float
 ) -> None:
-    """Of 1,024 x 1,024 in float32 on an H200."""
+    """Patterns of 1,024 x 1,024 in float32 on an H200."""
     facts = UniformFacts((1024, 1024), nnz)
     cost = SPECS[name].cost_us(problem(1024, nnz, k=k, dtype=torch.float32), facts, MODEL)
     assert cost is not None
@@ -58,7 +58,7 @@ def test_small_dense_patterns_take_what_was_measured(
 
 @pytest.mark.parametrize("mean", [15, 16, 100, 1000.5, 40_000])
 def test_rows_are_stored_in_rounds_of_32_as_chance_spreads_them(mean: float) -> None:
-    """Of rows with nonzeros by chance, beside a sum over all rounds."""
+    """The same as a sum over all rounds."""
     rounds = range(1, int(mean / 32) + 3)
     expected = sum(math.erfc((32 * i - mean) / math.sqrt(2 * mean)) / 2 for i in rounds)
     assert further_rounds(mean) == pytest.approx(expected, abs=1e-4)

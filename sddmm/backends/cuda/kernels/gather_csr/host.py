@@ -11,7 +11,7 @@ from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.row_gather.host import (
     MAX_SHARE,
-    RowGather,
+    ROW_GATHER,
     Variant,
     gather_macros,
     variant_of,
@@ -45,23 +45,23 @@ GATHER_CSR = KernelSpec(
 )  # fmt: skip
 
 
-def specialise(spec: RowGather, problem: SddmmProblem, device: Device, step: int) -> Variant:
+def specialise(problem: SddmmProblem, device: Device, step: int) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes."""
-    kernel, group = _load(loader.runtime, spec, without_sizes(problem), device, step)
-    return variant_of(kernel, spec, problem, problem.nnz, device, group)
+    kernel, group = _load(loader.runtime, without_sizes(problem), device, step)
+    return variant_of(kernel, ROW_GATHER, problem, problem.nnz, device, group)
 
 
 @functools.lru_cache(maxsize=1024)
 def _load(
-    runtime: loader.CudaRuntime, spec: RowGather, problem: SddmmProblem, device: Device, step: int
+    runtime: loader.CudaRuntime, problem: SddmmProblem, device: Device, step: int
 ) -> tuple[Kernel, int]:
-    defines, group = macros_and_group(spec, problem, step)
+    defines, group = macros_and_group(problem, step)
     return runtime.load_kernel(GATHER_CSR, defines, Arguments, device.index), group
 
 
-def macros_and_group(spec: RowGather, problem: SddmmProblem, step: int) -> tuple[Macros, int]:
+def macros_and_group(problem: SddmmProblem, step: int) -> tuple[Macros, int]:
     """The macros of gather_csr, and the nonzeros that a warp works on at once."""
-    defines, group = gather_macros(spec, problem.k, problem.dtype, problem.out_dtype, step)
+    defines, group = gather_macros(ROW_GATHER, problem.k, problem.dtype, problem.out_dtype, step)
     # The guards of rows' ends leave too few registers for the addresses of this kernel, as do the
     # longest passes where there are several.
     blocks_per_sm = int(defines["MIN_BLOCKS"]) - (not defines["NO_TAIL"])

@@ -10,7 +10,7 @@ from gemm_core.arithmetic import ceil_div
 from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import DOUBLE, INT, LONG, POINTER, Kernel
 from sddmm.backends.cuda import loader
-from sddmm.backends.cuda.kernels.row_gather.host import RowGather, gather_macros
+from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER, gather_macros
 from sddmm.backends.cuda.kernels.row_gather.loads import (
     LINE_BYTES,
     LINE_LANES,
@@ -126,11 +126,9 @@ class Variant(NamedTuple):
     checkers: int
 
 
-def specialise(
-    spec: RowGather, problem: SddmmProblem, pieces: Pieces, device: Device, step: int
-) -> Variant:
+def specialise(problem: SddmmProblem, pieces: Pieces, device: Device, step: int) -> Variant:
     """The kernel for operands whose rows start at multiples of `step` bytes."""
-    kernel = _load(loader.runtime, spec, without_sizes(problem), device, step)
+    kernel = _load(loader.runtime, without_sizes(problem), device, step)
     warps = pieces.warps_per_piece * pieces.pieces * (problem.heads or 1)
     blocks = ceil_div(warps, GATHER_ROWS.threads // 32)
     checkers = ceil_div(problem.nnz, GATHER_ROWS.threads * _CHECKED_PER_THREAD)
@@ -138,18 +136,16 @@ def specialise(
 
 
 @functools.lru_cache(maxsize=1024)
-def _load(
-    runtime: loader.CudaRuntime, spec: RowGather, problem: SddmmProblem, device: Device, step: int
-) -> Kernel:
-    return runtime.load_kernel(GATHER_ROWS, macros_of(spec, problem, step), Arguments, device.index)
+def _load(runtime: loader.CudaRuntime, problem: SddmmProblem, device: Device, step: int) -> Kernel:
+    return runtime.load_kernel(GATHER_ROWS, macros_of(problem, step), Arguments, device.index)
 
 
-def macros_of(spec: RowGather, problem: SddmmProblem, step: int) -> Macros:
+def macros_of(problem: SddmmProblem, step: int) -> Macros:
     """The macros of gather_rows: those of row_gather for long rows, as far as these suit rows of B
     that are often found in L1; and the type of indices."""
     k, dtype = problem.k, problem.dtype
     defines, _ = gather_macros(
-        spec, k, dtype, problem.out_dtype, step, long_rows=True, several_waves=True
+        ROW_GATHER, k, dtype, problem.out_dtype, step, long_rows=True, several_waves=True
     )
     defines["INDEX"] = INDEX_DTYPES[problem.index_dtype]
     row_bytes, is_half = k * dtype.itemsize, DTYPES[dtype].is_half
