@@ -33,51 +33,61 @@ struct TransposingCopy {
     return k_left >= BK && rows_left >= ROWS;
   }
 
-  // Copies part 0 .. PARTS - 1 of a full tile; `from` is `source`, advanced by row_step per part.
-  __device__ __forceinline__ void copy_part(u32 target, int part, const float* from) const {
-    target += (k * PITCH + row + part * ROW_STEP) * 4;
-#pragma unroll
-    for (int e = 0; e < BK; e += 8) ptx::cp_async_4(target + e * PITCH * 4, from + e);
-  }
+  // Where this thread's first element of a tile goes, in bytes from its start.
+  __device__ __forceinline__ u32 offset() const { return (k * PITCH + row) * 4; }
 
-  // Copies the next tile; zeros beyond rows_left rows and k_left columns.
-  __device__ __forceinline__ void copy_guarded(u32 target, int k_left) const {
-    const float* from = source;
-    target += (k * PITCH + row) * 4;
-#pragma unroll 1
-    for (int part = 0; part < PARTS; ++part, from += row_step, target += ROW_STEP * 4)
+  // Copies part 0 .. PARTS - 1 of the next tile. target: the tile's address, by offset() further;
+  // from: `source`, advanced by row_step per part.
+  // FULL: whether the tile is; else zeros stand beyond rows_left rows and k_left columns.
+  template <bool FULL>
+  __device__ __forceinline__ void copy_part(u32 target, int part, const float* from,
+                                            int k_left) const {
+    target += part * ROW_STEP * 4;
 #pragma unroll
-      for (int e = 0; e < BK; e += 8)
-        ptx::cp_async_4(target + e * PITCH * 4, from + e,
-                        row + part * ROW_STEP < rows_left && k + e < k_left);
+    for (int e = 0; e < BK; e += 8) {
+      if constexpr (FULL) {
+        ptx::cp_async_4(target + e * PITCH * 4, from + e);
+      } else {
+        const bool exists = row + part * ROW_STEP < rows_left && k + e < k_left;
+        ptx::cp_async_4(target + e * PITCH * 4, from + e, exists);
+      }
+    }
   }
 
   // Moves on to the next tile.
   __device__ __forceinline__ void advance() { source += BK; }
 };
 
-// Computes one BM x BN tile of A B by WARPS_M x WARPS_N warps of 4 x 8 threads, THREAD_M x THREAD_N
-// sums a thread. A is (m, k), B is (n, k). A thread's rows and columns are groups of four,
-// interleaved with other threads' groups, so that the threads of a warp read neighbouring words.
+// Computes one BM x BN tile of A B by SLICES times WARPS_M x WARPS_N warps of 4 x 8 threads,
+// THREAD_M x THREAD_N sums a thread. A is (m, k), B is (n, k). Each slice of the warps multiplies a
+// part of each stage, and the first has their total: more warps then share few tiles. A thread's rows
+// and columns are groups of four, interleaved with other threads' groups, so that the threads of a
+// warp read neighbouring words.
 template <int BM, int BN, int BK, int WARPS_M, int WARPS_N, int THREAD_M_, int THREAD_N_,
-          int STAGES>
+          int STAGES, int SLICES = 1>
 struct MainloopSimtPipelined {
   using T = float;
-  static constexpr int THREAD_M = THREAD_M_, THREAD_N = THREAD_N_, THREADS = 32 * WARPS_M * WARPS_N;
+  static constexpr int THREAD_M = THREAD_M_, THREAD_N = THREAD_N_;
+  static constexpr int SLICE_THREADS = 32 * WARPS_M * WARPS_N, THREADS = SLICES * SLICE_THREADS;
   // Four elements more than a row has: the transposing copies then have no bank conflicts.
   static constexpr int PITCH_A = BM + 4, PITCH_B = BN + 4;
   static constexpr int A_FLOATS = BK * PITCH_A, STAGE_BYTES = (A_FLOATS + BK * PITCH_B) * 4;
-  static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES;
+  // The stages, and then the sums of all slices but the first.
+  static constexpr int STAGES_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = (SLICES - 1) * BM * BN * 4;
+  static constexpr int SHARED_BYTES = STAGES_BYTES > SUMS_BYTES ? STAGES_BYTES : SUMS_BYTES;
+  // The steps of a stage, of one k for each slice.
+  static constexpr int STEPS = BK / SLICES;
   static_assert(BM == WARPS_M * 4 * THREAD_M && BN == WARPS_N * 8 * THREAD_N,
                 "a warp is 4 x 8 threads");
   static_assert(THREAD_M % 4 == 0 && THREAD_N % 4 == 0 && STAGES >= 2, "whole groups");
+  static_assert(STEPS % 2 == 0 && BK % SLICES == 0, "two fragments take turns");
 
   using Accumulators = float[THREAD_M][THREAD_N];
 
   static constexpr bool COLUMNS_ARE_PAIRED = true;
   // The row in the block's tile of row i of this thread's accumulators; column_of likewise.
   static __device__ __forceinline__ int row_of(int i) {
-    const int warp = threadIdx.x / 32 / WARPS_N, lane = threadIdx.x % 32 / 8;
+    const int warp = threadIdx.x % SLICE_THREADS / 32 / WARPS_N, lane = threadIdx.x % 32 / 8;
     return warp * 4 * THREAD_M + i / 4 * 16 + lane * 4 + i % 4;
   }
   static __device__ __forceinline__ int column_of(int j) {
@@ -93,17 +103,10 @@ struct MainloopSimtPipelined {
     TransposingCopy<BM, BK, PITCH_A, THREADS> copy_a(a + m0 * pitch_a, pitch_a, m - m0);
     TransposingCopy<BN, BK, PITCH_B, THREADS> copy_b(b + n0 * pitch_b, pitch_b, n - n0);
     constexpr int PARTS_A = copy_a.PARTS, PARTS = PARTS_A + copy_b.PARTS;
-    // The first quarter of the steps copies.
-    constexpr int PARTS_PER_STEP = (PARTS + BK / 4 - 1) / (BK / 4);
     int k_left = k;       // from the next tile to copy to the end
     u32 write_stage = 0;  // where that tile goes, in bytes
     const auto next_stage = [](u32 stage) {
       return stage == (STAGES - 1) * STAGE_BYTES ? 0 : stage + STAGE_BYTES;
-    };
-    const auto copy_guarded = [&] {
-      if (k_left <= 0) return;
-      copy_a.copy_guarded(base + write_stage, k_left);
-      copy_b.copy_guarded(base + write_stage + A_FLOATS * 4, k_left);
     };
     const auto commit = [&] {
       ptx::cp_async_commit();  // an empty group too, so that the number of groups stays the same
@@ -112,27 +115,32 @@ struct MainloopSimtPipelined {
       copy_a.advance();
       copy_b.advance();
     };
-    // Parts of a full tile, in order; the addresses follow from each other.
+    // Copies a part of a tile; in order, as the addresses follow from each other.
     const float *from_a = copy_a.source, *from_b = copy_b.source;
-    const auto copy_part = [&](int part) {
+    const auto copy_part = [&](int part, auto full) {
       if (part < PARTS_A) {
-        copy_a.copy_part(base + write_stage, part, from_a);
+        const u32 to = base + write_stage + copy_a.offset();
+        copy_a.template copy_part<full.VALUE>(to, part, from_a, k_left);
         from_a += copy_a.row_step;
-      } else if (part < PARTS) {
-        copy_b.copy_part(base + write_stage + A_FLOATS * 4, part - PARTS_A, from_b);
+      } else {
+        const u32 to = base + write_stage + A_FLOATS * 4 + copy_b.offset();
+        copy_b.template copy_part<full.VALUE>(to, part - PARTS_A, from_b, k_left);
         from_b += copy_b.row_step;
       }
     };
     const auto is_full = [&] { return copy_a.is_full(k_left) && copy_b.is_full(k_left); };
+    const auto copy_tile = [&](auto full) {
+      from_a = copy_a.source, from_b = copy_b.source;
+#pragma unroll
+      for (int part = 0; part < PARTS; ++part) copy_part(part, full);
+    };
 
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) {
       if (is_full()) {
-        from_a = copy_a.source, from_b = copy_b.source;
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) copy_part(part);
+        copy_tile(Bool<true>{});
       } else {
-        copy_guarded();
+        copy_tile(Bool<false>{});
       }
       commit();
     }
@@ -143,20 +151,14 @@ struct MainloopSimtPipelined {
     __syncthreads();
     load(row[0], column[0], shared, 0);
     u32 read_stage = 0;
-#pragma unroll 1
-    do {
-      const bool full = is_full();
+    // Multiplies a tile while another is copied. full: whether that one is; a branch within the steps
+    // would keep the compiler from moving instructions across it.
+    const auto multiply_tile = [&](auto full) {
       from_a = copy_a.source, from_b = copy_b.source;
-      if (!full) copy_guarded();
 #pragma unroll
-      for (int step = 0; step < BK; ++step) {
-        if (step + 1 < BK) {
+      for (int step = 0; step < STEPS; ++step) {
+        if (step + 1 < STEPS) {
           load(row[(step + 1) % 2], column[(step + 1) % 2], shared + read_stage, step + 1);
-          if (full && step * PARTS_PER_STEP < PARTS) {
-#pragma unroll
-            for (int part = 0; part < PARTS_PER_STEP; ++part)
-              copy_part(step * PARTS_PER_STEP + part);
-          }
         } else {
           commit();
           read_stage = next_stage(read_stage);
@@ -164,16 +166,28 @@ struct MainloopSimtPipelined {
           __syncthreads();  // the next tile has arrived, and every warp has loaded this one
           load(row[0], column[0], shared + read_stage, 0);
         }
+        // All steps but the last, which commits the copies, share them: so few at a time wait for
+        // shared memory, which delivers fragments most of the time.
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+          if (part * (STEPS - 1) / PARTS == step) copy_part(part, full);
         add_outer_product(sums, row[step % 2], column[step % 2]);
       }
-    } while (--tiles_left > 0);
+      --tiles_left;
+    };
+#pragma unroll 1
+    while (is_full()) multiply_tile(Bool<true>{});
+#pragma unroll 1
+    while (tiles_left > 0) multiply_tile(Bool<false>{});
     ptx::cp_async_wait<0>();
+    if constexpr (SLICES > 1) add_slices(sums, reinterpret_cast<float*>(shared));
   }
 
  private:
-  // Loads the fragments of one k of a stage.
+  // Loads the fragments of one step of a stage.
   static __device__ __forceinline__ void load(float (&row)[THREAD_M], float (&column)[THREAD_N],
-                                              const unsigned char* stage, int k) {
+                                              const unsigned char* stage, int step) {
+    const int k = SLICES * step + threadIdx.x / SLICE_THREADS;
     const float* const a = reinterpret_cast<const float*>(stage) + k * PITCH_A;
     const float* const b = reinterpret_cast<const float*>(stage) + A_FLOATS + k * PITCH_B;
 #pragma unroll
@@ -185,6 +199,31 @@ struct MainloopSimtPipelined {
   static __device__ __forceinline__ void read(float* target, const float* source) {
     const float4 vector = *reinterpret_cast<const float4*>(source);
     target[0] = vector.x, target[1] = vector.y, target[2] = vector.z, target[3] = vector.w;
+  }
+
+  // Adds the accumulators of all slices, through shared memory, to those of the first.
+  static __device__ __forceinline__ void add_slices(Accumulators& sums, float* shared) {
+    const int slice = threadIdx.x / SLICE_THREADS;
+    // Accumulator (i, j) of a slice: neighbouring threads store neighbouring words.
+    const auto stored = [&](int of_slice, int i, int j) -> float& {
+      const int index = ((of_slice - 1) * THREAD_M + i) * THREAD_N + j;
+      return shared[index * SLICE_THREADS + threadIdx.x % SLICE_THREADS];
+    };
+    __syncthreads();  // all threads have read the last stage
+    if (slice > 0) {
+#pragma unroll
+      for (int i = 0; i < THREAD_M; ++i)
+#pragma unroll
+        for (int j = 0; j < THREAD_N; ++j) stored(slice, i, j) = sums[i][j];
+    }
+    __syncthreads();
+    if (slice > 0) return;
+#pragma unroll
+    for (int other = 1; other < SLICES; ++other)
+#pragma unroll
+      for (int i = 0; i < THREAD_M; ++i)
+#pragma unroll
+        for (int j = 0; j < THREAD_N; ++j) sums[i][j] += stored(other, i, j);
   }
 };
 
