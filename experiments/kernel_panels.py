@@ -130,13 +130,13 @@ PANELS: dict[str, Panel] = {
         limit="the tensor cores' rate for whole tiles, however few nonzeros they hold",
     ),
     "tile_simt": Panel(
-        "one block: one tile of 64 x 64 or 64 x 128, whole, by multiply-adds",
+        "one block: one tile of 64 x 64 or 128 x 128, whole, by multiply-adds",
         _TILE, *_TILE_IN_SHARED,
         l2=_LISTED,
         shared="stages of both operands; after the main loop the sums",
         registers="32 to 128 sums a thread; its elements of A and B of one k and the next",
         to_shared="cp.async", to_registers="one column of A's tile, one row of B's",
-        limit="the banks of the register file",
+        limit="what shared memory delivers, and the banks of the register file",
     ),
     "tile_warp": Panel(
         "one warp: up to four tiles of 16 x 16 or 32 x 32, mostly of the same rows",

@@ -28,13 +28,13 @@ pytestmark = pytest.mark.usefixtures("kernels_on_cpu")
 
 BLOCK_TILES = [
     "tile_mma_64x64x32", "tile_mma_128x128x64", "tile_wmma_m16n16k16", "tile_simt_16x32x32",
-    "tile_simt_64x64x16", "tile_simt_64x64x32", "tile_simt_64x128x8",
+    "tile_simt_64x64x16", "tile_simt_64x64x32", "tile_simt_128x128x8", "tile_simt_sliced_64x64x16",
     "tile_wgmma_tf32x3_128x128x32",
 ]  # fmt: skip
 WARP_TILES = ["tile_warp_16x16", "tile_warp_32x32"]
 # One tile of each source and precision; the others in the GPU suite.
 ONE_OF_EACH_SOURCE = [
-    "tile_mma_64x64x32", "tile_wmma_m16n16k16", "tile_simt_64x64x16",
+    "tile_mma_64x64x32", "tile_wmma_m16n16k16", "tile_simt_64x64x16", "tile_simt_sliced_64x64x16",
     "tile_wgmma_tf32x3_128x128x32", "tile_warp_16x16",
 ]  # fmt: skip
 every_tile = pytest.mark.parametrize(

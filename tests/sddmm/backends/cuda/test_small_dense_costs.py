@@ -20,11 +20,11 @@ __all__ = ["no_measurement"]
     ("size", "nnz", "k", "name"),
     [
         (1024, 209_715, 64, "gather_lines"),  # 7.1 us; row_gather 7.7, tile_simt 7.4
-        (1024, 209_715, 300, "tile_simt_64x64x32"),  # 23.5 us; gather_lines 24.9
+        (1024, 209_715, 300, "tile_simt_sliced_64x64x16"),  # 20.6 us; tile_simt_64x64x32 23.8
         (1024, 104_857, 300, "gather_lines"),  # 13.3 us; tile_simt 23.4
         (3000, 450_000, 200, "windows"),  # 37.4 us; gather_lines 38.6
-        (2048, 838_860, 300, "tile_simt_64x128x8"),  # 64.3 us; tile_simt_64x64x32 73.4
-        (800, 190_000, 250, "windows"),  # as 20.5 us of 700 x 900; tile_simt_16x32x32 25.7
+        (2048, 838_860, 300, "tile_simt_128x128x8"),  # 61.1 us; the sliced tile 68.4
+        (800, 190_000, 250, "tile_simt_sliced_64x64x16"),  # as 18.0 us of 700 x 900; windows 21.7
     ],
 )
 def test_a_dense_pattern_finds_few_rows_in_l1_that_begin_within_lines(
@@ -44,6 +44,9 @@ def test_a_dense_pattern_finds_few_rows_in_l1_that_begin_within_lines(
         ("tile_simt_64x64x32", 209_715, 128, 11.3),
         ("tile_simt_64x64x32", 209_715, 200, 17.7),
         ("tile_simt_64x64x32", 209_715, 300, 23.0),
+        ("tile_simt_sliced_64x64x16", 209_715, 300, 20.6),
+        ("tile_simt_sliced_64x64x16", 524_288, 1024, 59.9),
+        ("tile_simt_128x128x8", 209_715, 128, 19.7),
     ],
 )
 def test_small_dense_patterns_take_what_was_measured(
@@ -52,6 +55,24 @@ def test_small_dense_patterns_take_what_was_measured(
     """Patterns of 1,024 x 1,024 in float32 on an H200."""
     facts = UniformFacts((1024, 1024), nnz)
     cost = SPECS[name].cost_us(problem(1024, nnz, k=k, dtype=torch.float32), facts, MODEL)
+    assert cost is not None
+    assert cost.run_us == pytest.approx(us, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("size", "nnz", "k", "us"),
+    [
+        (2048, 838_860, 128, 30.4),
+        (2048, 838_860, 1024, 184.8),
+        (4096, 5_033_164, 512, 389.6),
+        (2000, 1_000_000, 128, 42.8),  # the last tiles reach beyond the matrix
+    ],
+)
+def test_tiles_of_128_take_what_pairs_of_them_do(size: int, nnz: int, k: int, us: float) -> None:
+    """In float32 on an H200."""
+    facts = UniformFacts((size, size), nnz)
+    spec = SPECS["tile_simt_128x128x8"]
+    cost = spec.cost_us(problem(size, nnz, k=k, dtype=torch.float32), facts, MODEL)
     assert cost is not None
     assert cost.run_us == pytest.approx(us, rel=0.1)
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 
+if TYPE_CHECKING:
+    from sddmm.problem import SddmmProblem
+
 _PAD = 4  # elements between two rows of a stage, against bank conflicts
 _LAST_STAGE = 2  # the time of an element of k past all whole stages of rows, over that of others
+
+# Where a multiprocessor holds two tiles, in halves of the time of both: the time of one alone, and
+# by how much longer those at the edges of a matrix take, which check every copy.
+_ALONE, _AT_EDGES = 1.17, 0.6
 
 
 class TileSimt(BlockTileKernel):
@@ -20,6 +29,14 @@ class TileSimt(BlockTileKernel):
         past_whole = k % self.tile[2]
         return k - past_whole + min(self.tile[2], _LAST_STAGE * past_whole)
 
+    def _tiles_of_longest(self, problem: SddmmProblem, count: int, sm_count: int) -> float:
+        if self.min_blocks != 2:
+            return super()._tiles_of_longest(problem, count, sm_count)
+        (block_m, block_n), (pairs, rest) = self.block, divmod(count, 2 * sm_count)
+        last = 2.0 if rest > sm_count else _ALONE * bool(rest)
+        has_edges = problem.m % block_m or problem.n % block_n
+        return 2 * pairs + last + _AT_EDGES * bool(has_edges)
+
 
 def tile_simt(
     tile: tuple[int, int, int],
@@ -29,9 +46,11 @@ def tile_simt(
     *,
     mainloop: str = "TWO_BUFFERS",
     stages: int = 2,
+    slices: int = 1,
 ) -> TileSimt:
     """A variant. thread: the rows and columns of sums of each thread. mainloop: one of those that
-    kernel.cu names; that of rows has the padding at the end of each row of k."""
+    kernel.cu names; that of rows has the padding at the end of each row of k. slices: the parts in
+    which the warps share a stage's elements of k."""
     block_m, block_n, block_k = tile
     warps = block_m // (4 * thread[0]), block_n // (8 * thread[1])
     if mainloop == "ROWS":
@@ -40,12 +59,12 @@ def tile_simt(
         stage_elements = block_k * (block_m + block_n + 2 * _PAD)
     stage_bytes = stage_elements * torch.float32.itemsize
     return TileSimt(
-        name=f"tile_simt_{block_m}x{block_n}x{block_k}",
+        name=f"tile_simt_{'sliced_' if slices > 1 else ''}{block_m}x{block_n}x{block_k}",
         source="tile_simt",
         dtypes=(torch.float32,),
-        threads=32 * warps[0] * warps[1],
+        threads=32 * warps[0] * warps[1] * slices,
         tile=tile,
-        shared_bytes=max(stages * stage_bytes, block_m * block_n * 4),
+        shared_bytes=max(stages * stage_bytes, max(1, slices - 1) * block_m * block_n * 4),
         min_blocks=min_blocks,
         rate=rate,
         defines={
@@ -56,5 +75,6 @@ def tile_simt(
             "THREAD_N": thread[1],
             "PAD": _PAD,
             "STAGES": stages,
+            "SLICES": slices,
         },
     )

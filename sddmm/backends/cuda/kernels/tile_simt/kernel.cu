@@ -26,8 +26,9 @@ struct Config {
   static constexpr int THREAD_M = SDDMM_THREAD_M, THREAD_N = SDDMM_THREAD_N;
   // The number of elements added to each row of a stage, against bank conflicts.
   static constexpr int PAD = SDDMM_PAD;
-  // The number of stages in shared memory.
-  static constexpr int STAGES = SDDMM_STAGES;
+  // The number of stages in shared memory, and of slices of the warps that each multiply a part of
+  // each stage.
+  static constexpr int STAGES = SDDMM_STAGES, SLICES = SDDMM_SLICES;
   // Whether all rows of a, or of b, start at multiples of 16 bytes.
   static constexpr bool ALIGNED_A = SDDMM_ALIGNED_A, ALIGNED_B = SDDMM_ALIGNED_B;
   // Whether rows are stored as segments (tile_kernel.cuh); else the number of nonzeros of each of
@@ -60,7 +61,8 @@ struct TwoBuffers
 // The highest rate, by many sums per thread.
 using Pipelined =
     gemm_core::MainloopSimtPipelined<BM, BN, BK, Config::WARPS_M, Config::WARPS_N,
-                                     Config::THREAD_M, Config::THREAD_N, Config::STAGES>;
+                                     Config::THREAD_M, Config::THREAD_N, Config::STAGES,
+                                     Config::SLICES>;
 // The shortest time of a tile, where a multiprocessor has few.
 using Rows = gemm_core::MainloopSimtRows<BM, BN, BK, Config::WARPS_M, Config::WARPS_N,
                                          Config::THREAD_M, Config::THREAD_N, Config::STAGES,
@@ -69,6 +71,7 @@ using Mainloop = gemm_core::Select<
     Config::MAINLOOP == Loop::TWO_BUFFERS, TwoBuffers,
     gemm_core::Select<Config::MAINLOOP == Loop::PIPELINED, Pipelined, Rows>::type>::type;
 static_assert(Mainloop::THREADS == Config::THREADS, "the host launches all warps");
+static_assert(Config::SLICES == 1 || Config::MAINLOOP == Loop::PIPELINED, "others have one slice");
 static_assert(Mainloop::SHARED_BYTES <= Config::SHARED_BYTES, "the stages fit");
 static_assert(BM * BN * 4 <= Config::SHARED_BYTES, "the tile fits");
 
@@ -80,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
   extern __shared__ __align__(128) unsigned char shared[];
   compute_tile<Mainloop, BM, BN, Config::SEGMENTS, Config::PREFETCH_DEPTH>(
       p, shared, [](const Mainloop::Accumulators& sums, const auto& tile) {
+        if (threadIdx.x >= Config::THREADS / Config::SLICES) return;  // the first slice has the sums
         if constexpr (Mainloop::COLUMNS_ARE_PAIRED) {
           gemm_core::store_simt<Mainloop>(sums, tile, 0, 0);
         } else {
