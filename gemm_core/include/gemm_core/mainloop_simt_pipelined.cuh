@@ -9,38 +9,33 @@
 namespace gemm_core {
 
 // Copies ROWS x BK floats, stored as rows of k, to shared memory with k outermost, PITCH elements
-// apart. A warp copies eight k of four rows at once, which fall into different banks.
-template <int ROWS, int BK, int PITCH, int THREADS>
+// apart. A warp copies eight k of four rows at once, which fall into different banks. KEEPS_STEPS:
+// whether the threads have registers left for the steps from row to row.
+template <int ROWS, int BK, int PITCH, int THREADS, bool KEEPS_STEPS>
 struct TransposingCopy {
   static constexpr int ROW_STEP = THREADS / 8, PARTS = ROWS / ROW_STEP;
   static_assert(BK % 8 == 0 && THREADS % 8 == 0 && ROWS % ROW_STEP == 0, "equal shares");
 
   const float* source;  // this thread's first element of the next tile
   i64 row_step;
-  int row, k;  // of that element in the tile
-  int rows_left;
+  int row, k;      // where that element goes in the tile
+  int parts_left;  // of the operand's rows; the others copy the last of them again
 
-  __device__ __forceinline__ TransposingCopy(const float* first_tile, i64 pitch, int rows_left_)
-      : row_step(ROW_STEP * pitch),
-        row(threadIdx.x / 8),
-        k(threadIdx.x % 8),
-        rows_left(rows_left_) {
-    source = first_tile + row * pitch + k;
-  }
-
-  // Whether the next tile, of which k_left of k exist, is full.
-  __device__ __forceinline__ bool is_full(int k_left) const {
-    return k_left >= BK && rows_left >= ROWS;
+  __device__ __forceinline__ TransposingCopy(const float* first_tile, i64 pitch, int rows_left)
+      : row_step(ROW_STEP * pitch), row(threadIdx.x / 8), k(threadIdx.x % 8) {
+    const int last_row = (rows_left < ROWS ? rows_left : ROWS) - 1;
+    parts_left = (last_row - row + ROW_STEP) / ROW_STEP;
+    source = first_tile + (row < last_row ? row : last_row) * pitch + k;
   }
 
   // Where this thread's first element of a tile goes, in bytes from its start.
   __device__ __forceinline__ u32 offset() const { return (k * PITCH + row) * 4; }
 
-  // Copies part 0 .. PARTS - 1 of the next tile. target: the tile's address, by offset() further;
-  // from: `source`, advanced by row_step per part.
-  // FULL: whether the tile is; else zeros stand beyond rows_left rows and k_left columns.
+  // Copies part 0 .. PARTS - 1 of the next tile, and moves `from`, which begins as `source`, to the
+  // next part. target: the tile's address, by offset() further. FULL: whether the tile has BK of k;
+  // else zeros stand beyond k_left.
   template <bool FULL>
-  __device__ __forceinline__ void copy_part(u32 target, int part, const float* from,
+  __device__ __forceinline__ void copy_part(u32 target, int part, const float*& from,
                                             int k_left) const {
     target += part * ROW_STEP * 4;
 #pragma unroll
@@ -48,9 +43,13 @@ struct TransposingCopy {
       if constexpr (FULL) {
         ptx::cp_async_4(target + e * PITCH * 4, from + e);
       } else {
-        const bool exists = row + part * ROW_STEP < rows_left && k + e < k_left;
-        ptx::cp_async_4(target + e * PITCH * 4, from + e, exists);
+        ptx::cp_async_4(target + e * PITCH * 4, from + e, k + e < k_left);
       }
+    }
+    if constexpr (KEEPS_STEPS) {
+      from += part + 1 < parts_left ? row_step : 0;
+    } else {
+      if (part + 1 < parts_left) from += row_step;
     }
   }
 
@@ -100,8 +99,9 @@ struct MainloopSimtPipelined {
                                              const float* a, i64 pitch_a, const float* b,
                                              i64 pitch_b, int m0, int n0, int m, int n, int k) {
     const u32 base = ptx::shared_address(shared);
-    TransposingCopy<BM, BK, PITCH_A, THREADS> copy_a(a + m0 * pitch_a, pitch_a, m - m0);
-    TransposingCopy<BN, BK, PITCH_B, THREADS> copy_b(b + n0 * pitch_b, pitch_b, n - n0);
+    constexpr bool KEEPS_STEPS = THREAD_M * THREAD_N <= 64;
+    TransposingCopy<BM, BK, PITCH_A, THREADS, KEEPS_STEPS> copy_a(a + m0 * pitch_a, pitch_a, m - m0);
+    TransposingCopy<BN, BK, PITCH_B, THREADS, KEEPS_STEPS> copy_b(b + n0 * pitch_b, pitch_b, n - n0);
     constexpr int PARTS_A = copy_a.PARTS, PARTS = PARTS_A + copy_b.PARTS;
     int k_left = k;       // from the next tile to copy to the end
     u32 write_stage = 0;  // where that tile goes, in bytes
@@ -121,14 +121,11 @@ struct MainloopSimtPipelined {
       if (part < PARTS_A) {
         const u32 to = base + write_stage + copy_a.offset();
         copy_a.template copy_part<full.VALUE>(to, part, from_a, k_left);
-        from_a += copy_a.row_step;
       } else {
         const u32 to = base + write_stage + A_FLOATS * 4 + copy_b.offset();
         copy_b.template copy_part<full.VALUE>(to, part - PARTS_A, from_b, k_left);
-        from_b += copy_b.row_step;
       }
     };
-    const auto is_full = [&] { return copy_a.is_full(k_left) && copy_b.is_full(k_left); };
     const auto copy_tile = [&](auto full) {
       from_a = copy_a.source, from_b = copy_b.source;
 #pragma unroll
@@ -137,7 +134,7 @@ struct MainloopSimtPipelined {
 
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-      if (is_full()) {
+      if (k_left >= BK) {
         copy_tile(Bool<true>{});
       } else {
         copy_tile(Bool<false>{});
@@ -176,7 +173,7 @@ struct MainloopSimtPipelined {
       --tiles_left;
     };
 #pragma unroll 1
-    while (is_full()) multiply_tile(Bool<true>{});
+    while (k_left >= BK) multiply_tile(Bool<true>{});
 #pragma unroll 1
     while (tiles_left > 0) multiply_tile(Bool<false>{});
     ptx::cp_async_wait<0>();

@@ -103,7 +103,7 @@ class PersistentTileKernel(TileKernel):
         run_us = super().tiles_us(problem, tiles, nnz, runs, model)
         return run_us + scaling_us(problem, model) if problem.scaled else run_us
 
-    def _tiles_of_longest(self, problem: SddmmProblem, count: int, sm_count: int) -> float:
+    def _tiles_of_longest(self, count: int, sm_count: int) -> float:
         """The last tiles are faster where some multiprocessors have none: half of these count."""
         most = ceil_div(count, sm_count)
         return most if count <= sm_count else (most + count / sm_count) / 2

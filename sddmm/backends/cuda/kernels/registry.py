@@ -93,20 +93,20 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         scaled_segment_ps=0.8, start_us=0.5, unaligned=(1.5, 1.5), within_lines=1.15,
     ), mainloop="ROWS"),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(
-        flops=41e12, fixed_us=2.4e-3, nonzero_ps=0.65, run_ps=0.1, scaled_ps=3.0,
-        scaled_segment_ps=0.7, start_us=0.5, unaligned=(1.3, 1.3), within_lines=1.1,
+        flops=39.2e12, fixed_us=2.9e-3, nonzero_ps=0.4, run_ps=0.3, scaled_ps=3.0,
+        scaled_segment_ps=0.7, unaligned=(1.15, 1.15),
     )),
     tile_simt((64, 64, 32), (4, 8), 4, TileRate(
-        flops=43e12, fixed_us=2.6e-3, nonzero_ps=0.55, run_ps=0.3, scaled_ps=3.5,
-        scaled_segment_ps=0.6, start_us=1.5, unaligned=(1.3, 1.3), within_lines=1.15,
+        flops=40.6e12, fixed_us=1.1e-3, nonzero_ps=0.75, run_ps=2.5, scaled_ps=3.5,
+        scaled_segment_ps=0.6, start_us=1.7, unaligned=(1.25, 1.25), within_lines=1.06,
     ), mainloop="ROWS"),
     tile_simt((128, 128, 8), (8, 16), 2, TileRate(
-        flops=50.3e12, fixed_us=11.7e-3, nonzero_ps=4.6, segment_us=26.5e-3, scaled_ps=5.5,
-        scaled_segment_ps=1.7, start_us=0.65,
+        flops=50.5e12, fixed_us=0.0, nonzero_ps=6.5, segment_us=27.5e-3, scaled_ps=5.5,
+        scaled_segment_ps=1.7,
     ), mainloop="PIPELINED", stages=3),
     tile_simt((64, 64, 16), (8, 8), 3, TileRate(
-        flops=44.2e12, fixed_us=5.9e-3, nonzero_ps=2.9, segment_us=10.2e-3, scaled_ps=3.2,
-        scaled_segment_ps=1.0, start_us=1.5,
+        flops=44.1e12, fixed_us=5.9e-3, nonzero_ps=2.9, segment_us=10.2e-3, scaled_ps=3.2,
+        scaled_segment_ps=1.0, start_us=0.5,
     ), mainloop="PIPELINED", stages=3, slices=2),
     tile_wmma((16, 16), (4, 2), TileRate(
         flops=259e12, fixed_us=9.2e-3, nonzero_ps=4.9, run_ps=-1.9, round_ps=4.6,

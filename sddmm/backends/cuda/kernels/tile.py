@@ -142,11 +142,11 @@ class TileKernel(KernelSpec, abc.ABC):
         count = heads * tiles
         if count == 0 or nnz == 0:
             return model.launch_us
-        per_sm = max(self._tiles_of_longest(problem, count, sm_count), ceil_div(self.min_blocks, 2))
+        per_sm = max(self._tiles_of_longest(count, sm_count), ceil_div(self.min_blocks, 2))
         tile_us = self._stored_tile_us(problem, nnz / tiles, runs / tiles, model)
         return model.launch_us + self.rate.start_us + per_sm * sm_count * tile_us
 
-    def _tiles_of_longest(self, problem: SddmmProblem, count: int, sm_count: int) -> float:
+    def _tiles_of_longest(self, count: int, sm_count: int) -> float:
         """How many of so many tiles the multiprocessor with the most has, in the time of each."""
         return ceil_div(count, sm_count)
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from sddmm.backends.cuda.cost_model import TileRate
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 
-if TYPE_CHECKING:
-    from sddmm.problem import SddmmProblem
-
 _PAD = 4  # elements between two rows of a stage, against bank conflicts
 _LAST_STAGE = 2  # the time of an element of k past all whole stages of rows, over that of others
 
-# Where a multiprocessor holds two tiles, in halves of the time of both: the time of one alone, and
-# by how much longer those at the edges of a matrix take, which check every copy.
-_ALONE, _AT_EDGES = 1.17, 0.6
+# Where a multiprocessor holds two tiles: the time of one alone, in halves of the time of both.
+_ALONE = 1.17
 
 
 class TileSimt(BlockTileKernel):
@@ -29,13 +23,11 @@ class TileSimt(BlockTileKernel):
         past_whole = k % self.tile[2]
         return k - past_whole + min(self.tile[2], _LAST_STAGE * past_whole)
 
-    def _tiles_of_longest(self, problem: SddmmProblem, count: int, sm_count: int) -> float:
+    def _tiles_of_longest(self, count: int, sm_count: int) -> float:
         if self.min_blocks != 2:
-            return super()._tiles_of_longest(problem, count, sm_count)
-        (block_m, block_n), (pairs, rest) = self.block, divmod(count, 2 * sm_count)
-        last = 2.0 if rest > sm_count else _ALONE * bool(rest)
-        has_edges = problem.m % block_m or problem.n % block_n
-        return 2 * pairs + last + _AT_EDGES * bool(has_edges)
+            return super()._tiles_of_longest(count, sm_count)
+        pairs, rest = divmod(count, 2 * sm_count)
+        return 2 * pairs + (2 if rest > sm_count else _ALONE * bool(rest))
 
 
 def tile_simt(
