@@ -89,8 +89,8 @@ TILE_KERNELS: tuple[TileKernel, ...] = (
         scaled_segment_ps=1.0,
     )),
     tile_simt((16, 32, 32), (4, 4), 16, TileRate(
-        flops=33e12, fixed_us=0.6e-3, nonzero_ps=1.9, segment_us=1.03e-3, scaled_ps=6.8,
-        scaled_segment_ps=0.8, start_us=0.5, unaligned=(1.5, 1.5), within_lines=1.15,
+        flops=31.5e12, fixed_us=0.6e-3, nonzero_ps=1.6, segment_us=0.78e-3, scaled_ps=6.8,
+        scaled_segment_ps=0.8, start_us=2.6, unaligned=(1.3, 1.3), within_lines=1.03,
     ), mainloop="ROWS"),
     tile_simt((64, 64, 16), (8, 4), 5, TileRate(
         flops=39.2e12, fixed_us=2.9e-3, nonzero_ps=0.4, run_ps=0.3, scaled_ps=3.0,
