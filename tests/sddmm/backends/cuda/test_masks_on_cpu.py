@@ -32,14 +32,12 @@ BLOCK_TILES = [
     "tile_wgmma_tf32x3_128x128x32",
 ]  # fmt: skip
 WARP_TILES = ["tile_warp_16x16", "tile_warp_32x32"]
-# One tile of each source and precision; the others in the GPU suite.
-ONE_OF_EACH_SOURCE = [
-    "tile_mma_64x64x32", "tile_wmma_m16n16k16", "tile_simt_64x64x16", "tile_simt_sliced_64x64x16",
-    "tile_wgmma_tf32x3_128x128x32", "tile_warp_16x16",
+# One tile of each main loop and precision; the others in the GPU suite.
+ONE_OF_EACH_LOOP = [
+    "tile_mma_64x64x32", "tile_wmma_m16n16k16", "tile_simt_64x64x16", "tile_simt_128x128x8",
+    "tile_simt_sliced_64x64x16", "tile_wgmma_tf32x3_128x128x32", "tile_warp_16x16",
 ]  # fmt: skip
-every_tile = pytest.mark.parametrize(
-    "name", cases(BLOCK_TILES + WARP_TILES, here=ONE_OF_EACH_SOURCE)
-)
+every_tile = pytest.mark.parametrize("name", cases(BLOCK_TILES + WARP_TILES, here=ONE_OF_EACH_LOOP))
 SHAPE = (150, 213)  # the last tiles are ragged, and rows begin at odd positions
 
 
@@ -120,7 +118,7 @@ def run(
 @pytest.mark.parametrize(
     ("name", "out_dtype"),
     [
-        *((name, torch.float16) for name in BLOCK_TILES if name in ONE_OF_EACH_SOURCE),
+        *((name, torch.float16) for name in BLOCK_TILES if name in ONE_OF_EACH_LOOP),
         *((BLOCK_TILES[0], out_dtype) for out_dtype in DTYPES if out_dtype != torch.float16),
     ],
 )
