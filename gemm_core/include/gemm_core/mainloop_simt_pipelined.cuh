@@ -47,9 +47,9 @@ struct TransposingCopy {
       }
     }
     if constexpr (KEEPS_STEPS) {
-      from += part + 1 < parts_left ? row_step : 0;
+      from += part + 1 < parts_left ? row_step : 0;  // the same for all tiles, so kept
     } else {
-      if (part + 1 < parts_left) from += row_step;
+      if (part + 1 < parts_left) from += row_step;  // compared anew in each tile
     }
   }
 
