@@ -158,20 +158,17 @@ class OneOffPlanner:
     def _choose(self, problem: SddmmProblem, device: Device, by_rows: bool) -> Choice:
         small = problem._replace(m=_SIZE, n=_SIZE, k=_SIZE, nnz=_SIZE)
         any_order, every_tile = self._serving(small, device)
-
-        def serving(kernels: list[GpuKernel]) -> list[GpuKernel]:
-            return [kernel for kernel in kernels if kernel.refuses(problem, device) is None]
-
         may_be_late = problem.nnz * problem.k * (problem.heads or 1) >= _LATE_PRODUCTS
         is_sparse = problem.nnz < _MIN_DENSITY * problem.m * problem.n
-        any_order = serving(any_order)
+        any_order = _that_serve(any_order, problem, device)
         if not may_be_late or by_rows:  # few products, or gather_rows takes the place of the first
             any_order = any_order[:1]
         if (is_sparse and not may_be_late) or not every_tile:
             if len(any_order) == 1:
                 return Choice([Candidate(any_order[0], ROW_IDS, 0.0)])
             every_tile = []
-        ranking = self._rank((*serving(every_tile), *any_order), problem, device)
+        tiles_that_serve = _that_serve(every_tile, problem, device)
+        ranking = self._rank((*tiles_that_serve, *any_order), problem, device)
         any_order_first = next((c for c in ranking if c.request == ROW_IDS), None)
         if any_order_first is None:
             return Choice(ranking[:1])
@@ -244,7 +241,7 @@ class OneOffPlanner:
     ) -> tuple[list[GpuKernel], list[GpuKernel]]:
         """The kernels that serve a single run of a small problem: those that take its nonzeros in
         any order, in the order of all kernels, and those that compute every tile."""
-        serving = [kernel for kernel in self._kernels if kernel.refuses(small, device) is None]
+        serving = _that_serve(self._kernels, small, device)
         ranking = self._rank(serving, small, device)
         any_order = {c.kernel.name for c in ranking if c.request == ROW_IDS}
         return (
@@ -254,7 +251,7 @@ class OneOffPlanner:
 
     def _explain(self, chosen: GpuKernel, problem: SddmmProblem, device: Device) -> list[str]:
         """An executor holds this method, so no object of it may hold a pattern: a cycle."""
-        serving = [k for k in self._kernels if k.refuses(problem, device) is None]
+        serving = _that_serve(self._kernels, problem, device)
         # `choose` has ranked them for an alike problem, or for this one if that was refused.
         rankings = (self._rank(serving, asked, device) for asked in (alike(problem), problem))
         ranking = next(r for r in rankings if any(c.kernel is chosen for c in r))
@@ -275,6 +272,12 @@ class OneOffPlanner:
             if other.kernel is not chosen
         ]
         return lines + refused(self._kernels, problem, device)
+
+
+def _that_serve(
+    kernels: Iterable[GpuKernel], problem: SddmmProblem, device: Device
+) -> list[GpuKernel]:
+    return [kernel for kernel in kernels if kernel.refuses(problem, device) is None]
 
 
 def _launch(executor: GpuExecutor, first_run: FirstRun | None) -> None:
