@@ -175,22 +175,13 @@ class SingleRun(ABC, Generic[V]):
         return variants
 
 
-class AnalysedRun(SingleRun[Variant]):
-    """Runs by row_gather or gather_lines behind an analysis, which finds the row of each nonzero.
-
-    request: what a subclass needs in place of that.
-    """
+class AnalysedRun(SingleRun[V]):
+    """Runs behind an analysis of this request."""
 
     def __init__(
-        self,
-        kernel: RowGather,
-        problem: SddmmProblem,
-        device: Device,
-        is_csr: bool,
-        request: AnalysisRequest = ROW_IDS,
+        self, problem: SddmmProblem, device: Device, is_csr: bool, request: AnalysisRequest
     ) -> None:
         super().__init__(problem, device)
-        self._kernel = kernel
         self._torch_device, self._index_shape = problem.device, (problem.nnz,)
         self._request, self._is_narrow = request, problem.index_dtype == torch.int32
         needs_rows = request.row_ids_too or not request.tile_row_offsets
@@ -210,14 +201,11 @@ class AnalysedRun(SingleRun[Variant]):
         pattern: SparsePattern,
         indices: tuple[int, int],
         run: FirstRun,
-        operands: Operands[Variant],
+        operands: Operands[V],
     ) -> bool:
-        if (most := self._kernel.span_bytes) is not None:
-            pitch_a, pitch_b, *_ = operands[2]
-            _, m, n = self._heads_m_n
-            span = max(m * pitch_a, n * pitch_b) * self._itemsize
-            if span >= most:
-                return False
+        pitch_a, pitch_b, *_ = operands[2]
+        if not self._takes_pitches(pitch_a, pitch_b):
+            return False
         analyses = pattern.derive(ANALYSES, list) if run.keeps_pattern else None
         if analyses:  # of another problem; or of tiles, by this call
             return False
@@ -263,11 +251,42 @@ class AnalysedRun(SingleRun[Variant]):
         results.swap_state()
         return rows, cols, None, offsets
 
+    @abstractmethod
+    def _takes_pitches(self, pitch_a: int, pitch_b: int) -> bool:
+        """Whether rows of the operands may lie so many elements apart."""
+
+    @abstractmethod
     def _launch_ahead(
-        self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[Variant]
+        self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[V]
     ) -> LaunchBehind | None:
         """Launch the run behind the analysis, before the host waits for it. Or return what launches
         it by what the analysis finds; False of that means that another way is needed."""
+
+
+class GatheredRun(AnalysedRun[Variant]):
+    """Runs by row_gather or gather_lines behind an analysis, which finds the row of each nonzero.
+
+    request: what a subclass needs in place of that.
+    """
+
+    def __init__(
+        self,
+        kernel: RowGather,
+        problem: SddmmProblem,
+        device: Device,
+        is_csr: bool,
+        request: AnalysisRequest = ROW_IDS,
+    ) -> None:
+        super().__init__(problem, device, is_csr, request)
+        self._kernel = kernel
+
+    def _takes_pitches(self, pitch_a: int, pitch_b: int) -> bool:
+        most, (_, m, n) = self._kernel.span_bytes, self._heads_m_n
+        return most is None or self._itemsize * max(m * pitch_a, n * pitch_b) < most
+
+    def _launch_ahead(
+        self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[Variant]
+    ) -> LaunchBehind | None:
         rows, cols, *_ = arrays
         assert rows is not None
         self._gather(rows.data_ptr(), cols.data_ptr(), run, operands)
@@ -375,4 +394,4 @@ def form_of_runs(
         is_short = gather_us(problem, problem.nnz, device_model(device)) <= most_us
         if is_short and len(slices_of(problem, problem.nnz, device)) == 1:
             return SingleLaunch
-    return functools.partial(AnalysedRun, kernel, is_csr=is_csr)
+    return functools.partial(GatheredRun, kernel, is_csr=is_csr)

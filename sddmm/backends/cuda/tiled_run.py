@@ -16,8 +16,8 @@ from sddmm.backends.cuda.kernels.tile import TileKernel
 from sddmm.backends.cuda.kernels.tile_list.host import TileLister
 from sddmm.backends.cuda.layouts import TileWork, every_tile
 from sddmm.backends.cuda.single_run import (
-    AnalysedRun,
     Arrays,
+    GatheredRun,
     LaunchBehind,
     MakeRuns,
     Operands,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sddmm.sparse.pattern import SparsePattern
 
 
-class TiledRun(AnalysedRun):
+class TiledRun(GatheredRun):
     """Runs by a tile kernel behind an analysis that finds where rows of tiles begin: of every tile,
     or of those that a list says are not empty.
 

@@ -23,7 +23,7 @@ from sddmm.backends.cuda.kernels.row_gather import host
 from sddmm.backends.cuda.kernels.row_gather.host import ROW_GATHER
 from sddmm.backends.cuda.pattern_layouts import PatternLayouts
 from sddmm.backends.cuda.single_run import (
-    AnalysedRun,
+    GatheredRun,
     LongRowsRun,
     SingleLaunch,
     SingleRun,
@@ -251,10 +251,10 @@ def test_slices_of_k_are_added_one_after_the_other(
         (5_000, 150_000, 64, "row_gather", SingleLaunch),
         (50_000, 1_600_000, 64, "row_gather", SingleLaunch),  # many waves of such rows
         (50_000, 3_200_000, 64, "row_gather", LongRowsRun),
-        (100_000, 1_000_000, 64, "row_gather", AnalysedRun),  # many rows to walk
+        (100_000, 1_000_000, 64, "row_gather", GatheredRun),  # many rows to walk
         (100_000, 100_000, 64, "row_gather", SingleLaunch),  # and few
-        (50_000, 1_600_000, 512, "row_gather", AnalysedRun),
-        (4_000, 80_000, 1024, "gather_lines", AnalysedRun),  # which reads what an analysis finds
+        (50_000, 1_600_000, 512, "row_gather", GatheredRun),
+        (4_000, 80_000, 1024, "gather_lines", GatheredRun),  # which reads what an analysis finds
         (4_000, 80_000, 1024, "row_gather", SingleLaunch),
     ],
 )
