@@ -142,7 +142,7 @@ struct MainloopSimtPipelined {
       commit();
     }
     int tiles_left = (k + BK - 1) / BK;
-    if (tiles_left == 0) return;
+    if (tiles_left == 0) return;  // copies still bring zeros, as the sums are
     float row[2][THREAD_M], column[2][THREAD_N];
     ptx::cp_async_wait<STAGES - 2>();
     __syncthreads();

@@ -63,7 +63,7 @@ using Pipelined =
     gemm_core::MainloopSimtPipelined<BM, BN, BK, Config::WARPS_M, Config::WARPS_N,
                                      Config::THREAD_M, Config::THREAD_N, Config::STAGES,
                                      Config::SLICES>;
-// The shortest time of a tile, where a multiprocessor has few.
+// The least to wait for before the first product, where tiles are small.
 using Rows = gemm_core::MainloopSimtRows<BM, BN, BK, Config::WARPS_M, Config::WARPS_N,
                                          Config::THREAD_M, Config::THREAD_N, Config::STAGES,
                                          Config::ALIGNED_A, Config::ALIGNED_B>;
