@@ -16,7 +16,7 @@ from gemm_core.runtime.device import Device
 from gemm_core.runtime.launch import INT, LONG, POINTER, UINT
 from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.layouts import TileOffsets
-from sddmm.backends.cuda.pinned_results import ThreadResults
+from sddmm.backends.cuda.pinned_results import PinnedResults, ThreadResults
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, KernelSpec, Macros, macros
 from sddmm.dtypes import INDEX_DTYPES
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 # The 64-bit words of the kernel's results (row segments, runs, five flags) and of the state that
 # its blocks accumulate. It writes the counts of segments and of runs last.
-_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 7, 2, 2
+_RESULT_WORDS, _STATE_WORDS, _POLLED_WORDS = 7, 3, 2
 INVALID_WORD = 2  # the first flag: whether the pattern is wrong
+_INVALID_STATE_WORD = 2  # the same, for kernels of the device
 # The nonzeros, or entries of crow_indices, that a warp of the kernel reads at once: many of CSR
 # with columns of 4 bytes on Hopper, as others leave too few registers; and the most that a block
 # reads in all.
@@ -48,6 +49,12 @@ class AnalyseArguments(ctypes.Structure):
             for field in ((f"{name}.factor", UINT), (f"{name}.shift", INT))
         ),
     ]
+
+
+def invalid_by_last(results: PinnedResults) -> int:
+    """The address of the word that tells kernels behind the last analysis whether the pattern is
+    wrong. The next analysis clears it."""
+    return results.next_state + 8 * _INVALID_STATE_WORD
 
 
 def raise_invalid(pattern: SparsePattern) -> NoReturn:

@@ -25,14 +25,14 @@ from sddmm.backends.cuda.kernels.registry import (
 )
 from sddmm.backends.cuda.kernels.row_gather.host import RowGather
 from sddmm.backends.cuda.kernels.spmm_tile.host import SPMM_TILES
-from sddmm.backends.cuda.kernels.tile import TileKernel
+from sddmm.backends.cuda.kernels.tile import BlockTileKernel, TileKernel
 from sddmm.backends.cuda.one_off import OneOffPlanner
 from sddmm.backends.cuda.planner import Planner
 from sddmm.backends.cuda.products import ProductExecutor
 from sddmm.backends.cuda.single_run import MakeRuns, SingleRun, form_of_runs
 from sddmm.backends.cuda.spec import AttentionKernel, GpuKernel, ProductKernel
-from sddmm.backends.cuda.tile_costs import tiles_pay
-from sddmm.backends.cuda.tiled_run import TiledRun
+from sddmm.backends.cuda.tile_costs import runs_at_once, tiles_pay
+from sddmm.backends.cuda.tiled_run import TiledRun, TilesAtOnce
 from sddmm.memory import out_of_memory
 from sddmm.problem import alike
 
@@ -176,6 +176,13 @@ class CudaBackend:
             tiles = choice.candidates[0]
         if tiles is None:
             return (gather,), make_gathers
+        if pay is None and not tiles.lists_tiles and runs_at_once(tiles.kernel, problem):
+            assert isinstance(tiles.kernel, BlockTileKernel)
+            at_once = functools.partial(
+                TilesAtOnce, is_csr=is_csr, tile_kernel=tiles.kernel, request=tiles.request,
+                make_gathers=make_gathers,
+            )  # fmt: skip
+            return (tiles.kernel, gather), at_once
         if not isinstance(tiles.kernel, TileKernel):
             return (), None
         # gather_rows finds the rows itself.

@@ -28,6 +28,7 @@ from sddmm.backends.cuda.tile_costs import (
     ahead_us,
     first_run_us,
     most_tiles,
+    runs_at_once,
     tiles_pay,
     with_time_of_mask,
 )
@@ -205,6 +206,7 @@ class OneOffPlanner:
             chosen, mask_us = min(for_both, key=lambda pair: max(pair[0].total_us, pair[1]))
             if chosen.total_us + mask_us < gather_us + gather_mask_us:
                 return Choice([chosen, gather])
+        both = with_time_of_mask(tiles, problem, model, is_late=True)
         chosen, mask_us = min(both, key=lambda pair: min(pair[0].total_us, pair[1]))
         gain_us, mask_gain_us = gather_us - chosen.total_us, gather_mask_us - mask_us
         is_probed = by_rows and mask_gain_us > gain_us
@@ -232,7 +234,8 @@ class OneOffPlanner:
                 continue
             run_us = first_run_us(kernel, request, problem, facts, model)
             if run_us is not None:
-                total_us = run_us + ahead_us(problem, request, model)
+                at_once = runs_at_once(kernel, problem)
+                total_us = run_us + ahead_us(problem, request, model, at_once)
                 ranking.append(Candidate(kernel, request, total_us))
         return sorted(ranking, key=_total_us)
 

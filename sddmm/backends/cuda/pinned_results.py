@@ -33,7 +33,8 @@ class PinnedResults:
         self.words = memoryview(array_type.from_address(self.address)).cast("B").cast("q")
         self._initial = array("q", [_PENDING] * polled + [0] * (words - polled))
         self._last_polled = polled - 1
-        self.state, self.next_state = (state.data_ptr() for state in self._states)
+        self.state: int = self._states[0].data_ptr()
+        self.next_state: int = self._states[1].data_ptr()
         self._is_awaited = False
 
     def reset(self) -> None:

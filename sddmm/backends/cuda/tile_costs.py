@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_core.arithmetic import ceil_div
@@ -12,6 +13,7 @@ from sddmm.backends.cuda.device_model import device_model
 from sddmm.backends.cuda.facts import CountedFacts, PatternFacts, TileCounts
 from sddmm.backends.cuda.kernels.column_runs.host import MASK_RUN
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
+from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 from sddmm.backends.cuda.spec import ROW_IDS, AnalysisRequest, GpuKernel
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 # of tiles, per nonzero. Measured on an H200, by first calls of `+study=regret`.
 _HOST_US, _LAUNCH_US = 35.0, 20.0
 _OFFSETS_BYTES = 18
+# The nonzeros up to which tiles are launched before the host knows whether a pattern is a mask: its
+# rows could be stored in less time then, but by less than the host waits. And what the host takes
+# longer for that than for a gather.
+MOST_AT_ONCE, _AT_ONCE_US = 2**21, 23.0
 # A run whose operands and offsets no run before it has read, over one of many.
 _FIRST_RUN = 1.1
 # The row offsets of tiles per nonzero up to which they are collected.
@@ -45,6 +51,11 @@ class Candidate(NamedTuple):
     lists_tiles: bool = False
 
 
+def runs_at_once(kernel: GpuKernel, problem: SddmmProblem) -> bool:
+    """Whether all tiles are launched before the analysis is done, if they pay whatever it finds."""
+    return isinstance(kernel, BlockTileKernel) and problem.nnz <= MOST_AT_ONCE
+
+
 def first_run_us(
     kernel: GpuKernel,
     request: AnalysisRequest,
@@ -59,23 +70,38 @@ def first_run_us(
     return cost.run_us if request == ROW_IDS else _FIRST_RUN * cost.run_us
 
 
-def ahead_us(problem: SddmmProblem, request: AnalysisRequest, model: DeviceModel) -> float:
-    """What a run waits for: the bytes of its analysis; if that is one of tiles, the host too."""
+def ahead_us(
+    problem: SddmmProblem, request: AnalysisRequest, model: DeviceModel, at_once: bool = False
+) -> float:
+    """What a run waits for: the bytes of its analysis; if that is one of tiles, the host too.
+    at_once: as `runs_at_once`."""
     if request == ROW_IDS:
         return 1e6 * problem.nnz * (problem.index_dtype.itemsize + 4) / model.memory_bytes
     offsets = 4 * request.offset_count((problem.m, problem.n))
     analysis_us = 1e6 * (problem.nnz * _OFFSETS_BYTES + offsets) / model.memory_bytes
+    if at_once:
+        return max(_AT_ONCE_US, analysis_us)
     return max(_HOST_US, analysis_us) + _LAUNCH_US
 
 
+def _when_checked(candidate: Candidate, problem: SddmmProblem, model: DeviceModel) -> Candidate:
+    """With the time of a run that waits for the analysis, in place of one at once."""
+    ahead = functools.partial(ahead_us, problem, candidate.request, model)
+    return candidate._replace(total_us=candidate.total_us + ahead() - ahead(at_once=True))
+
+
 def with_time_of_mask(
-    tiles: list[Candidate], problem: SddmmProblem, model: DeviceModel
+    tiles: list[Candidate], problem: SddmmProblem, model: DeviceModel, is_late: bool = False
 ) -> list[tuple[Candidate, float]]:
     """The tile kernels whose row offsets are few enough to be collected, each with the time of a
-    single run of a mask, its analysis included. They list tiles where a mask gains by it."""
+    single run of a mask, its analysis included. They list tiles where a mask gains by it, unless
+    they run at once. is_late: none does, as the choice waits for the analysis."""
     found: list[tuple[Candidate, float]] = []
     for candidate in tiles:
         kernel, request = candidate.kernel, candidate.request
+        at_once = runs_at_once(kernel, problem)
+        if at_once and is_late:
+            candidate, at_once = _when_checked(candidate, problem, model), False
         offsets = request.offset_count((problem.m, problem.n))
         if offsets > _MOST_OFFSETS * problem.nnz:
             continue
@@ -83,18 +109,21 @@ def with_time_of_mask(
         empty = request.tile_count((problem.m, problem.n)) - count
         of_all, of_listed = (
             first_run_us(kernel, request, problem, facts, model)
-            for facts in (_facts(problem, request, count, empty), _facts(problem, request, count))
+            for facts in (
+                _facts(problem, request, count, empty, is_mask=not at_once),
+                _facts(problem, request, count),
+            )
         )
         if of_all is None or of_listed is None:
             continue
         run_us, list_us = of_all, _LIST_US + 1e6 * 4 * offsets / model.memory_bytes
         # Clusters of blocks with such tiles share loads of tiles side by side, which a list parts.
         is_high = request.block is not None and request.block[0] > request.block[1]
-        if not is_high and of_all - of_listed >= _WORTH_LIST * list_us:
+        if not (at_once or is_high) and of_all - of_listed >= _WORTH_LIST * list_us:
             total_us = candidate.total_us + list_us
             candidate = candidate._replace(total_us=total_us, lists_tiles=True)
             run_us = of_listed + list_us
-        found.append((candidate, run_us + ahead_us(problem, request, model)))
+        found.append((candidate, run_us + ahead_us(problem, request, model, at_once)))
     return found
 
 

@@ -1,4 +1,9 @@
-"""A single run by tiles in straight code, where those pay within one call."""
+"""A single run by tiles in straight code, where those pay within one call.
+
+Of a pattern that is dense enough for tiles whatever its columns are, a run launches them at once
+behind the analysis. Where that must tell whether tiles pay, or which are not empty, or whether rows
+are stored as those of a mask, tiles are launched when it is done.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,25 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from gemm_core.runtime.addressing import MAX_PITCH_BYTES
 from gemm_core.runtime.device import Device
+from gemm_core.runtime.launch import Kernel
 from sddmm.backends.base import FirstRun
-from sddmm.backends.cuda.analysis import Analysis
+from sddmm.backends.cuda import loader
+from sddmm.backends.cuda.analysis import Analysis, invalid_by_last
 from sddmm.backends.cuda.executor import address
-from sddmm.backends.cuda.kernels.row_gather.host import RowGather, Variant
-from sddmm.backends.cuda.kernels.tile import TileKernel
+from sddmm.backends.cuda.kernels.row_gather.host import RowGather, Slice, Variant
+from sddmm.backends.cuda.kernels.tile import (
+    ALIGNED,
+    BlockTileKernel,
+    TileKernel,
+    scattered,
+    specialise,
+)
 from sddmm.backends.cuda.kernels.tile_list.host import TileLister
 from sddmm.backends.cuda.layouts import TileWork, every_tile
 from sddmm.backends.cuda.single_run import (
+    AnalysedRun,
     Arrays,
     GatheredRun,
     LaunchBehind,
@@ -102,3 +117,54 @@ class TiledRun(GatheredRun):
             return True
 
         return launch_behind
+
+
+class TilesAtOnce(AnalysedRun[Kernel]):
+    """Runs by a tile kernel that is launched before the host knows what the analysis finds.
+
+    It computes nothing of a wrong pattern. What it stores where columns turn out to fall, gathering
+    overwrites. make_gathers: makes the runs that gather.
+    """
+
+    def __init__(
+        self,
+        problem: SddmmProblem,
+        device: Device,
+        is_csr: bool,
+        tile_kernel: BlockTileKernel,
+        request: AnalysisRequest,
+        make_gathers: MakeRuns,
+    ) -> None:
+        super().__init__(problem, device, is_csr, request)
+        self._slices = (Slice(0, problem),)  # tiles compute whole rows
+        self._tile_kernel, self._by_gathering = tile_kernel, make_gathers(problem, device)
+
+    def _takes_pitches(self, pitch_a: int, pitch_b: int) -> bool:
+        return self._itemsize * max(pitch_a, pitch_b) < MAX_PITCH_BYTES
+
+    def _specialise(self, part: SddmmProblem, step: int) -> Kernel:
+        spec, device, block = self._tile_kernel, self._device, self._tile_kernel.block
+        tiles = every_tile((part.m, part.n), block, part.device)
+        storing = scattered(part.nnz, tiles, block[0])
+        return specialise(loader.runtime, spec, part, device, step == ALIGNED, storing)
+
+    def _launch_ahead(
+        self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[Kernel]
+    ) -> LaunchBehind:
+        _, cols, _, offsets = arrays
+        assert offsets is not None
+        (kernel,), addresses, strides = operands
+        heads, m, n = self._heads_m_n
+        coords, _ = tiles = every_tile(pattern.shape, self._tile_kernel.block, self._torch_device)
+        kernel(  # in the order of tile.Arguments; there is no perm
+            tiles.length * heads, *addresses, run.out.data_ptr(), cols.data_ptr(), 0,
+            coords.data_ptr(), invalid_by_last(self._results.own), offsets.offsets.data_ptr(),
+            *offsets[1:], *strides, self._nnz, tiles.length, m, n, self._k, run.operands[3],
+        )  # fmt: skip
+        run.wrap_result()
+
+        def check_order(done: Analysis) -> bool:
+            run.is_launched = done.ascends
+            return run.is_launched or self._by_gathering(pattern, run)
+
+        return check_order

@@ -37,7 +37,7 @@ from sddmm.backends.cuda.executor import (
 )
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.row_gather.loads import LINE_BYTES
-from sddmm.backends.cuda.layouts import TileWork
+from sddmm.backends.cuda.layouts import TileList, TileWork
 from sddmm.backends.cuda.spec import (
     AnalysisRequest,
     KernelSpec,
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from sddmm.problem import SddmmProblem
 
 _INT32 = 2**31
+# What divides the addresses of all rows of aligned operands, in bytes.
+ALIGNED = 16
 
 # The time of a block from its launch to its end where it finds its tile empty: of two loads that
 # depend on each other. And the part of it for each further head, whose loads find the same in L2.
@@ -227,6 +229,7 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "out", "cols", "perm", "tiles")),
+        ("is_invalid", POINTER),
         *ROW_OFFSETS,
         *((name, LONG) for name in ("pitch_a", "pitch_b", "head_a", "head_b", "head_out")),
         *((name, INT) for name in ("tile_count", "m", "n", "k")),
@@ -256,12 +259,12 @@ class BlockTileKernel(TileKernel):
 
         def bind(a: Tensor, b_t: Tensor) -> LaunchFn:
             args, alignment = operand_args(a, b_t)
-            aligned = alignment == 16
+            aligned = alignment == ALIGNED
             storing = row_storing(work, problem.nnz, self.block[0], self.stores_segments(aligned))
             kernel = specialise(loader.runtime, self, problem, device, aligned, storing)
             return make_launch(kernel, blocks, {
                 **args, **tile_args(work), "head_out": problem.nnz,
-                "m": problem.m, "n": problem.n, "k": problem.k,
+                "is_invalid": 0, "m": problem.m, "n": problem.n, "k": problem.k,
             })  # fmt: skip
 
         return KernelPlan(bind, _accepts)
@@ -282,7 +285,7 @@ class _Once:
     def bind(self, a: Tensor, b_t: Tensor) -> LaunchTiles:
         a, b_t = (x if _accepts(x) else x.contiguous() for x in (a, b_t))
         args, alignment = operand_args(a, b_t)
-        return functools.partial(self._launch, (a, b_t), args, alignment == 16)
+        return functools.partial(self._launch, (a, b_t), args, alignment == ALIGNED)
 
     def _launch(
         self,
@@ -303,7 +306,7 @@ class _Once:
             self._kernels[aligned, storing] = kernel
         kernel(  # in the order of Arguments
             count * self._heads, args["a"], args["b"], values, out, work.cols.data_ptr(),
-            address(work.perm), work.tiles.coords.data_ptr(), offsets.offsets.data_ptr(),
+            address(work.perm), work.tiles.coords.data_ptr(), 0, offsets.offsets.data_ptr(),
             *offsets[1:], args["pitch_a"], args["pitch_b"], args["head_a"], args["head_b"], nnz,
             count, *self._sizes, alpha,
         )  # fmt: skip
@@ -324,9 +327,12 @@ class RowStoring(NamedTuple):
 def row_storing(work: TileWork, nnz: int, block_m: int, segments: bool = True) -> RowStoring:
     """As segments, where rows mostly are such; else as much is prefetched as the mean row needs."""
     is_mask = work.distinct and work.perm is None and are_segments(nnz, work.runs)
-    if is_mask and segments:
-        return RowStoring(True, 1)
-    mean = nnz / max(1, work.tiles.length * block_m)
+    return RowStoring(True, 1) if is_mask and segments else scattered(nnz, work.tiles, block_m)
+
+
+def scattered(nnz: int, tiles: TileList, block_m: int) -> RowStoring:
+    """How rows of any columns are stored."""
+    mean = nnz / max(1, tiles.length * block_m)
     return RowStoring(False, next((depth for depth in (1, 2) if mean <= 6 * depth), 4))
 
 

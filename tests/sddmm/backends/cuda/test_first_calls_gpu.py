@@ -11,6 +11,7 @@ from sddmm.backends.cuda import loader
 from sddmm.backends.cuda.kernels.column_runs.host import looks_like_mask
 from sddmm.backends.cuda.kernels.gather_rows import host as gather_rows
 from sddmm.dtypes import DTYPES
+from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close
 from tests.sddmm.backends.cuda.tiled_runs import choose_tiles, mask
 
@@ -118,6 +119,41 @@ def test_a_narrow_mask_is_computed_by_the_tiles_that_it_has(
         first, again = (x if heads else x.values() for x in (first, again))
         assert_close(first, matrix, a, b, scale=False)
         assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("k", [72, 65])
+@pytest.mark.parametrize(
+    "name", ["tile_mma_64x64x32", "tile_mma_128x128x64", "tile_simt_64x64x16", "tile_simt_16x32x32",
+             "tile_simt_128x128x8", "tile_simt_sliced_64x64x16"],
+)  # fmt: skip
+def test_tiles_that_the_host_does_not_wait_for(
+    name: str, k: int, index_dtype: torch.dtype, heads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patterns in turn: dense, a mask, with columns that fall, with wrong ones, dense again."""
+    choose_tiles(monkeypatch, name)
+    dtype = torch.float32 if "simt" in name else torch.float16
+    lead, (m, n) = () if heads is None else (heads,), (701, 1003)
+    a = torch.randn(*lead, m, k, device="cuda").to(dtype)
+    b = torch.randn(*lead, n, k, device="cuda").to(dtype).mT
+    dense = SparsePattern.from_torch(torch.rand(m, n) < 0.3).to_csr()
+    falling = SparsePattern.from_csr(dense.crow_indices, n - 1 - dense.col_indices, (m, n))
+    for pattern in (dense, mask(m, n, 100), falling, dense):
+        crow, cols = (
+            x.to("cuda", index_dtype) for x in (pattern.crow_indices, pattern.col_indices)
+        )
+        values = torch.ones(pattern.nnz, device="cuda", dtype=dtype)
+        matrix = torch.sparse_csr_tensor(crow, cols, values, (m, n), check_invariants=False)
+        first, again = (sddmm.sddmm(like(matrix), a, b, scale=False) for _ in range(2))
+        first, again = (x if heads else x.values() for x in (first, again))
+        assert_close(first, matrix, a, b, scale=False)
+        assert torch.equal(first, again)
+        for indices in ("crow_indices", "col_indices"):
+            wrong = like(matrix)
+            getattr(wrong, indices)()[m // 2] = 2**31 - 1
+            with pytest.raises(ValueError, match=indices):
+                sddmm.sddmm(wrong, a, b)
 
 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])

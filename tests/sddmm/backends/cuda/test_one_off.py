@@ -82,8 +82,8 @@ def test_a_plan_tells_what_was_predicted_of_alike_patterns() -> None:
 
 
 def test_what_is_gathered_before_tiles_are_prepared_is_gathered() -> None:
-    """Half of 2048 x 2048, and a twentieth of 16384 x 16384, whether they are masks or not."""
-    for choice in (choose(2048, 2_100_000, 128), choose(16_384, 13_400_000, 64)):
+    """A quarter of 2048 x 2048, and a twentieth of 16384 x 16384, whether they are masks or not."""
+    for choice in (choose(2048, 1_050_000, 128), choose(16_384, 13_400_000, 64)):
         assert [c.kernel.name for c in choice.candidates] == ["row_gather"]
         assert choice.late is None
 
@@ -94,6 +94,17 @@ def test_dense_patterns_are_computed_by_every_tile_without_a_look() -> None:
         choice = choose(8192, 8192 * 4096, 128, dtype)
         assert choice.candidates[0].kernel.name.startswith("tile_")
         assert choice.candidates[1].kernel.name == "row_gather"
+        assert choice.late is None
+
+
+def test_tiles_that_the_host_does_not_wait_for_pay_in_smaller_patterns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of 1024 x 1024; of the two kernels the first is tried before the other."""
+    for most, names in ((2**21, ["tile_simt_sliced_64x64x16", "row_gather"]), (0, ["row_gather"])):
+        monkeypatch.setattr(tile_costs, "MOST_AT_ONCE", most)
+        choice = choose(1024, 524_288, 300, torch.float32)
+        assert [c.kernel.name for c in choice.candidates] == names
         assert choice.late is None
 
 

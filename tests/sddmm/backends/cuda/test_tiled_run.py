@@ -10,9 +10,10 @@ import torch
 
 import sddmm
 from gemm_core.emulation.kernel import missing_compiler
-from sddmm.backends.cuda import tiled_run
+from sddmm.backends.cuda import single_run, tile_costs, tiled_run
 from sddmm.backends.cuda.kernels import tile
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
+from sddmm.memory import new_memory
 from sddmm.sparse.pattern import SparsePattern
 from sddmm.testing import assert_close, emulated_gpu, random_pattern
 from tests.sddmm.backends.cuda.tiled_runs import (
@@ -31,10 +32,27 @@ from tests.sddmm.backends.cuda.tiled_runs import (
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason="needs g++")
 
+AT_ONCE, WHEN_CHECKED = 10**6, 0
+
+
+@pytest.fixture(params=[AT_ONCE, WHEN_CHECKED], ids=["at once", "when checked"])
+def most_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """When tiles are launched: before the host knows that a pattern is right, or after."""
+    most: int = request.param
+    monkeypatch.setattr(tile_costs, "MOST_AT_ONCE", most)
+    return most
+
+
+def memory_of_far_offsets(what: str, shape: Any, *options: Any) -> torch.Tensor:
+    """Offsets among which a kernel that read them would find nonzeros far outside the pattern."""
+    memory = new_memory(what, shape, *options)
+    return memory.copy_((torch.arange(memory.numel()) * 1_000_003) % 2**31)
+
 
 @pytest.mark.parametrize("kind", ["int32", "int64", "coo"])
 @pytest.mark.parametrize("pattern", [mask(), scattered()], ids=["runs", "scattered"])
 @pytest.mark.parametrize("name", [BLOCK, PERSISTENT])
+@pytest.mark.usefixtures("most_at_once")
 def test_every_nonzero_is_computed_without_a_plan(
     name: str, pattern: SparsePattern, kind: str, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -56,6 +74,7 @@ def test_every_nonzero_is_computed_without_a_plan(
 @pytest.mark.parametrize("heads", [None, 2])
 @pytest.mark.parametrize("k", [40, 37])
 @pytest.mark.parametrize("name", [BLOCK, PERSISTENT])
+@pytest.mark.usefixtures("most_at_once")
 def test_values_heads_and_unaligned_rows_are_served(
     name: str, k: int, heads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,9 +103,27 @@ def test_rows_and_heads_of_operands_may_lie_apart(
     assert_close(product if heads else product.values(), S, a, b, scale=False)
 
 
+def test_rows_beyond_32_bit_offsets_are_copied_by_a_plan(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of operands whose rows are 2^24 bytes apart."""
+    choose_tiles(monkeypatch, BLOCK)
+    caplog.set_level(logging.DEBUG, "sddmm")
+    near = torch.randn(2, K).half()
+    far = torch.empty(2, 2**23, dtype=torch.float16)[:, :K].copy_(near)
+    cols = torch.tensor([0, 1, 1])
+    S = torch.sparse_csr_tensor(torch.tensor([0, 2, 3]), cols, torch.ones(3).half(), (2, 2))
+    with emulated_gpu() as launches:
+        product = sddmm.sddmm(S, far, near.mT)
+        logged = caplog.text
+    assert launches == ["analyse", BLOCK]
+    assert_close(product.values(), S, near, near.mT)
+    assert "run(s) of" in logged
+
+
 @pytest.mark.parametrize(("pattern", "is_mask"), [(mask(), True), (scattered(), False)])
-def test_rows_of_a_mask_are_stored_as_segments(
-    pattern: SparsePattern, is_mask: bool, monkeypatch: pytest.MonkeyPatch
+def test_rows_of_a_mask_are_stored_as_segments_once_it_is_known(
+    pattern: SparsePattern, is_mask: bool, most_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_tiles(monkeypatch, BLOCK)
     stored: list[bool] = []
@@ -100,7 +137,7 @@ def test_rows_of_a_mask_are_stored_as_segments(
     monkeypatch.setattr(tile, "row_storing", noted)
     with emulated_gpu():
         sddmm.sddmm(new_tensor(pattern), *operands())
-    assert stored == [is_mask]
+    assert stored == ([is_mask] if most_at_once == WHEN_CHECKED else [])
 
 
 @pytest.mark.parametrize("k", [40, 37])
@@ -108,6 +145,7 @@ def test_a_kernel_without_straight_code_of_its_own_makes_a_plan(
     k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_tiles(monkeypatch, BLOCK)
+    monkeypatch.setattr(tile_costs, "MOST_AT_ONCE", 0)
     monkeypatch.delattr(BlockTileKernel, "once")
     S, (a, b) = new_tensor(mask()), operands(k=k)
     with emulated_gpu() as launches:
@@ -116,8 +154,10 @@ def test_a_kernel_without_straight_code_of_its_own_makes_a_plan(
     assert_close(product.values(), S, a, b)
 
 
-def test_columns_that_fall_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_fall_are_gathered(most_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     choose_tiles(monkeypatch, BLOCK)
+    monkeypatch.setattr(single_run, "new_memory", memory_of_far_offsets)
+    at_once = [BLOCK] if most_at_once == AT_ONCE else []
     near = mask()
     falling = SparsePattern.from_csr(near.crow_indices, N - 1 - near.col_indices, (M, N))
     a, b = operands()
@@ -128,7 +168,7 @@ def test_columns_that_fall_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         with emulated_gpu() as launches:
             product = sddmm.sddmm(S, a, b)
-        assert launches == ["analyse", *gathered]
+        assert launches == ["analyse", *at_once, *gathered]
         assert_close(product if S is falling else product.values(), S, a, b)
 
 
@@ -142,7 +182,12 @@ def test_a_pattern_that_is_kept_keeps_its_analysis(monkeypatch: pytest.MonkeyPat
     assert_close(again, pattern, a, b)
 
 
-@pytest.mark.parametrize("step", ["every_tile", "address"])
+@pytest.mark.parametrize(
+    ("most_at_once", "step"),
+    [(AT_ONCE, "invalid_by_last"), (WHEN_CHECKED, "every_tile"), (WHEN_CHECKED, "address")],
+    indirect=["most_at_once"],
+)
+@pytest.mark.usefixtures("most_at_once")
 def test_an_interrupted_call_leaves_nothing_to_the_next(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,9 +213,10 @@ def test_an_interrupted_call_leaves_nothing_to_the_next(
     [([0, 4, 2, 6], 1, "crow_indices"), ([0, 2, 4, 6], N, f"is {N}"), ([0, 2, 4, 6], -1, "is -1")],
 )
 def test_a_wrong_pattern_raises_and_the_next_one_is_computed(
-    crow: list[int], col: int, message: str, monkeypatch: pytest.MonkeyPatch
+    crow: list[int], col: int, message: str, most_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_tiles(monkeypatch, BLOCK)
+    monkeypatch.setattr(single_run, "new_memory", memory_of_far_offsets)
     a, b = torch.randn(3, K).half(), torch.randn(N, K).half().mT
     for is_wrong in (True, False, True):
         offsets = torch.tensor(crow if is_wrong else [0, 2, 4, 6])
@@ -184,7 +230,8 @@ def test_a_wrong_pattern_raises_and_the_next_one_is_computed(
                     sddmm.sddmm(S, a, b)
             else:
                 assert_close(sddmm.sddmm(S, a, b).values(), S, a, b)
-        assert launches == (["analyse"] if is_wrong else ["analyse", BLOCK])
+        by_tiles = [] if is_wrong and most_at_once == WHEN_CHECKED else [BLOCK]
+        assert launches == ["analyse", *by_tiles]
 
 
 def test_a_look_at_columns_that_are_wrong_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

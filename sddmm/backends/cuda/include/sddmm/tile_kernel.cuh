@@ -15,6 +15,9 @@ struct TileArguments {
   OUT* out;
   const int *cols, *perm;  // (nnz,), tile by tile or row by row; perm may be null
   const int2* tiles;       // (tile row, tile column) of each tile to compute
+  // Null, or what the analysis before this launch finds: nothing is computed of a pattern that is not
+  // valid, as its row offsets may be any numbers.
+  const unsigned long long* is_invalid;
   TileOffsets row_offsets;
   i64 pitch_a, pitch_b;          // elements from row to row
   i64 head_a, head_b, head_out;  // elements from head to head
@@ -81,6 +84,7 @@ __device__ __forceinline__ void compute_tile(const TileArguments<T, OUT>& p, uns
   // Which tile of which head this block computes.
   const int head = blockIdx.x / p.tile_count, index = blockIdx.x - head * p.tile_count;
   const int2 coord = p.tiles[index];
+  if (p.is_invalid != nullptr && *p.is_invalid != 0) return;
   const int m0 = coord.x * BM, n0 = coord.y * BN;
   const int* const offsets = p.row_offsets.first_row(index, coord);
   // Where tiles are found by their coordinates, empty ones are listed too.

@@ -53,9 +53,10 @@ struct Results {
   u64 counts[COUNTS], flags[FLAGS];
 };
 // What the blocks accumulate. An entry of `done` holds two sums, so that one atomic adds to both:
-// the finished blocks from bit DONE_BITS on, and a count of theirs below.
+// the finished blocks from bit DONE_BITS on, and a count of theirs below. is_invalid: for
+// kernels that the host launches before it knows, as some of tile_row_offsets are not written then.
 struct State {
-  u64 done[COUNTS];
+  u64 done[COUNTS], is_invalid;
 };
 constexpr int DONE_BITS = 40;
 static_assert(sizeof(Results) == 8 * Config::RESULT_WORDS, "analysis.py reads these words");
@@ -421,6 +422,7 @@ __device__ __forceinline__ void publish(const Arguments& p, const WarpStats (&st
   }
   for (int flag = 0; flag < FLAGS; ++flag)
     if (flags >> flag & 1) p.results->flags[flag] = 1;
+  if (flags & INVALID) p.state->is_invalid = 1;
   if (blockIdx.x == 0) *p.next_state = State{};
   // The writes above must be visible, to the host or to the next launch, before `done` counts this
   // block.

@@ -76,6 +76,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_BLOCKS
     sddmm_kernel(const Arguments p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const BlockTile own(p);
+  if (p.is_invalid != nullptr && *p.is_invalid != 0) return;
   // Where tiles are found by their coordinates, empty ones are listed too.
   if (p.row_offsets.tile_stride == 0 && is_empty<BM>(own.offsets, p.row_offsets.row_stride)) return;
   Mainloop::run(
