@@ -71,6 +71,8 @@ _WINDOW_US, _LOAD_US = 1.6, 2.2
 # loading the values of S of a run there.
 _WAITING_BATCH_US, _WAITING_RUN_US, _FITS_L2 = 296e-6, 11e-6, 0.5
 _LOAD_RUN_US = 22e-6
+# The part by which S's values, which are read but once, count among what L2 is to hold.
+_VALUES_PART = 0.5
 # The power of the loads of 16 bytes of a row by which they lengthen all that; and by how much the
 # guards of such loads do where rows are not whole slices.
 _MORE_LOADS, _GUARDS = 0.15, 1.08
@@ -276,7 +278,8 @@ def _pairs_us(problem: SddmmProblem, geometry: Geometry, work: _Work, model: Dev
     from_memory = 1 - min(1.0, l2_bytes / max(1, rows * row_bytes))
     pairs_us += _MEMORY_PART * row_us * from_memory * (first + problem.n)
 
-    used_bytes = work.batches * _BATCH_BYTES + problem.scaled * problem.nnz * itemsize
+    used_bytes = work.batches * _BATCH_BYTES
+    used_bytes += _VALUES_PART * problem.scaled * problem.nnz * itemsize
     used_bytes += heads * (rows * row_bytes + problem.nnz * problem.out_dtype.itemsize)
     waiting = min(1.0, max(0.0, (used_bytes / l2_bytes - _FITS_L2) / (1 - _FITS_L2)))
     waiting_us = passes * (work.batches * _WAITING_BATCH_US + runs * _WAITING_RUN_US)
