@@ -47,10 +47,10 @@ _BLOCKS, _MORE_BLOCKS, _FEW_WAVES = 6, 7, 5
 # The time over that of row_gather where waves are few, fitted to an H200: at best; what latency
 # adds, over the nonzeros of a group; where each nonzero is of a row of its own; where rows of the
 # operands are shorter than so many bytes, to nothing, and by each wave; where they are of one line,
-# and where they end within one.
+# and where they end within one. And the factor where a single wave leaves room for more.
 _BEST, _LATENCY, _EVERY_ROW = 0.7, 0.66, 0.2
 _LONG_BYTES, _SHORT_OPERANDS, _SHORT_WAVE = 1024, 0.09, 0.07
-_ONE_LINE, _TAIL = 0.1, 0.08
+_ONE_LINE, _TAIL, _ONE_WAVE = 0.1, 0.08, 0.95
 # The same where waves are many: where groups of row_gather are of several rows of the pattern, each
 # of at most so many nonzeros and parts per nonzero, and rows of the operands have so many bytes or
 # more; and where these have _LONG_BYTES or more.
@@ -116,7 +116,9 @@ def _time_over_row_gather(problem: SddmmProblem, parts: float | None, device: De
     below_long = max(0.0, 1 - row_bytes / _LONG_BYTES)
     ratio += (_SHORT_OPERANDS + _SHORT_WAVE * shape.waves) * below_long
     ratio += _ONE_LINE * (row_bytes <= LINE_BYTES)
-    return ratio + _TAIL * (row_bytes % LINE_BYTES > 0)
+    ratio += _TAIL * (row_bytes % LINE_BYTES > 0)
+    has_room = shape.waves == 1 and shape.blocks_per_sm == _BLOCKS
+    return ratio * (_ONE_WAVE if has_room else 1.0)
 
 
 def _time_of_many_waves(problem: SddmmProblem, parts: float | None, row_bytes: int) -> float:
