@@ -182,11 +182,8 @@ def test_the_first_calls_that_lose_are_counted_in_the_limits() -> None:
     rows = [line for line in summary if line.startswith("|")][2:]
     leads = [float(line.strip("|").split("|")[-1]) for line in rows]
     assert len(leads) == 19
-    (lost_lead,) = (lead for lead in leads if lead < 1)
-    assert (
-        f"in one of the 19 cases of these records, the largest, by {100 / lost_lead - 100:.0f} %"
-        in LIMITS
-    )
+    assert min(leads) >= 1
+    assert "in none of the 19 cases of these records" in LIMITS
     problems = [p for p in regret() if p.first_lead]
     lost = [p for p in problems if p.is_lost_first]
     assert f"in {len(lost)} of the 120 problems of the study" in LIMITS
@@ -198,8 +195,8 @@ def test_the_first_calls_that_lose_are_counted_in_the_limits() -> None:
     of_small = [p.first_lead for p in lost_small if p.first_lead]
     of_more = [p.first_lead for p in lost_small if p.ours.nnz >= 300_000 and p.first_lead]
     longest = 100 / min(of_small) - 100
-    assert len(of_more) == 5
-    assert f"five of them of more nonzeros, by up to {100 / min(of_more) - 100:.0f} %" in LIMITS
+    assert len(of_more) == 4
+    assert f"four of them of more nonzeros, by up to {100 / min(of_more) - 100:.0f} %" in LIMITS
     assert (
         f"of the small matrices {len(of_small)} of {len(small())}, by up to {longest:.0f} %"
         in LIMITS
@@ -212,8 +209,8 @@ def test_what_scaled_samples_lose_and_take_longer_is_in_the_limits() -> None:
     scaled = REGRET.problems(records)
     assert not any(p.is_lost for p in scaled)
     assert f"ours loses none of the [{len(scaled)} problems of a study]" in LIMITS
-    (first,) = (1 / p.first_lead for p in scaled if p.is_lost_first and p.first_lead)
-    assert f"and one by its first call, by {100 * first - 100:.0f} %" in LIMITS
+    assert not any(p.is_lost_first for p in scaled)
+    assert "neither by the kernel nor by the first call" in LIMITS
     plain = {p.name: p.us for p in regret()}
     ratios = [p.us / us for p in scaled if p.us and (us := plain.get(p.name))]
     assert len(ratios) > 20
