@@ -97,6 +97,8 @@ class _EmulatedRuntime(loader.CudaRuntime):
         self.current_device = _current_device
         self.device: Callable[[int], Device] = lambda index: device
         self.wait: Callable[[int], None] = lambda index: None
+        self.synchronize: Callable[[int], None] = lambda index: None
+        self.current_stream: Callable[[int], int] = lambda index: 0
         self.load_kernel: Callable[..., Any] = _load_kernel
         self.tensor_map = tensor_map
 

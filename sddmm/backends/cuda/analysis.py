@@ -52,8 +52,9 @@ class AnalyseArguments(ctypes.Structure):
 
 
 def invalid_by_last(results: PinnedResults) -> int:
-    """The address of the word that tells kernels behind the last analysis whether the pattern is
-    wrong. The next analysis clears it."""
+    """The address of the word that tells the next kernel on this stream, which is behind the last
+    analysis, whether the pattern is wrong."""
+    results.read_by_next_launch()
     return results.next_state + 8 * _INVALID_STATE_WORD
 
 

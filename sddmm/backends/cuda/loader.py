@@ -18,7 +18,7 @@ from torch import Tensor
 from gemm_core.runtime.compile import INCLUDE_FOLDER, compile_kernel, missing_compiler
 from gemm_core.runtime.device import Device, current_device
 from gemm_core.runtime.device import device as device_of
-from gemm_core.runtime.launch import Kernel, parameter_macros, wait
+from gemm_core.runtime.launch import Kernel, current_stream, parameter_macros, wait
 from gemm_core.runtime.tensor_map import tensor_map
 
 if TYPE_CHECKING:
@@ -84,6 +84,12 @@ class CudaRuntime:
     # Block until torch's current stream on the device with this index is done. LaunchError if one
     # of its kernels failed.
     wait: Callable[[int], None] = staticmethod(wait)
+
+    # Block until all streams of the device with this index are done.
+    synchronize: Callable[[int], None] = staticmethod(torch.cuda.synchronize)
+
+    # The handle of torch's current stream on the device with this index.
+    current_stream: Callable[[int], int] = staticmethod(current_stream)
 
     # Compile a kernel with these macros and load it; once per device. This is the only place where
     # a source becomes a kernel.

@@ -12,6 +12,7 @@ import torch
 from sddmm.backends.cuda import loader
 
 _PENDING = -1  # the first words until a kernel has written them all
+_NO_STREAM = -1
 _MAX_POLLS = 2000  # before the host waits for the driver; some 0.1 ms
 
 
@@ -36,11 +37,14 @@ class PinnedResults:
         self.state: int = self._states[0].data_ptr()
         self.next_state: int = self._states[1].data_ptr()
         self._is_awaited = False
+        self._device, self._reader = device, _NO_STREAM
 
     def reset(self) -> None:
         """Mark the results as pending."""
         if self._is_awaited:
             self._forget_last()
+        if self._reader != _NO_STREAM:
+            self._wait_for_reader()
         self._is_awaited = True
         self.words[:] = self._initial
 
@@ -50,6 +54,17 @@ class PinnedResults:
         if self._states.is_cuda:
             torch.cuda.synchronize(self._states.device)
         self._states.zero_()
+
+    def read_by_next_launch(self) -> None:
+        """Note that the next kernel on torch's current stream reads the last launch's state."""
+        self._reader = loader.runtime.current_stream(loader.runtime.index_of(self._device))
+
+    def _wait_for_reader(self) -> None:
+        """Launches on another stream would write what it reads."""
+        index = loader.runtime.index_of(self._device)
+        if self._reader != loader.runtime.current_stream(index):
+            loader.runtime.synchronize(index)  # its stream may be no more
+        self._reader = _NO_STREAM
 
     def swap_state(self) -> None:
         """Exchange the states after a launch that has set `next_state` to zero."""

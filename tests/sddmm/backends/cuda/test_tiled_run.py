@@ -11,7 +11,7 @@ import torch
 
 import sddmm
 from gemm_core.emulation.kernel import missing_compiler
-from sddmm.backends.cuda import single_run, tile_costs, tiled_run
+from sddmm.backends.cuda import loader, single_run, tile_costs, tiled_run
 from sddmm.backends.cuda.kernels import tile
 from sddmm.backends.cuda.kernels.tile import BlockTileKernel
 from sddmm.backends.cuda.one_off import OneOffPlanner
@@ -233,6 +233,22 @@ def test_a_wrong_pattern_raises_and_the_next_one_is_computed(
                 assert_close(sddmm.sddmm(S, a, b).values(), S, a, b)
         by_tiles = [] if is_wrong and most_at_once == WHEN_CHECKED else [BLOCK]
         assert launches == ["analyse", *by_tiles]
+
+
+def test_a_call_on_another_stream_waits_for_tiles_that_look_at_the_analysis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its analysis, of a wrong pattern maybe, would tell them that theirs is wrong."""
+    choose_tiles(monkeypatch, BLOCK)
+    a, b = operands()
+    with emulated_gpu():
+        waits = mock.Mock()
+        monkeypatch.setattr(loader.runtime, "synchronize", waits)
+        for stream, expected in ((1, 0), (1, 0), (2, 1), (2, 1), (1, 2)):
+            monkeypatch.setattr(loader.runtime, "current_stream", lambda _, s=stream: s)
+            S = new_tensor(mask())
+            assert_close(sddmm.sddmm(S, a, b).values(), S, a, b)
+            assert waits.call_count == expected
 
 
 def test_a_look_at_columns_that_are_wrong_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
