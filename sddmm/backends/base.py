@@ -64,8 +64,8 @@ class SingleRuns(Protocol):
     """Runs of one problem, each as quick as a single one can be: without a plan."""
 
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
-        """Launch a run and check its pattern (ValueError). False if its tensors, or the state of
-        the device, need another way; nothing of it was launched then."""
+        """Launch a run and check its pattern (ValueError). False if its tensors, their content or
+        the state of the device need another way, which computes all of it."""
 
 
 class CsrSampler(ABC):

@@ -22,7 +22,8 @@ class PinnedResults:
     A copy from the device would cost more than the analysis of a small pattern, and so would the
     driver's wait. The thread waits for one report before it asks for another. `state` is memory of
     the device, zero at first, that the blocks of one launch share, and `next_state` that of the
-    next. polled: the number of words, one or two, the first, that a kernel writes last.
+    next. A kernel behind may read it too (`read_by_next_launch`). polled: the number of words, one
+    or two, the first, that a kernel writes last.
     """
 
     def __init__(self, device: torch.device, words: int, state_words: int, polled: int = 1) -> None:

@@ -83,8 +83,9 @@ class SingleRun(ABC, Generic[V]):
         self._heads_m_n = 1 if problem.heads is None else problem.heads, problem.m, problem.n
 
     def __call__(self, pattern: SparsePattern, run: FirstRun) -> bool:
-        """Launch a run and check its pattern: ValueError. False, and nothing of it was launched, if
-        a tensor cannot be read as it is, or torch's current device is not the problem's."""
+        """Launch a run and check its pattern: ValueError. False, so that another way computes all
+        of it, if a tensor cannot be read as it is, or torch's current device is not the problem's.
+        """
         runtime = loader.runtime
         if runtime is not self._runtime or runtime.current_device() != self._device.index:
             return False

@@ -163,8 +163,8 @@ class TilesAtOnce(AnalysedRun[Kernel]):
         )  # fmt: skip
         run.wrap_result()
 
-        def check_order(done: Analysis) -> bool:
+        def gather_if_columns_fall(done: Analysis) -> bool:
             run.is_launched = done.ascends
             return run.is_launched or self._by_gathering(pattern, run)
 
-        return check_order
+        return gather_if_columns_fall

@@ -225,7 +225,7 @@ def tile_args(work: TileWork) -> dict[str, int]:
 
 
 class Arguments(ctypes.Structure):
-    """The parameters of tile_mma and tile_wmma (tile_kernel.cuh)."""
+    """The parameters of every BlockTileKernel: TileArguments of tile_kernel.cuh."""
 
     _fields_ = [
         *((name, POINTER) for name in ("a", "b", "values", "out", "cols", "perm", "tiles")),

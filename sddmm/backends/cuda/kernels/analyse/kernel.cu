@@ -53,8 +53,8 @@ struct Results {
   u64 counts[COUNTS], flags[FLAGS];
 };
 // What the blocks accumulate. An entry of `done` holds two sums, so that one atomic adds to both:
-// the finished blocks from bit DONE_BITS on, and a count of theirs below. is_invalid: for
-// kernels that the host launches before it knows, as some of tile_row_offsets are not written then.
+// the finished blocks from bit DONE_BITS on, and a count of theirs below. is_invalid: for kernels that
+// the host launches before it knows, as then some of tile_row_offsets are not written.
 struct State {
   u64 done[COUNTS], is_invalid;
 };
@@ -84,7 +84,9 @@ struct Arguments {
   // launch.
   int* tile_nnz;
   // Output (offset_count,) or null: entry row * (tiles_across + 1) + x is the first nonzero of
-  // `row` that is not before tile column x, so the next entry is where the row segment ends.
+  // `row` that is not before tile column x, so the next entry is where the row segment ends. Where
+  // rows or columns fall these are other numbers, but still of 0 .. nnz: from entry -1 to the last one
+  // every step up writes all entries that it passes.
   int* tile_row_offsets;
   // Zero before the launch; the launch sets next_state to zero for its successor.
   State *state, *next_state;
