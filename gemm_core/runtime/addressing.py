@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-# A main loop adds 32-bit byte offsets to the address of a tile, which has at most 256 rows: these lie
-# less apart.
+# A main loop adds 32-bit byte offsets to the address of a tile, which has at most 256 rows.
+# Neighbouring rows must be fewer bytes apart than this.
 MAX_PITCH_BYTES = 2**32 // 256
 
 
