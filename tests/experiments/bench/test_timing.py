@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -46,6 +47,23 @@ def test_preparations_are_timed_in_turns_whose_first_is_not_counted() -> None:
     assert order == [*"aaaaaa", *"bbbbbb", "slow", *(["a"] * 6 + ["b"] * 6) * 3]
     assert {name: len(samples) for name, samples in taken.items()} == {"a": 20, "b": 20, "slow": 1}
     assert taken["slow"][0] >= 120
+
+
+def test_first_calls_are_counted_from_the_second_round_on_if_they_are_short() -> None:
+    order: list[str] = []
+
+    def setup(name: str, seconds: float) -> Callable[[], Callable[[], None]]:
+        def call() -> None:
+            order.append(name)
+            time.sleep(seconds)
+
+        return lambda: call
+
+    setups = {"a": setup("a", 0), "b": setup("b", 0), "slow": setup("slow", 0.31)}
+    taken, errors = timing.first_calls_ms(setups, 60.0, "cpu", calls=7)  # type: ignore[arg-type]
+    assert not errors
+    assert order == [*"aaaaaa", *"bbbbbb", "slow", *(["a"] * 6 + ["b"] * 6) * 2]
+    assert {name: len(samples) for name, samples in taken.items()} == {"a": 10, "b": 10, "slow": 1}
 
 
 def test_a_clock_that_falls_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
