@@ -19,6 +19,8 @@ from experiments.sddmm.case import device_of
 from experiments.sddmm.config import Config
 
 _MAX_WORKERS = 16
+# The nonzeros of a matrix that is generated in less time than a process takes to start.
+SMALL_NNZ = 10**6
 
 
 class Compiles(Protocol):
@@ -38,13 +40,22 @@ class Compiles(Protocol):
 
 
 def fill_caches(objective: Compiles, configs: Sequence[Config]) -> None:
-    """Generate the matrices of these cases, then compile what computes them."""
+    """Generate the matrices of these cases, then compile what computes them. Without kernels to
+    compile no process is started for small matrices."""
     workers = min(_MAX_WORKERS, os.cpu_count() or 1)
-    matrices = list({repr(config.matrix): config for config in configs}.values())
+    compiles = device_of(configs[0]) != "cpu"
+    matrices = []
+    for config in {repr(config.matrix): config for config in configs}.values():
+        if compiles or not _is_small(config):
+            matrices.append(config)
+        else:
+            _generate(config)
+    if not (matrices or compiles):
+        return
     spawn = multiprocessing.get_context("spawn")  # a fork would copy CUDA's state
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_compile_in_one_thread) as pool:
         list(pool.map(_generate, matrices))
-        if device_of(configs[0]) != "cpu":
+        if compiles:
             compile_for = functools.partial(_compile, objective)
             list(pool.map(compile_for, *zip(*tasks(objective, configs), strict=True)))
 
@@ -79,6 +90,13 @@ def run_on_each(
 def _compile_in_one_thread() -> None:
     """Every process of the pool compiles by itself: torch's compiler starts no more of them."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+def _is_small(config: Config) -> bool:
+    with contextlib.suppress(ValueError):  # as in `_generate`
+        nnz = config.matrix.size().nnz
+        return nnz is not None and nnz < SMALL_NNZ
+    return True
 
 
 def _generate(config: Config) -> None:

@@ -15,6 +15,7 @@ import pytest
 from experiments.bench.commands import refuse_parallel_jobs
 from experiments.bench.environment import device_name
 from experiments.bench.errors import ExperimentError
+from experiments.sddmm import ahead
 from experiments.sddmm.methods import METHODS, ours
 from tests.conftest import ROOT
 
@@ -263,9 +264,10 @@ def test_other_objectives_are_measured_and_reported_by_the_same_commands(
     assert stderr == f"error: objective must be one of {valid}, got gemm\n"
 
 
-def test_matrices_of_another_study_are_generated_ahead(
+def test_large_matrices_of_another_study_are_generated_by_processes(
     call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ahead, "SMALL_NNZ", 0)
     monkeypatch.setenv("SDDMM_DATASETS_CACHE", str(tmp_path / "cache"))
     call("warm", "+study=attention", "only=[molecules]", "device=cpu")
     assert len(list((tmp_path / "cache").glob("small_graphs-*.npz"))) == 1
