@@ -38,7 +38,7 @@ class PinnedResults:
         self.state: int = self._states[0].data_ptr()
         self.next_state: int = self._states[1].data_ptr()
         self._is_awaited = False
-        self._device, self._reader = device, _NO_STREAM
+        self._reader = _NO_STREAM
 
     def reset(self) -> None:
         """Mark the results as pending."""
@@ -52,20 +52,22 @@ class PinnedResults:
     def _forget_last(self) -> None:
         """Wait for a launch whose report nobody took, as Ctrl-C ended the wait: it must not be
         taken for that of the next launch, nor its counts be added to."""
-        if self._states.is_cuda:
-            torch.cuda.synchronize(self._states.device)
+        loader.runtime.synchronize(self._device_index())
         self._states.zero_()
 
     def read_by_next_launch(self) -> None:
         """Note that the next kernel on torch's current stream reads the last launch's state."""
-        self._reader = loader.runtime.current_stream(loader.runtime.index_of(self._device))
+        self._reader = loader.runtime.current_stream(self._device_index())
 
     def _wait_for_reader(self) -> None:
         """Launches on another stream would write what it reads."""
-        index = loader.runtime.index_of(self._device)
+        index = self._device_index()
         if self._reader != loader.runtime.current_stream(index):
             loader.runtime.synchronize(index)  # its stream may be no more
         self._reader = _NO_STREAM
+
+    def _device_index(self) -> int:
+        return loader.runtime.index_of(self._states.device)
 
     def swap_state(self) -> None:
         """Exchange the states after a launch that has set `next_state` to zero."""

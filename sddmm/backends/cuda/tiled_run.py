@@ -143,10 +143,9 @@ class TilesAtOnce(AnalysedRun[Kernel]):
         return self._itemsize * max(pitch_a, pitch_b) < MAX_PITCH_BYTES
 
     def _specialise(self, part: SddmmProblem, step: int) -> Kernel:
-        spec, device, block = self._tile_kernel, self._device, self._tile_kernel.block
-        tiles = every_tile((part.m, part.n), block, part.device)
-        storing = scattered(part.nnz, tiles, block[0])
-        return specialise(loader.runtime, spec, part, device, step == ALIGNED, storing)
+        spec, count = self._tile_kernel, self._request.tile_count((part.m, part.n))
+        storing = scattered(part.nnz, count, spec.block[0])
+        return specialise(loader.runtime, spec, part, self._device, step == ALIGNED, storing)
 
     def _launch_ahead(
         self, pattern: SparsePattern, arrays: Arrays, run: FirstRun, operands: Operands[Kernel]

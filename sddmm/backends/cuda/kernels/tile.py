@@ -37,7 +37,7 @@ from sddmm.backends.cuda.executor import (
 )
 from sddmm.backends.cuda.facts import PatternFacts
 from sddmm.backends.cuda.kernels.row_gather.loads import LINE_BYTES
-from sddmm.backends.cuda.layouts import TileList, TileWork
+from sddmm.backends.cuda.layouts import TileWork
 from sddmm.backends.cuda.spec import (
     AnalysisRequest,
     KernelSpec,
@@ -327,12 +327,14 @@ class RowStoring(NamedTuple):
 def row_storing(work: TileWork, nnz: int, block_m: int, segments: bool = True) -> RowStoring:
     """As segments, where rows mostly are such; else as much is prefetched as the mean row needs."""
     is_mask = work.distinct and work.perm is None and are_segments(nnz, work.runs)
-    return RowStoring(True, 1) if is_mask and segments else scattered(nnz, work.tiles, block_m)
+    if is_mask and segments:
+        return RowStoring(True, 1)
+    return scattered(nnz, work.tiles.length, block_m)
 
 
-def scattered(nnz: int, tiles: TileList, block_m: int) -> RowStoring:
-    """How rows of any columns are stored."""
-    mean = nnz / max(1, tiles.length * block_m)
+def scattered(nnz: int, tiles: int, block_m: int) -> RowStoring:
+    """How rows of any columns are stored, in so many tiles of block_m rows."""
+    mean = nnz / max(1, tiles * block_m)
     return RowStoring(False, next((depth for depth in (1, 2) if mean <= 6 * depth), 4))
 
 

@@ -106,7 +106,7 @@ def test_rows_and_heads_of_operands_may_lie_apart(
 
 
 def test_rows_beyond_32_bit_offsets_are_copied_by_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of operands whose rows are 2^24 bytes apart."""
+    """Such as those that are 2^24 bytes apart."""
     choose_tiles(monkeypatch, BLOCK)
     near = torch.randn(2, K).half()
     far = torch.empty(2, 2**23, dtype=torch.float16)[:, :K].copy_(near)
