@@ -42,8 +42,7 @@ class _Quota(NamedTuple):
 # How many preparations and first calls of a method are timed, at most, and for how long together.
 _CALLS = 20
 _PREPARATIONS_MS, _FIRST_CALLS_MS = 100.0, 300.0
-# A round of calls that take less together than a host may be slower for after other work, so that
-# all of them may be.
+# About as long as a host may be slower after other work: of a shorter round all calls may be.
 _SHORT_ROUND_MS = 20.0
 
 

@@ -93,6 +93,7 @@ def _compile_in_one_thread() -> None:
 
 
 def _is_small(config: Config) -> bool:
+    """Whether it is known that generating the matrix, or failing to, takes little time."""
     with contextlib.suppress(ValueError):  # as in `_generate`
         nnz = config.matrix.size().nnz
         return nnz is not None and nnz < SMALL_NNZ
