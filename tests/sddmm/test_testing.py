@@ -45,7 +45,8 @@ def test_a_missing_last_product_a_swap_and_a_nan_are_each_caught(dtype: torch.dt
     assert_close(right, S, a, b)
     short = sddmm.sddmm(S, a[:, :-1], b[:-1])
     swapped = right.clone()
-    swapped[[7, 8]] = right[[8, 7]]
+    least, most = int(right.argmin()), int(right.argmax())
+    swapped[[least, most]] = right[[most, least]]
     unwritten = right.clone()
     unwritten[-1] = torch.nan
     for wrong in (short, swapped, unwritten):
