@@ -22,7 +22,7 @@ from sddmm.backends.base import (
 )
 from sddmm.backends.cpu.attention import CpuAttention
 from sddmm.backends.cpu.dense import contiguous_array, contiguous_transpose, memory_of
-from sddmm.backends.cpu.openmp import for_chunks
+from sddmm.backends.cpu.openmp import float_word, for_compiled_chunks
 from sddmm.backends.cpu.product import CpuProduct
 from sddmm.backends.cpu.rows import by_row
 from sddmm.dtypes import DTYPES, dtype_name
@@ -32,8 +32,8 @@ from sddmm.sparse.views import CompressedView
 if TYPE_CHECKING:
     from sddmm.problem import AttentionProblem, SddmmProblem, SpmmProblem
 
-# Multiply-adds of a chunk: about 100 us, enough to pay for waking a thread.
-_CHUNK_WORK = 2**20
+# Multiply-adds of a chunk: some 50 us, enough to pay for waking a thread.
+_CHUNK_WORK = 2**18
 # Nonzeros of a chunk that is walked in tiles: enough to reuse a tile of B.
 _TILED_CHUNK = 2**16
 # Bytes of B that a tile keeps in cache: half of a 2 MB L2.
@@ -110,14 +110,14 @@ class _Sampling:
         self._dtype = dtype = DTYPES[problem.dtype].accumulator
         self._up_casts, self._rounds = problem.dtype != dtype, problem.out_dtype != dtype
         types = (offset_dtype, problem.index_dtype, dtype)
-        self._kernels = kernels_at(*[getattr(np, dtype_name(x)) for x in types])
+        self._types = [getattr(np, dtype_name(x)) for x in types]
+        self._kernels = kernels_at(*self._types)
         m, n, k, nnz = problem.m, problem.n, problem.k, problem.nnz
         width, self._chunk = tile_width(problem, dtype.itemsize), _TILED_CHUNK
         if width == 0:
             self._chunk = min(_TILED_CHUNK, max(256, _CHUNK_WORK // max(1, k)))
         self._sizes = (m, n, k, nnz, width, 0, nnz)
         self._heads = range(1 if problem.heads is None else problem.heads)
-        # for_chunks would call the kernel once, in more time.
         self._sample = self._kernels.sample_chunk if nnz <= self._chunk else self._sample_chunks
         self._head_bytes = [size * dtype.itemsize for size in (m * k, n * k, nnz)]
         self._strides = _strides_to_read(problem)
@@ -164,19 +164,16 @@ class _Sampling:
 
     def _sample_chunks(self, *arguments: Any) -> bool:
         """`sample_chunk` with these arguments, by chunks on several threads."""
-        check_crow, kernel = self._kernels
-        crow_at, is_checked, m, nnz = arguments[0], *arguments[7:9], arguments[-1]
-        if not (is_checked or check_crow(crow_at, m, nnz)):
+        from sddmm.backends.cpu.kernel import sample_chunks_at
+
+        crow_at, alpha, is_checked, m, nnz = arguments[0], *arguments[6:9], arguments[-1]
+        if not (is_checked or self._kernels.check_crow(crow_at, m, nnz)):
             return False
-        of_all = arguments[:-2]  # but where a chunk begins and ends
-        invalid: list[int] = []  # where chunks begin; a list changes atomically
-
-        def work(begin: int, end: int) -> None:
-            if not kernel(*of_all, begin, end):
-                invalid.append(begin)
-
-        for_chunks(work, nnz, self._chunk)
-        return not invalid
+        words = (*arguments[:6], float_word(alpha), *arguments[7:-2])
+        is_whole = for_compiled_chunks(sample_chunks_at(*self._types), words, nnz, self._chunk)
+        if is_checked and not is_whole:
+            raise MemoryError("a thread found no memory for its part of the product")
+        return is_whole
 
 
 # It holds no tensors, and serves every pattern of a problem.

@@ -74,3 +74,15 @@ def inlined(function: Callable[..., Any]) -> Any:
     A call costs 20 ns, as numba counts the references to every array that it passes.
     """
     return jit(function, inline="always")
+
+
+def c_function(function: Callable[[Any], None]) -> int:
+    """The address of a C function of one address, compiled at once, cached on disk where that is
+    possible. It runs without the interpreter lock."""
+    function.__qualname__ += f"_{sources_digest()}"
+    signature = numba.void(numba.intp)
+    try:
+        compiled: Any = numba.cfunc(signature, cache=True)(function)
+    except RuntimeError:  # no folder that numba may write
+        compiled = numba.cfunc(signature)(function)
+    return int(compiled.address)

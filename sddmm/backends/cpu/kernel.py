@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import uint64
 
-from sddmm.backends.cpu.addresses import array_at
-from sddmm.backends.cpu.jit import inlined, jit
+from sddmm.backends.cpu.addresses import array_at, fetch_and_add
+from sddmm.backends.cpu.jit import c_function, inlined, jit
+from sddmm.backends.cpu.openmp import CHUNK, END, NEXT, WORDS, WORKED
 from sddmm.backends.cpu.rows_kernel import are_below, crow_is_valid
 
 
@@ -113,6 +114,26 @@ def sample_scaled(  # type: ignore[no-untyped-def]
             own[i] *= own_factors[i]
 
 
+@jit
+def sample_checked(  # type: ignore[no-untyped-def]
+    crow_at, cols_at, a_at, b_at, factors_at, out_at, alpha, is_checked, m, n, k, nnz, width,
+    begin, end, offset, index, number,
+):  # fmt: skip
+    """`KernelsAt.sample_chunk` for crow_indices, col_indices and operands of these numpy types."""
+    crow, cols = array_at(crow_at, (m + 1,), offset), array_at(cols_at, (nnz,), index)
+    if not is_checked:
+        if end - begin == nnz and not crow_is_valid(crow, nnz):
+            return False
+        if not are_below(cols[begin:end], n):
+            return False
+    sample_scaled(
+        crow, cols, array_at(a_at, (m, k), number), array_at(b_at, (n, k), number),
+        number(alpha), array_at(factors_at, (nnz if factors_at else 0,), number),
+        array_at(out_at, (nnz,), number), width, begin, end,
+    )  # fmt: skip
+    return True
+
+
 class KernelsAt(NamedTuple):
     """Kernels for indices and operands of fixed types, in memory that is named by its address.
 
@@ -139,17 +160,32 @@ def kernels_at(offset: type, index: type, number: type) -> KernelsAt:
         crow_at, cols_at, a_at, b_at, factors_at, out_at, alpha, is_checked, m, n, k, nnz, width,
         begin, end,
     ):  # fmt: skip
-        crow, cols = array_at(crow_at, (m + 1,), offset), array_at(cols_at, (nnz,), index)
-        if not is_checked:
-            if end - begin == nnz and not crow_is_valid(crow, nnz):
-                return False
-            if not are_below(cols[begin:end], n):
-                return False
-        sample_scaled(
-            crow, cols, array_at(a_at, (m, k), number), array_at(b_at, (n, k), number),
-            number(alpha), array_at(factors_at, (nnz if factors_at else 0,), number),
-            array_at(out_at, (nnz,), number), width, begin, end,
+        return sample_checked(
+            crow_at, cols_at, a_at, b_at, factors_at, out_at, alpha, is_checked, m, n, k, nnz,
+            width, begin, end, offset, index, number,
         )  # fmt: skip
-        return True
 
     return KernelsAt(check_crow, sample_chunk)
+
+
+@functools.cache
+def sample_chunks_at(offset: type, index: type, number: type) -> int:
+    """The address of `sample_chunk` for `for_compiled_chunks`: its arguments up to width are those
+    of the block, in which alpha is a float64."""
+
+    def sample_chunks(block_at):  # type: ignore[no-untyped-def]
+        block = array_at(block_at, (WORDS + 13,), np.int64)
+        alpha = array_at(block_at, (WORDS + 13,), np.float64)[WORDS + 6]
+        x, size, last = block[WORDS:], block[CHUNK], block[END]
+        while True:
+            begin: int = fetch_and_add(block_at + 8 * NEXT, size)  # type: ignore[call-arg]
+            end = min(last, begin + size)
+            if begin >= end:
+                return
+            if sample_checked(
+                x[0], x[1], x[2], x[3], x[4], x[5], alpha, x[7] != 0, x[8], x[9], x[10], x[11],
+                x[12], begin, end, offset, index, number,
+            ):  # fmt: skip
+                fetch_and_add(block_at + 8 * WORKED, end - begin)
+
+    return c_function(sample_chunks)

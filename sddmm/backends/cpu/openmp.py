@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 import threading
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
+# What OpenMP calls on each thread.
 _Region = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # The OpenMP runtime that torch has loaded (GNU's, or LLVM's and Intel's through their GNU
 # interface) starts a parallel region by this function.
 _gomp_parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None) if os.name == "posix" else None
+if _gomp_parallel is not None:
+    _gomp_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    _gomp_parallel.restype = None
 
 # OpenMP teams do not survive a fork.
 _forked = threading.Event()
@@ -58,6 +64,52 @@ def for_chunks(work: Callable[[int, int], None], total: int, chunk: int) -> None
         raise loop.errors.pop(0)
     if len(loop.worked) < loop.chunks:
         raise _cut_off()
+
+
+_FLOAT, _WORD = struct.Struct("d"), struct.Struct("q")
+
+# The first words of the block of `for_compiled_chunks`: where the next chunk begins, where the
+# last one ends, the size of a chunk, and how much has been worked. The arguments follow.
+NEXT, END, CHUNK, WORKED, WORDS = range(5)
+
+# Chunks of a thread between two looks at signals: milliseconds, or tenths of a second in tiles.
+_CHUNKS_UNSEEN = 64
+
+
+def for_compiled_chunks(function_at: int, arguments: Sequence[int], total: int, chunk: int) -> bool:
+    """`for_chunks` by a compiled C function, in which no thread waits for the interpreter lock.
+
+    function_at: the address of a function that takes chunks out of a block of 64-bit words, whose
+    address is its argument, until none is left (`addresses.fetch_and_add`), and adds to WORKED
+    those that it works. arguments: the words behind the first ones. Returns whether all of range(
+    total) has been worked: what a compiled function raises is lost. A signal handler runs after so
+    many chunks, and what it raises cuts the call off.
+    """
+    block = array("q", (0, 0, chunk, 0, *arguments))
+    block_at, _ = block.buffer_info()
+    threads = max(1, min(torch.get_num_threads(), -(-total // chunk)))
+    step = threads * _CHUNKS_UNSEEN * chunk
+    for begin in range(0, total, step):
+        block[NEXT], block[END] = begin, min(total, begin + step)
+        _call_on_team(function_at, block_at, threads)
+    return block[WORKED] == total
+
+
+def float_word(x: float) -> int:
+    """The 64-bit word of a float64."""
+    (word,) = _WORD.unpack(_FLOAT.pack(x))
+    return int(word)
+
+
+def _call_on_team(function_at: int, block_at: int, threads: int) -> None:
+    """Call the C function with this address on every thread at once."""
+    if threads <= 1 or _forked.is_set():
+        _Region(function_at)(block_at)
+    elif _gomp_parallel is not None:
+        _gomp_parallel(function_at, block_at, threads, 0)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(_Region(function_at), [block_at] * threads))
 
 
 class _Loop:
@@ -123,7 +175,7 @@ def _run_on_team(loop: _Loop, threads: int) -> None:
 
 def _enter_region(callback: Callable[[object], None], threads: int) -> None:
     assert _gomp_parallel is not None
-    _gomp_parallel(_Region(callback), None, ctypes.c_uint(threads), ctypes.c_uint(0))
+    _gomp_parallel(_Region(callback), None, threads, 0)
 
 
 def _cut_off() -> RuntimeError:

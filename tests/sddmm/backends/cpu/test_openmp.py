@@ -1,8 +1,9 @@
-"""for_chunks: every chunk once, errors and signals raised, forks survived."""
+"""Chunks on threads: every chunk once, errors and signals raised, forks survived."""
 
 from __future__ import annotations
 
 import ast
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -14,8 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+import sddmm
 from sddmm.backends.cpu import openmp as parallel
-from sddmm.backends.cpu.openmp import for_chunks
+from sddmm.backends.cpu.openmp import for_chunks, for_compiled_chunks
+from sddmm.testing import assert_close, random_pattern
 from tests.conftest import ROOT
 
 
@@ -184,3 +187,52 @@ def test_a_call_whose_error_is_lost_raises_nevertheless(monkeypatch: pytest.Monk
     else:
         with pytest.raises(TimeoutError):
             future.result()
+
+
+@pytest.mark.usefixtures("_either_way")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_chunks_give_the_same_bits_on_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    S = random_pattern(300, 200, 30_001)  # 118 chunks of 256 nonzeros or fewer
+    a, b = torch.randn(300, 1000, dtype=dtype), torch.randn(200, 1000, dtype=dtype).mT
+    plan = sddmm.plan(S, k=1000, dtype=dtype, backend="cpu", alpha=-0.3)
+    results = []
+    for threads, unseen in ((1, 64), (2, 1), (2, 64), (13, 7)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(parallel, "_CHUNKS_UNSEEN", unseen)  # several rounds, or one
+        results.append(plan.run(a, b))
+    assert_close(results[0], S, a, b, alpha=-0.3)
+    assert all(torch.equal(results[0], other) for other in results)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_a_signal_cuts_compiled_chunks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handler(*_: object) -> None:
+        raise TimeoutError("cut off")
+
+    S = random_pattern(2000, 200, 300_000)
+    a, b = torch.ones(2000, 2000), torch.ones(200, 2000).mT  # some 20 ms, by chunks of 256
+    plan = sddmm.plan(S, k=2000, dtype=a.dtype, backend="cpu")
+    plan.run(a, b)
+    out = torch.full((S.nnz,), torch.nan)
+    monkeypatch.setattr(parallel, "_CHUNKS_UNSEEN", 1)  # so that a short call has many rounds
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.002)
+    try:
+        with pytest.raises(TimeoutError, match="cut off"):
+            plan.run(a, b, out=out)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert out.isnan().any()
+    assert (plan.run(a, b) == 2000).all()
+
+
+@pytest.mark.usefixtures("_either_way")
+def test_chunks_that_no_thread_works_are_told() -> None:
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda block_at: None)
+    function_at = ctypes.cast(function, ctypes.c_void_p).value
+    assert function_at is not None
+    assert not for_compiled_chunks(function_at, (), 100, 10)
+    assert for_compiled_chunks(function_at, (), 0, 10)
