@@ -15,6 +15,9 @@ from numba.core import event
 
 _log = logging.getLogger(__name__)
 
+# What an address is of: numba gives up the code of what nobody holds.
+_C_FUNCTIONS: list[Any] = []
+
 # The modules of this package begin with it.
 _PACKAGE = __name__.partition(".")[0]
 
@@ -85,4 +88,5 @@ def c_function(function: Callable[[Any], None]) -> int:
         compiled: Any = numba.cfunc(signature, cache=True)(function)
     except RuntimeError:  # no folder that numba may write
         compiled = numba.cfunc(signature)(function)
+    _C_FUNCTIONS.append(compiled)
     return int(compiled.address)
